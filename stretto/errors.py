@@ -1,0 +1,107 @@
+"""Every error that Stretto raises on purpose.
+
+    StrettoError
+    ├── UserError                  you did something wrong; nothing has run
+    │   ├── TemplateError          a template that cannot be built: cycle, unfed port, wrong type, mixed origins
+    │   ├── GraphError             a graph that does not verify, or text that is no graph
+    │   ├── ConfigError            an unknown name, key or value in a configuration
+    │   └── DocumentError          a file that cannot be read: missing, empty, encrypted, corrupt, too large, binary
+    ├── CapacityError              the work cannot ever fit: prompt beyond the context, item beyond the batch
+    ├── EngineFailure              the other side went wrong; says which step and why
+    │   ├── EngineUnavailable      the instance died or cannot be reached (retried)
+    │   ├── EngineTimeout          no answer in time
+    │   └── BadReply               an answer that is not what the contract says
+    ├── QueryEnded                 the query ended early, on request
+    │   ├── QueryCancelled
+    │   └── DeadlineExceeded
+    └── InternalError              our bug
+"""
+
+from __future__ import annotations
+
+
+class StrettoError(Exception):
+    """Base of the tree above.
+
+    `step` is the name of the primitive where it happened, when there is one.
+    """
+
+    def __init__(self, message: str, *, step: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.step = step
+
+    def __str__(self) -> str:
+        return f"step {self.step!r}: {self.message}" if self.step else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors cross process borders with their step."""
+        return _rebuild, (type(self), self.message, self.step)
+
+    def at(self, step: str) -> StrettoError:
+        """The same error, naming `step` unless it already names one."""
+        if self.step is not None:
+            return self
+        located = type(self)(self.message, step=step)
+        located.__cause__ = self.__cause__
+        return located
+
+
+def _rebuild(kind: type[StrettoError], message: str, step: str | None) -> StrettoError:
+    return kind(message, step=step)
+
+
+class UserError(StrettoError):
+    """You did something wrong; no work was started."""
+
+
+class TemplateError(UserError):
+    """A template that cannot be built; the message names the component and the port."""
+
+
+class GraphError(UserError):
+    """A graph that does not verify, or text that does not parse; the message names the primitive."""
+
+
+class ConfigError(UserError):
+    """An unknown or unusable name, key or value in a configuration."""
+
+
+class DocumentError(UserError):
+    """A document that cannot be read; the message names the file."""
+
+
+class CapacityError(StrettoError):
+    """Work that can never fit, however long one waits."""
+
+
+class EngineFailure(StrettoError):
+    """An engine went wrong while running a step."""
+
+
+class EngineUnavailable(EngineFailure):
+    """The instance died, or cannot be reached. The work is retried elsewhere."""
+
+
+class EngineTimeout(EngineFailure):
+    """The instance gave no answer in time."""
+
+
+class BadReply(EngineFailure):
+    """The instance answered something that the contract does not allow."""
+
+
+class QueryEnded(StrettoError):
+    """The query ended before its result, on request."""
+
+
+class QueryCancelled(QueryEnded):
+    """The caller cancelled the query."""
+
+
+class DeadlineExceeded(QueryEnded):
+    """The query's deadline passed."""
+
+
+class InternalError(StrettoError):
+    """A bug in Stretto itself."""
