@@ -1,0 +1,64 @@
+"""The latency of an engine as a function of the work in a batch.
+
+One form serves passes, load balancing and simulation: seconds = `base_s` + `per_unit_s` * units, where a
+unit is what the engine batches (texts, pairs, rows; prompt tokens for an LLM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stretto.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What `stretto profile` measures of one engine.
+
+    Attributes:
+        base_s: seconds that every call costs, however small.
+        per_unit_s: seconds per unit of work.
+        max_efficient_batch: units beyond which throughput grows no more (Teola §4.2, pass 2).
+        per_output_s: seconds per generated token; LLM engines only.
+    """
+
+    base_s: float = 0.0
+    per_unit_s: float = 0.0
+    max_efficient_batch: int = 32
+    per_output_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.base_s < 0 or self.per_unit_s < 0 or self.per_output_s < 0:
+            raise ConfigError(f"a profile has no negative times: {self}")
+        if self.max_efficient_batch < 1:
+            raise ConfigError(f"max_efficient_batch is at least 1: {self}")
+
+    def batch_s(self, units: int) -> float:
+        """Predicted seconds of one call with `units` of work."""
+        return self.base_s + self.per_unit_s * units
+
+
+def fit_profile(units: Sequence[int], seconds: Sequence[float], *, tolerance: float = 0.1) -> Profile:
+    """The profile that explains measured calls best (least squares on relative error, never negative).
+
+    The maximum efficient batch is the smallest measured one whose throughput is within `tolerance` of
+    the best.
+
+    Raises:
+        ConfigError: fewer than two sizes, or a time that is not positive.
+    """
+    if len(set(units)) < 2 or len(units) != len(seconds) or min(seconds) <= 0 or min(units) < 1:
+        raise ConfigError("a profile needs positive times of at least two batch sizes")
+    n, t = np.asarray(units, float), np.asarray(seconds, float)
+    design = np.stack([1 / t, n / t], axis=1)
+    base_s, per_unit_s = np.linalg.lstsq(design, np.ones(len(t)), rcond=None)[0]
+    if base_s < 0:
+        base_s, per_unit_s = 0.0, float((n / t).sum() / ((n / t) ** 2).sum())
+    elif per_unit_s < 0:
+        base_s, per_unit_s = float((1 / t).sum() / ((1 / t) ** 2).sum()), 0.0
+    best = float((n / t).max())
+    efficient = min(int(size) for size, time_s in zip(n, t, strict=True) if size / time_s >= (1 - tolerance) * best)
+    return Profile(float(base_s), float(per_unit_s), efficient)

@@ -1,0 +1,186 @@
+"""The graph: typed, immutable, printable.
+
+A `Graph` is the p-graph that lowering makes of one query, and what every pass turns into another
+`Graph`; `compile()` makes an `ExecutionGraph` of the last one. Edges are not objects of their own: an
+argument names the value it reads, so an edge joins (producer, out port) to (consumer, in port) by
+construction. Its kind follows from what it carries:
+
+    DATA    any value
+    KV      the `hint` of a prefill: saves time, is never needed
+    EFFECT  a value of type `effect`: something has happened (chunks were ingested)
+    ORDER   an entry of `Graph.order`: what `>>` says; carries nothing and may be pruned
+
+Source: Teola §4.1. Differs: typed ports instead of names; a list whose length is only known at run
+time is one primitive with an `each` port, not one node per piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+Scalar: TypeAlias = str | int | float | bool | None
+ConfigItems: TypeAlias = tuple[tuple[str, "Scalar | tuple[Scalar, ...]"], ...]
+
+HINT = "hint"
+"""The port of a prefill that takes a KV hint."""
+WHEN = "when"
+"""The guard that every primitive may have: absent means skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value: a graph input, or an out port of a primitive, or one item of either's list.
+
+    An index beyond the end of the list delivers Absent.
+    """
+
+    name: str
+    port: str = ""
+    index: int | None = None
+
+    def __str__(self) -> str:
+        port = f".{self.port}" if self.port else ""
+        index = "" if self.index is None else f"[{self.index}]"
+        return f"{self.name}{port}{index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """One in port and the value that feeds it.
+
+    With `each`, the primitive is applied to every item of the list. `piece` is None when it waits for
+    the whole list; else it starts as soon as that many items exist, or the list has ended.
+    """
+
+    port: str
+    ref: Ref
+    each: bool = False
+    piece: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A fixed part of a prompt, known before the query."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A variable part of a prompt: the value of the argument at `port`."""
+
+    port: str
+
+
+PromptParts: TypeAlias = tuple[Constant | Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """The smallest schedulable step: one op on one engine.
+
+    Attributes:
+        name: unique in the graph; also the name of its value.
+        op: a row of the table of op specifications (`ops.py`).
+        args: what feeds its in ports, prompt variables included.
+        prompt: of a prefill, in order; empty otherwise.
+        config: sorted (key, value) pairs, hashable.
+        engine: where it runs; None for control flow, which the graph scheduler evaluates itself.
+        hints: what the component promises: "batchable" (items are independent of each other),
+            "splittable" (output items are useful one by one).
+    """
+
+    name: str
+    op: str
+    args: tuple[Arg, ...] = ()
+    prompt: PromptParts = ()
+    config: ConfigItems = ()
+    engine: str | None = None
+    hints: tuple[str, ...] = ()
+
+    def arg(self, port: str) -> Arg | None:
+        """The argument at `port`, if it is fed."""
+        for arg in self.args:
+            if arg.port == port:
+                return arg
+        return None
+
+    def is_mapped(self) -> bool:
+        """Whether it is applied to every item of a list."""
+        return any(arg.each for arg in self.args)
+
+    def setting(self, key: str) -> Scalar | tuple[Scalar, ...]:
+        """The configured value of `key`, or None."""
+        for name, value in self.config:
+            if name == key:
+                return value
+        return None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Primitives and what flows between them, for one shape of query.
+
+    Attributes:
+        inputs: (name, type) of what a query brings.
+        primitives: in a topological order.
+        order: (before, after) pairs of primitive names.
+        outputs: (name, value) of what a query returns.
+    """
+
+    name: str
+    inputs: tuple[tuple[str, str], ...]
+    primitives: tuple[Primitive, ...]
+    order: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, Ref], ...]
+
+    def __iter__(self) -> Iterator[Primitive]:
+        return iter(self.primitives)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Primitive]:
+        """Primitives by name."""
+        return {primitive.name: primitive for primitive in self.primitives}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[tuple[Primitive, Arg], ...]]:
+        """For each name, who reads any of its values, in graph order."""
+        readers: dict[str, list[tuple[Primitive, Arg]]] = {}
+        for primitive in self.primitives:
+            for arg in primitive.args:
+                readers.setdefault(arg.ref.name, []).append((primitive, arg))
+        return {name: tuple(found) for name, found in readers.items()}
+
+    def fresh_name(self, stem: str) -> str:
+        """`stem`, or the first `stem.1`, `stem.2`… that no input or primitive has."""
+        taken = self.by_name.keys() | {name for name, _ in self.inputs}
+        if stem not in taken:
+            return stem
+        number = 1
+        while f"{stem}.{number}" in taken:
+            number += 1
+        return f"{stem}.{number}"
+
+
+def config_items(config: Mapping[str, object]) -> ConfigItems:
+    """A mapping as sorted, hashable pairs; lists become tuples; None values are left out.
+
+    Raises:
+        TypeError: a value is neither a scalar nor a list of scalars.
+    """
+    items: list[tuple[str, Scalar | tuple[Scalar, ...]]] = []
+    for key in sorted(config):
+        value = config[key]
+        match value:
+            case None:
+                continue
+            case str() | int() | float() | bool():
+                items.append((key, value))
+            case list() | tuple() if all(isinstance(v, str | int | float | bool) for v in value):
+                items.append((key, tuple(value)))
+            case _:
+                raise TypeError(f"{key}={value!r}: a setting is a scalar or a list of scalars")
+    return tuple(items)

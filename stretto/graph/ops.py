@@ -1,0 +1,208 @@
+"""The table of op specifications: one row says everything the rest of the system asks about an op.
+
+A new primitive is a row here (`register_op`), an engine that runs it, and a component that lowers to it.
+Source: Teola Table 1, and what its limits section lacks (chunk, web_search, call, select, expand).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stretto.core import ABSENT, Hit, as_text, document_order
+from stretto.errors import ConfigError
+from stretto.graph.graph import HINT, Primitive
+
+Inputs: TypeAlias = Mapping[str, object]
+Settings: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An in port. `type` is of one application: an `each` argument feeds it item by item.
+
+    `variadic` stands for any number of ports of any name (prompt variables, arguments of a call).
+    An `optional` port may be unfed or absent.
+    """
+
+    name: str
+    type: str = "any"
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """One row of the table.
+
+    Attributes:
+        ports: in ports, in the order of the text form.
+        result: type of one application's value, or a function of the primitive and its argument types.
+        runs_on: "batch" or "llm" engine; None when the graph scheduler evaluates it.
+        outputs: names of the out ports; ("",) is the single unnamed one.
+        effect: it changes something outside the graph, so it is never dead.
+        flatten: one application yields a list, and a mapped one the concatenation.
+        units: work of one application given its inputs (pairs to score, say); None counts 1.
+        evaluate: of control flow: (inputs, settings) to {out port: value}. Pure.
+    """
+
+    name: str
+    ports: tuple[Port, ...]
+    result: str | Callable[[Primitive, Sequence[str]], str]
+    runs_on: str | None = "batch"
+    outputs: tuple[str, ...] = ("",)
+    effect: bool = False
+    flatten: bool = False
+    units: Callable[[Inputs], int] | None = None
+    evaluate: Callable[[Inputs, Settings], Mapping[str, object]] | None = None
+
+    def port(self, name: str) -> Port | None:
+        """The port that takes an argument called `name`."""
+        for port in self.ports:
+            if port.name == name:
+                return port
+        return self.variadic
+
+    @property
+    def variadic(self) -> Port | None:
+        """The port for any number of arguments, if there is one."""
+        return next((port for port in self.ports if port.variadic), None)
+
+
+OPS: dict[str, OpSpec] = {}
+
+
+def register_op(spec: OpSpec) -> OpSpec:
+    """Add a row to the table.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+    if spec.name in OPS:
+        raise ConfigError(f"op {spec.name!r} is registered already")
+    OPS[spec.name] = spec
+    return spec
+
+
+def _result_setting(primitive: Primitive, _: Sequence[str]) -> str:
+    return str(primitive.setting("result") or "any")
+
+
+def _decoded(primitive: Primitive, _: Sequence[str]) -> str:
+    return "list[text]" if primitive.setting("items") else "text"
+
+
+def _first(_: Primitive, types: Sequence[str]) -> str:
+    return types[0] if types else "any"
+
+
+def _aggregated(primitive: Primitive, types: Sequence[str]) -> str:
+    if primitive.setting("join") is not None:
+        return "text"
+    if primitive.setting("best") is not None:
+        return "list[hit]"
+    return types[0] if types else "any"
+
+
+def _condition(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+    value = inputs["value"]
+    wanted = settings.get("equals")
+    if wanted is None:
+        holds = bool(value)
+    elif isinstance(value, str):
+        holds = value.strip().casefold().startswith(str(wanted).casefold())
+    else:
+        holds = value == wanted
+    return {"yes": value if holds else ABSENT, "no": ABSENT if holds else value}
+
+
+def _select(inputs: Inputs, _: Settings) -> Mapping[str, object]:
+    return {"": next((value for value in inputs.values() if value is not ABSENT), ABSENT)}
+
+
+def _flat_hits(value: object) -> list[Hit]:
+    if isinstance(value, Hit):
+        return [value]
+    assert isinstance(value, list | tuple)
+    return [hit for item in value if item is not ABSENT for hit in _flat_hits(item)]
+
+
+def _best_hits(values: Sequence[object], best: int, distinct: bool) -> list[Hit]:
+    """The best hits of all lists; with `distinct` a chunk counts once, with its best score."""
+    ranked = document_order(_flat_hits(values))
+    if distinct:
+        first: dict[tuple[str, int], Hit] = {}
+        for hit in ranked:
+            first.setdefault((hit.chunk.source, hit.chunk.index), hit)
+        ranked = list(first.values())
+    return ranked[:best]
+
+
+def _aggregate(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+    """Order is by port and index, never by arrival; absent values are left out."""
+    values = [value for value in inputs.values() if value is not ABSENT]
+    if not values:
+        return {"": ABSENT}
+    best, join = settings.get("best"), settings.get("join")
+    if best is not None:
+        assert isinstance(best, int)
+        return {"": _best_hits(values, best, bool(settings.get("distinct")))}
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    items = [item for item in items if item is not ABSENT]
+    if join is not None:
+        return {"": str(join).join(as_text(item) for item in items) if items else ABSENT}
+    return {"": items}
+
+
+def _num_hits(inputs: Inputs) -> int:
+    hits = inputs["hits"]
+    return max(1, len(hits)) if isinstance(hits, Sequence) else 1
+
+
+for _spec in (
+    OpSpec("chunk", (Port("files", "document"),), "list[chunk]", flatten=True),
+    OpSpec("embed", (Port("texts", "text|chunk|hit"),), "vector"),
+    OpSpec(
+        "ingest",
+        (Port("chunks", "chunk"), Port("vectors", "vector"), Port("collection", "text", optional=True)),
+        "effect",
+        effect=True,
+    ),
+    OpSpec(
+        "search",
+        (
+            Port("queries", "vector"),
+            Port("index", "effect", optional=True),
+            Port("collection", "text", optional=True),
+        ),
+        "list[hit]",
+    ),
+    OpSpec("rerank", (Port("question", "text"), Port("hits", "list[hit]")), "list[hit]", units=_num_hits),
+    OpSpec("web_search", (Port("queries", "text"),), "list[hit]"),
+    OpSpec("call", (Port("inputs", variadic=True),), _result_setting),
+    OpSpec(
+        "prefill", (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)), "kv", runs_on="llm"
+    ),
+    OpSpec("decode", (Port("kv", "kv"),), _decoded, runs_on="llm"),
+    OpSpec(
+        "condition",
+        (Port("value"),),
+        _first,
+        runs_on=None,
+        outputs=("yes", "no"),
+        evaluate=_condition,
+    ),
+    OpSpec(
+        "select", (Port("options", variadic=True, optional=True),), _first, runs_on=None, evaluate=_select
+    ),
+    OpSpec(
+        "aggregate",
+        (Port("values", variadic=True, optional=True),),
+        _aggregated,
+        runs_on=None,
+        evaluate=_aggregate,
+    ),
+    OpSpec("expand", (Port("inputs", variadic=True),), _result_setting, runs_on=None),
+):
+    register_op(_spec)

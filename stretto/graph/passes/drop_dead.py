@@ -1,0 +1,23 @@
+"""Remove what no output and no effect needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stretto.graph.graph import Graph
+from stretto.graph.ops import OPS
+from stretto.graph.passes.base import Profiles
+
+
+def drop_dead(graph: Graph, profiles: Profiles) -> Graph:
+    """Backwards from the outputs and from every primitive that changes something outside."""
+    needed = {ref.name for _, ref in graph.outputs}
+    kept = []
+    for primitive in reversed(graph.primitives):
+        if primitive.name in needed or OPS[primitive.op].effect:
+            needed |= {primitive.name, *(arg.ref.name for arg in primitive.args)}
+            kept.append(primitive)
+    if len(kept) == len(graph.primitives):
+        return graph
+    order = tuple(pair for pair in graph.order if pair[0] in needed and pair[1] in needed)
+    return replace(graph, primitives=tuple(reversed(kept)), order=order)

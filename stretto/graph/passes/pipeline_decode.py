@@ -1,0 +1,31 @@
+"""Pass on the items of a splittable decode one by one, while it is still decoding.
+
+Source: Teola §4.2, pass 4. Differs: items leave through an incremental parser as a stream of unknown
+length, so nothing is cloned and no count is guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stretto.graph.graph import Graph
+from stretto.graph.ops import OPS
+from stretto.graph.passes.base import Profiles, with_primitives
+
+
+def pipeline_decode(graph: Graph, profiles: Profiles) -> Graph:
+    """Batchable primitives fed by such a decode, directly or through each other, take single items."""
+    item_streams: set[str] = set()
+    primitives = []
+    for primitive in graph:
+        if primitive.op == "decode" and "splittable" in primitive.hints and primitive.setting("items"):
+            item_streams.add(primitive.name)
+        elif "batchable" in primitive.hints and any(
+            arg.each and arg.ref.name in item_streams for arg in primitive.args
+        ):
+            args = tuple(replace(arg, piece=1) if arg.each else arg for arg in primitive.args)
+            primitive = replace(primitive, args=args)
+            if not OPS[primitive.op].flatten:
+                item_streams.add(primitive.name)
+        primitives.append(primitive)
+    return with_primitives(graph, primitives)

@@ -1,0 +1,13 @@
+"""Drop ORDER edges: values, hints and effects carry the real dependencies. Source: Teola §4.2, pass 1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stretto.graph.graph import Graph
+from stretto.graph.passes.base import Profiles
+
+
+def prune_order(graph: Graph, profiles: Profiles) -> Graph:
+    """Without what `>>` said. Ingestion before search is an EFFECT edge, so it stays."""
+    return replace(graph, order=()) if graph.order else graph

@@ -1,0 +1,119 @@
+"""Compute equal leading segments of several prompts once; the calls fork from it.
+
+Source: Parrot §5.3, as common-subexpression elimination on the graph. It sees what is equal by
+construction; what is equal by value only (two users' same question) is the engine's prefix cache's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from stretto.graph.graph import HINT, WHEN, Arg, Constant, Graph, Primitive, Ref
+from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_prefill
+from stretto.graph.passes.split_prefill import with_hint
+
+_Key = tuple[Hashable, ...]
+
+
+def share_prefix(graph: Graph, profiles: Profiles) -> Graph:
+    """Merge equal prefills, then hint prompts with a common beginning by one prefill of it."""
+    merged = _merge_equal(graph)
+    ordered: dict[str, frozenset[str]] = {}
+    for before, after in merged.order:
+        ordered[after] = ordered.get(after, frozenset()) | {before}
+    groups: dict[Hashable, list[Primitive]] = {}
+    for primitive in merged:
+        if primitive.op == "prefill" and primitive.arg(HINT) is None:
+            guard = primitive.arg(WHEN)
+            shared = _shareable(primitive)
+            if shared:
+                key = (primitive.engine, primitive.config, guard, ordered.get(primitive.name), shared[0])
+                groups.setdefault(key, []).append(primitive)
+    for group in groups.values():
+        merged = _share(merged, group, profiles)
+    return merged
+
+
+def _shareable(primitive: Primitive) -> list[_Key]:
+    """The prompt's leading parts as comparable keys, up to the first that differs from item to item."""
+    keys: list[_Key] = []
+    for part in primitive.prompt:
+        if isinstance(part, Constant):
+            keys.append((part.text,))
+            continue
+        arg = primitive.arg(part.port)
+        assert arg is not None
+        if arg.each:
+            break
+        keys.append((arg.ref, arg.port))
+    return keys
+
+
+def _merge_equal(graph: Graph) -> Graph:
+    """One prefill where several are equal but for their names (heads that split_prefill cut)."""
+    first: dict[Hashable, str] = {}
+    renamed: dict[str, str] = {}
+    primitives = []
+    before: dict[str, frozenset[str]] = {}
+    for earlier, later in graph.order:
+        before[later] = before.get(later, frozenset()) | {earlier}
+    for primitive in graph:
+        if renamed:
+            primitive = replace(primitive, args=tuple(_rename(arg, renamed) for arg in primitive.args))
+        if primitive.op == "prefill":
+            key = (replace(primitive, name=""), before.get(primitive.name))
+            if key in first:
+                renamed[primitive.name] = first[key]
+                continue
+            first[key] = primitive.name
+        primitives.append(primitive)
+    if not renamed:
+        return graph
+    order = dict.fromkeys((renamed.get(a, a), renamed.get(b, b)) for a, b in graph.order)
+    outputs = tuple(
+        (name, replace(ref, name=renamed.get(ref.name, ref.name))) for name, ref in graph.outputs
+    )
+    return replace(graph, primitives=tuple(primitives), order=tuple(order), outputs=outputs)
+
+
+def _rename(arg: Arg, renamed: dict[str, str]) -> Arg:
+    if arg.ref.name not in renamed:
+        return arg
+    return replace(arg, ref=Ref(renamed[arg.ref.name], arg.ref.port, arg.ref.index))
+
+
+def _share(graph: Graph, group: Sequence[Primitive], profiles: Profiles) -> Graph:
+    if len(group) < 2:
+        return graph
+    keys = [_shareable(primitive) for primitive in group]
+    length = _common_length(keys)
+    head = group[0]
+    profile = profiles.get(head.engine or "", DEFAULT_PROFILE)
+    if not is_worth_a_prefill(head.prompt[:length], profile):
+        return graph
+    primitives: list[Primitive] = []
+    order = list(graph.order)
+    members = {primitive.name for primitive in group}
+    if length == len(head.prompt):
+        shared = head.name
+        members.discard(shared)
+    else:
+        shared = graph.fresh_name(f"{head.name}.shared")
+        order += [(before, shared) for before, after in graph.order if after == head.name]
+    ports = {key[1] for key in keys[0][:length] if len(key) == 2} | {WHEN}
+    for primitive in graph:
+        if primitive.name == head.name and shared != head.name:
+            args = tuple(arg for arg in head.args if arg.port in ports)
+            primitives.append(replace(head, name=shared, prompt=head.prompt[:length], args=args))
+        primitives.append(with_hint(primitive, shared) if primitive.name in members else primitive)
+    return replace(graph, primitives=tuple(primitives), order=tuple(order))
+
+
+def _common_length(keys: Sequence[Sequence[_Key]]) -> int:
+    length = 0
+    for parts in zip(*keys, strict=False):
+        if any(part != parts[0] for part in parts):
+            break
+        length += 1
+    return length

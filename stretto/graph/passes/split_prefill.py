@@ -1,0 +1,103 @@
+"""Cut prefills where the availability of their segments changes.
+
+The longest already known prefix of a prompt is computed first, while its other segments are still being
+retrieved or decoded. A cut costs nothing in correctness: each part carries the whole prompt so far and
+takes the part before it as a hint.
+
+Source: Teola §4.2, pass 3. Differs: any number of cuts, by availability rather than by the place of a
+placeholder, and none where an extra request would cost more than it saves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stretto.graph.graph import HINT, WHEN, Arg, Graph, Primitive, PromptParts, Ref, Slot
+from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_prefill
+
+
+def split_prefill(graph: Graph, profiles: Profiles) -> Graph:
+    """Each prefill becomes a chain: one partial prefill per step in availability, then the whole."""
+    waits_for = _dependencies(graph)
+    primitives: list[Primitive] = []
+    order = list(graph.order)
+    names = set(graph.by_name) | {name for name, _ in graph.inputs}
+    for primitive in graph:
+        if primitive.op == "prefill":
+            profile = profiles.get(primitive.engine or "", DEFAULT_PROFILE)
+            hint = primitive.arg(HINT)
+            start = len(graph.by_name[hint.ref.name].prompt) if hint else 0
+            for cut in _cuts(graph, primitive, start, waits_for):
+                if not is_worth_a_prefill(primitive.prompt[start:cut], profile):
+                    continue
+                name = _fresh(f"{primitive.name}.", names)
+                part = _part(primitive, name, primitive.prompt[:cut])
+                order += [(before, name) for before, after in graph.order if after == primitive.name]
+                primitives.append(part)
+                primitive = with_hint(primitive, name)
+                start = cut
+        primitives.append(primitive)
+    if len(primitives) == len(graph.primitives):
+        return graph
+    return replace(graph, primitives=tuple(primitives), order=tuple(order))
+
+
+def _dependencies(graph: Graph) -> dict[str, int]:
+    """For each value's producer, the set (as a bit mask) of primitives it waits for, itself included."""
+    waits_for = {name: 0 for name, _ in graph.inputs}
+    ordered: dict[str, list[str]] = {}
+    for before, after in graph.order:
+        ordered.setdefault(after, []).append(before)
+    for bit, primitive in enumerate(graph):
+        mask = 1 << bit
+        for arg in primitive.args:
+            mask |= waits_for[arg.ref.name]
+        for before in ordered.get(primitive.name, ()):
+            mask |= waits_for.get(before, 0)
+        waits_for[primitive.name] = mask
+    return waits_for
+
+
+def _cuts(graph: Graph, primitive: Primitive, start: int, waits_for: dict[str, int]) -> list[int]:
+    """Places in the prompt, after `start`, where the next segment is available later than all before.
+
+    A segment taken from each item of a list ends the search: what follows differs from item to item.
+    """
+    known = 0
+    for before, after in graph.order:
+        if after == primitive.name:
+            known |= waits_for[before]
+    if guard := primitive.arg(WHEN):
+        known |= waits_for[guard.ref.name]
+    cuts = []
+    for place, part in enumerate(primitive.prompt):
+        if isinstance(part, Slot):
+            arg = primitive.arg(part.port)
+            assert arg is not None
+            later = waits_for[arg.ref.name] & ~known
+            if later and place > start:
+                cuts.append(place)
+            if arg.each:
+                break
+            known |= later
+    return cuts
+
+
+def _part(primitive: Primitive, name: str, prompt: PromptParts) -> Primitive:
+    used = {part.port for part in prompt if isinstance(part, Slot)} | {HINT, WHEN}
+    args = tuple(arg for arg in primitive.args if arg.port in used)
+    return replace(primitive, name=name, prompt=prompt, args=args)
+
+
+def with_hint(primitive: Primitive, name: str) -> Primitive:
+    """`primitive`, hinted by the partial prefill `name` instead of any other."""
+    args = tuple(arg for arg in primitive.args if arg.port != HINT)
+    return replace(primitive, args=(*args, Arg(HINT, Ref(name))))
+
+
+def _fresh(stem: str, names: set[str]) -> str:
+    number = 1
+    while f"{stem}{number}" in names:
+        number += 1
+    names.add(f"{stem}{number}")
+    return f"{stem}{number}"

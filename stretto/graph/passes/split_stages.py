@@ -1,0 +1,40 @@
+"""Stream long lists through batchable primitives, an efficient batch at a time.
+
+Source: Teola §4.2, pass 2. Differs: the edge is marked and the engine scheduler cuts pieces at run time,
+so the length of the list need not be known and the graph does not grow with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stretto.graph.graph import Arg, Graph
+from stretto.graph.ops import OPS
+from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, with_primitives
+
+
+def split_stages(graph: Graph, profiles: Profiles) -> Graph:
+    """Each batchable primitive starts when its engine's maximum efficient batch is there.
+
+    A stage takes the pieces of the stage before it if those are smaller, so that a pipeline moves in
+    step.
+    """
+    stage_piece: dict[str, int] = {}
+    primitives = []
+    for primitive in graph:
+        if "batchable" not in primitive.hints or not primitive.is_mapped():
+            primitives.append(primitive)
+            continue
+        profile = profiles.get(primitive.engine or "", DEFAULT_PROFILE)
+        upstream = [stage_piece[arg.ref.name] for arg in primitive.args if arg.each and arg.ref.name in stage_piece]
+        piece = min([profile.max_efficient_batch, *upstream])
+        if not OPS[primitive.op].flatten:
+            stage_piece[primitive.name] = piece
+        primitives.append(replace(primitive, args=tuple(_stream(arg, piece) for arg in primitive.args)))
+    return with_primitives(graph, primitives)
+
+
+def _stream(arg: Arg, piece: int) -> Arg:
+    if not arg.each or (arg.piece is not None and arg.piece <= piece):
+        return arg
+    return replace(arg, piece=piece)
