@@ -1,20 +1,20 @@
 """Every error that Stretto raises on purpose.
 
-    StrettoError
-    ├── UserError                  you did something wrong; nothing has run
-    │   ├── TemplateError          a template that cannot be built: cycle, unfed port, wrong type, mixed origins
-    │   ├── GraphError             a graph that does not verify, or text that is no graph
-    │   ├── ConfigError            an unknown name, key or value in a configuration
-    │   └── DocumentError          a file that cannot be read: missing, empty, encrypted, corrupt, too large, binary
-    ├── CapacityError              the work cannot ever fit: prompt beyond the context, item beyond the batch
-    ├── EngineFailure              the other side went wrong; says which step and why
-    │   ├── EngineUnavailable      the instance died or cannot be reached (retried)
-    │   ├── EngineTimeout          no answer in time
-    │   └── BadReply               an answer that is not what the contract says
-    ├── QueryEnded                 the query ended early, on request
-    │   ├── QueryCancelled
-    │   └── DeadlineExceeded
-    └── InternalError              our bug
+StrettoError
+├── UserError                  you did something wrong; nothing has run
+│   ├── TemplateError          a template that cannot be built: cycle, unfed port, wrong type, mixed origins
+│   ├── GraphError             a graph that does not verify, or text that is no graph
+│   ├── ConfigError            an unknown name, key or value in a configuration
+│   └── DocumentError          a file that cannot be read: missing, empty, encrypted, corrupt, too large, binary
+├── CapacityError              the work cannot ever fit: prompt beyond the context, item beyond the batch
+├── EngineFailure              the other side went wrong; says which step and why
+│   ├── EngineUnavailable      the instance died or cannot be reached (retried)
+│   ├── EngineTimeout          no answer in time
+│   └── BadReply               an answer that is not what the contract says
+├── QueryEnded                 the query ended early, on request
+│   ├── QueryCancelled
+│   └── DeadlineExceeded
+└── InternalError              our bug
 """
 
 from __future__ import annotations

@@ -60,5 +60,7 @@ def fit_profile(units: Sequence[int], seconds: Sequence[float], *, tolerance: fl
     elif per_unit_s < 0:
         base_s, per_unit_s = float((1 / t).sum() / ((1 / t) ** 2).sum()), 0.0
     best = float((n / t).max())
-    efficient = min(int(size) for size, time_s in zip(n, t, strict=True) if size / time_s >= (1 - tolerance) * best)
+    efficient = min(
+        int(size) for size, time_s in zip(n, t, strict=True) if size / time_s >= (1 - tolerance) * best
+    )
     return Profile(float(base_s), float(per_unit_s), efficient)

@@ -181,9 +181,7 @@ for _spec in (
     OpSpec("rerank", (Port("question", "text"), Port("hits", "list[hit]")), "list[hit]", units=_num_hits),
     OpSpec("web_search", (Port("queries", "text"),), "list[hit]"),
     OpSpec("call", (Port("inputs", variadic=True),), _result_setting),
-    OpSpec(
-        "prefill", (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)), "kv", runs_on="llm"
-    ),
+    OpSpec("prefill", (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)), "kv", runs_on="llm"),
     OpSpec("decode", (Port("kv", "kv"),), _decoded, runs_on="llm"),
     OpSpec(
         "condition",

@@ -35,7 +35,9 @@ def print_graph(graph: Graph) -> str:
     lines = [f"graph {graph.name}({inputs})"]
     for primitive in graph:
         type_ = types[primitive.name, OPS[primitive.op].outputs[0]]
-        lines.append(f"{_INDENT}{heads[primitive.name]:<{width}} = {_application(primitive, types)} : {type_}")
+        lines.append(
+            f"{_INDENT}{heads[primitive.name]:<{width}} = {_application(primitive, types)} : {type_}"
+        )
         lines[-1] += "".join(
             [
                 f" @{primitive.engine}" if primitive.engine else "",
@@ -91,7 +93,7 @@ def _print_arg(arg: Arg, types: Mapping[tuple[str, str], str]) -> str:
 
 
 _NAME = r"[A-Za-z_][\w.\-']*"
-_HEAD = re.compile(rf"graph (?P<name>[\w\-]+)\((?P<inputs>.*)\)$")
+_HEAD = re.compile(r"graph (?P<name>[\w\-]+)\((?P<inputs>.*)\)$")
 _LINE = re.compile(rf"[%!](?P<name>{_NAME})\s*= (?P<op>\w+)\(")
 _TAIL = re.compile(r"\)(?: \{(?P<config>.*)\})? : (?P<type>\S+)(?: @(?P<engine>\S+))?(?P<hints>(?: #\w+)*)$")
 _ARG = re.compile(
@@ -176,7 +178,9 @@ def _parse_arg(text: str, known: set[str], line: str) -> tuple[str, Arg]:
         name, _, port = name.rpartition(".")
     index = int(match["index"]) if match["index"] else None
     each = re.search(r"(?:^|=)each[~ ]", text.strip()) is not None
-    return match["port"] or "", Arg("", Ref(name, port, index), each, int(match["piece"]) if match["piece"] else None)
+    return match["port"] or "", Arg(
+        "", Ref(name, port, index), each, int(match["piece"]) if match["piece"] else None
+    )
 
 
 def _parse_prompt(rest: str, known: set[str], line: str) -> tuple[list[Constant | Arg], str]:

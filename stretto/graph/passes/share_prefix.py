@@ -71,9 +71,7 @@ def _merge_equal(graph: Graph) -> Graph:
     if not renamed:
         return graph
     order = dict.fromkeys((renamed.get(a, a), renamed.get(b, b)) for a, b in graph.order)
-    outputs = tuple(
-        (name, replace(ref, name=renamed.get(ref.name, ref.name))) for name, ref in graph.outputs
-    )
+    outputs = tuple((name, replace(ref, name=renamed.get(ref.name, ref.name))) for name, ref in graph.outputs)
     return replace(graph, primitives=tuple(primitives), order=tuple(order), outputs=outputs)
 
 

@@ -26,7 +26,9 @@ def split_stages(graph: Graph, profiles: Profiles) -> Graph:
             primitives.append(primitive)
             continue
         profile = profiles.get(primitive.engine or "", DEFAULT_PROFILE)
-        upstream = [stage_piece[arg.ref.name] for arg in primitive.args if arg.each and arg.ref.name in stage_piece]
+        upstream = [
+            stage_piece[arg.ref.name] for arg in primitive.args if arg.each and arg.ref.name in stage_piece
+        ]
         piece = min([profile.max_efficient_batch, *upstream])
         if not OPS[primitive.op].flatten:
             stage_piece[primitive.name] = piece

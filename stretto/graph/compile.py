@@ -1,0 +1,272 @@
+"""`compile()`: a verified graph as integer ids, ready for a graph scheduler.
+
+An `ExecutionGraph` holds no state and no values of a query, so that all queries of one shape share one.
+A *value* is an out port of a primitive, or an input; nodes and values are numbered in graph order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from stretto.costs.profile import Profile
+from stretto.graph.graph import WHEN, Constant, Graph, Primitive, Slot
+from stretto.graph.ops import OPS, OpSpec
+from stretto.tasks import Decode
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """An in port of a node, reading `value` (or its item `index`)."""
+
+    port: str
+    value: int
+    index: int | None
+    each: bool
+    piece: int | None
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A primitive, compiled.
+
+    Attributes:
+        ins: its in ports. A streaming one has a `piece`.
+        outs: value ids, by the op's out ports.
+        after: nodes it only follows (ORDER).
+        num_blocking: how many ins and ORDER predecessors must be complete before it opens.
+        is_mapped: it is applied to each item of its `each` ins.
+        depth: edges on the longest way to an output (Teola, Algorithm 2, event 1).
+        path_s: predicted seconds of the slowest way to an output, this node included.
+        fused: the decode that runs as one LLM request with this prefill; or None.
+        decode: of a decode, how it decodes.
+        fused_into: of a fused decode, its prefill; or None.
+    """
+
+    id: int
+    name: str
+    op: str
+    spec: OpSpec
+    engine: str | None
+    ins: tuple[In, ...]
+    outs: tuple[int, ...]
+    after: tuple[int, ...]
+    num_blocking: int
+    is_mapped: bool
+    prompt: tuple[Constant | Slot, ...]
+    config: Mapping[str, object]
+    depth: int
+    path_s: float
+    decode: Decode | None = None
+    fused: int | None = None
+    fused_into: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedOutput:
+    """A decode whose text may be shown as output `name` while it is being decoded.
+
+    Only once every value in `unless` (what `select` prefers) is known to be absent.
+    """
+
+    name: str
+    unless: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionGraph:
+    """What the graph scheduler runs (the papers' e-graph).
+
+    Attributes:
+        inputs: value id of each graph input.
+        readers: for each value, (node, position in its ins) of who reads it.
+        followers: for each node, the nodes that only follow it (ORDER).
+        outputs: (name, value id, item index).
+        streamed: for a decode's node id, the outputs its text may be shown as.
+    """
+
+    graph: Graph
+    nodes: tuple[Node, ...]
+    inputs: Mapping[str, int]
+    num_values: int
+    readers: tuple[tuple[tuple[int, int], ...], ...]
+    followers: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[str, int, int | None], ...]
+    streamed: Mapping[int, tuple[StreamedOutput, ...]]
+
+
+def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGraph:
+    """Number nodes and values, count in-degrees, measure depths, fuse each prefill with its only decode.
+
+    `graph` is verified already (lowering and every pass do).
+    """
+    values: dict[tuple[str, str], int] = {(name, ""): i for i, (name, _) in enumerate(graph.inputs)}
+    node_ids = {primitive.name: i for i, primitive in enumerate(graph.primitives)}
+    for primitive in graph:
+        for port in OPS[primitive.op].outputs:
+            values[primitive.name, port] = len(values)
+    after: list[list[int]] = [[] for _ in graph.primitives]
+    followers: list[list[int]] = [[] for _ in graph.primitives]
+    for before, later in graph.order:
+        after[node_ids[later]].append(node_ids[before])
+        followers[node_ids[before]].append(node_ids[later])
+    readers: list[list[tuple[int, int]]] = [[] for _ in values]
+    all_ins: list[tuple[In, ...]] = []
+    for node_id, primitive in enumerate(graph):
+        ins = _compile_ins(primitive, values)
+        all_ins.append(ins)
+        for position, arg in enumerate(ins):
+            readers[arg.value].append((node_id, position))
+    depths, paths_s = _depths(graph, node_ids, followers, profiles)
+    fusions = _fusions(graph, node_ids, after, readers, values)
+    fused_into = {decode: prefill for prefill, decode in fusions.items()}
+    nodes = []
+    for node_id, (primitive, ins) in enumerate(zip(graph.primitives, all_ins, strict=True)):
+        spec = OPS[primitive.op]
+        config = dict(primitive.config)
+        nodes.append(
+            Node(
+                node_id,
+                primitive.name,
+                primitive.op,
+                spec,
+                primitive.engine,
+                ins,
+                tuple(values[primitive.name, port] for port in spec.outputs),
+                tuple(after[node_id]),
+                sum(1 for arg in ins if arg.piece is None) + len(after[node_id]),
+                any(arg.each for arg in ins),
+                primitive.prompt,
+                config,
+                depths[primitive.name],
+                paths_s[primitive.name],
+                _decode_of(config) if primitive.op == "decode" else None,
+                fusions.get(node_id),
+                fused_into.get(node_id),
+            )
+        )
+    return ExecutionGraph(
+        graph,
+        tuple(nodes),
+        {name: i for i, (name, _) in enumerate(graph.inputs)},
+        len(values),
+        tuple(map(tuple, readers)),
+        tuple(map(tuple, followers)),
+        tuple((name, values[ref.name, ref.port], ref.index) for name, ref in graph.outputs),
+        _streamed(graph, node_ids, values),
+    )
+
+
+def rebase(egraph: ExecutionGraph, node_base: int, value_base: int, depth: int) -> list[Node]:
+    """The nodes of `egraph` renumbered to follow a running graph, `depth` above its splice."""
+    return [
+        replace(
+            node,
+            id=node.id + node_base,
+            ins=tuple(replace(arg, value=arg.value + value_base) for arg in node.ins),
+            outs=tuple(value + value_base for value in node.outs),
+            after=tuple(other + node_base for other in node.after),
+            depth=node.depth + depth,
+            fused=None if node.fused is None else node.fused + node_base,
+            fused_into=None if node.fused_into is None else node.fused_into + node_base,
+        )
+        for node in egraph.nodes
+    ]
+
+
+def _compile_ins(primitive: Primitive, values: Mapping[tuple[str, str], int]) -> tuple[In, ...]:
+    spec = OPS[primitive.op]
+    ins = []
+    for arg in primitive.args:
+        port = spec.port(arg.port)
+        optional = arg.port != WHEN and port is not None and port.optional
+        value = values[arg.ref.name, arg.ref.port]
+        ins.append(In(arg.port, value, arg.ref.index, arg.each, arg.piece, optional))
+    return tuple(ins)
+
+
+def _depths(
+    graph: Graph, node_ids: Mapping[str, int], followers: list[list[int]], profiles: Mapping[str, Profile]
+) -> tuple[dict[str, int], dict[str, float]]:
+    """Longest way to an output or effect, in edges (Teola, Algorithm 2, lines 2-5) and in seconds."""
+    depths: dict[str, int] = {}
+    paths_s: dict[str, float] = {}
+    consumers = graph.consumers
+    for primitive in reversed(graph.primitives):
+        below = {reader.name for reader, _ in consumers.get(primitive.name, ())}
+        below |= {graph.primitives[i].name for i in followers[node_ids[primitive.name]]}
+        depths[primitive.name] = 1 + max((depths[name] for name in below), default=-1)
+        paths_s[primitive.name] = _typical_s(primitive, profiles) + max(
+            (paths_s[name] for name in below), default=0.0
+        )
+    return depths, paths_s
+
+
+def _typical_s(primitive: Primitive, profiles: Mapping[str, Profile]) -> float:
+    """Seconds of a primitive before its inputs are known: a full batch when mapped, else one unit."""
+    profile = profiles.get(primitive.engine or "")
+    if profile is None:
+        return 0.0
+    if primitive.op == "decode":
+        max_tokens = primitive.setting("max_tokens")
+        return profile.per_output_s * (max_tokens if isinstance(max_tokens, int) else Decode().max_tokens)
+    return profile.batch_s(profile.max_efficient_batch if primitive.is_mapped() else 1)
+
+
+def _fusions(
+    graph: Graph,
+    node_ids: Mapping[str, int],
+    after: list[list[int]],
+    readers: list[list[tuple[int, int]]],
+    values: Mapping[tuple[str, str], int],
+) -> dict[int, int]:
+    """Prefill to decode where the decode waits for nothing else and nobody else reads the KV.
+
+    This is dependent pre-scheduling (Teola §6) for neighbours on one engine: the pair is issued as one
+    request, and the decode starts without a way back through the schedulers.
+    """
+    fusions: dict[int, int] = {}
+    outputs = {ref.name for _, ref in graph.outputs}
+    for primitive in graph:
+        if primitive.op != "decode" or len(primitive.args) != 1:
+            continue
+        arg = primitive.args[0]
+        decode, kv = node_ids[primitive.name], arg.ref
+        prefill = graph.by_name.get(kv.name)
+        if prefill is None or prefill.op != "prefill" or prefill.engine != primitive.engine:
+            continue
+        if arg.each != prefill.is_mapped():
+            continue
+        only_reader = len(readers[values[kv.name, kv.port]]) == 1 and kv.name not in outputs
+        if only_reader and set(after[decode]) <= {node_ids[prefill.name]}:
+            fusions[node_ids[prefill.name]] = decode
+    return fusions
+
+
+def _decode_of(config: Mapping[str, object]) -> Decode:
+    settings = {key: config[key] for key in Decode.__dataclass_fields__ if key in config}
+    return Decode(**settings)  # type: ignore[arg-type]
+
+
+def _streamed(
+    graph: Graph, node_ids: Mapping[str, int], values: Mapping[tuple[str, str], int]
+) -> dict[int, tuple[StreamedOutput, ...]]:
+    found: dict[int, list[StreamedOutput]] = {}
+
+    def visit(name: str, output: str, unless: tuple[int, ...]) -> None:
+        primitive = graph.by_name.get(name)
+        if primitive is None:
+            return
+        if primitive.op == "decode" and not primitive.is_mapped() and not primitive.setting("items"):
+            found.setdefault(node_ids[name], []).append(StreamedOutput(output, unless))
+        elif primitive.op == "select":
+            for arg in primitive.args:
+                if arg.ref.index is None:
+                    visit(arg.ref.name, output, unless)
+                unless = (*unless, values[arg.ref.name, arg.ref.port])
+
+    for output, ref in graph.outputs:
+        if ref.index is None:
+            visit(ref.name, output, ())
+    return {node: tuple(outputs) for node, outputs in found.items()}

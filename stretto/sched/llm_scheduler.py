@@ -1,0 +1,240 @@
+"""The lower tier for an LLM engine: admits requests one by one, under a token budget per instance.
+
+Slots come back request by request, so admission runs after every event. The policy says what is admitted
+next and the depth goes along as its priority, for the instance's own scheduler to order steps by. A
+request goes where its predicted seconds are least: the work already there, plus the prefill that a held
+prefix would save.
+
+Source: Teola §5.2 and §6 (load balancing by occupied KV slots).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+from stretto.core import KV, Prompt
+from stretto.engine import Engine
+from stretto.errors import BadReply, EngineTimeout, StrettoError
+from stretto.messages import Action, Admit, CancelTask, Release, Restart
+from stretto.sched.policies import POLICIES, PolicyConfig
+from stretto.sched.results import Broken, Completed, Delivered, Report, is_worth_retrying
+from stretto.sched.work import Work
+from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
+
+_UNBOUNDED = 1 << 60
+
+
+@dataclass(slots=True)
+class _Running:
+    work: Work
+    item: int
+    prompt: Prompt
+    units: int
+    seconds: float
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class _Instance:
+    running: dict[int, _Running] = field(default_factory=dict)
+    tokens: int = 0
+    seconds: float = 0.0
+    heard_s: float = 0.0
+    touched: set[str] = field(default_factory=set)
+
+
+class LLMScheduler:
+    """Queue and running requests of one LLM engine."""
+
+    def __init__(self, engine: Engine, ids: count[int]) -> None:
+        self.engine = engine
+        self.queue: list[Work] = []
+        self.not_before_s: float | None = None
+        self._policy = POLICIES[engine.policy]
+        self._policy_config = PolicyConfig(engine.age_limit_s, engine.fill_timeout_s)
+        self._ids = ids
+        self._instances = [_Instance() for _ in range(engine.instances)]
+
+    def add(self, work: Work, now_s: float) -> None:
+        """Work has become ready."""
+        work.arrival_s = now_s
+        self.queue.append(work)
+
+    def report(self, instance_id: int, event: LLMEvent, now_s: float) -> list[Report]:
+        """An instance says something. Late news, of tasks already given up, are ignored."""
+        instance = self._instances[instance_id]
+        instance.heard_s = now_s
+        running = instance.running.get(event.task)
+        if running is None:
+            return []
+        work = running.work
+        match event:
+            case Piece(value=piece):
+                offset = running.offset
+                running.offset += 1 if work.decode and work.decode.items else len(piece)
+                return [Delivered(work.query, work.node.id, offset, piece)]
+            case Done(value=value):
+                self._remove(instance, event.task)
+                return [self._completed(running, instance_id, value)]
+            case Failed(error=error):
+                self._remove(instance, event.task)
+                if is_worth_retrying(error):
+                    return self._retry([running], error)
+                return [Broken(work.query, error.at(work.step))]
+        return []
+
+    def lost(self, instance_id: int, error: StrettoError) -> list[Report]:
+        """An instance died with all its sequences and KV."""
+        instance = self._instances[instance_id]
+        lost = list(instance.running.values())
+        self._instances[instance_id] = _Instance(heard_s=instance.heard_s)
+        return self._retry(lost, error)
+
+    def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
+        """Give up instances that have been silent for too long."""
+        reports: list[Report] = []
+        actions: list[Action] = []
+        timeout_s = self.engine.timeout_s
+        for instance_id, instance in enumerate(self._instances):
+            if timeout_s is not None and instance.running and now_s >= instance.heard_s + timeout_s:
+                error = EngineTimeout(f"engine {self.engine.name!r} was silent for {timeout_s:g} s")
+                reports += self.lost(instance_id, error)
+                actions.append(Restart(self.engine.name, instance_id))
+        return reports, actions
+
+    def next_expiry_s(self) -> float | None:
+        """When `expire` may next have something to do."""
+        if self.engine.timeout_s is None:
+            return None
+        heard = [instance.heard_s for instance in self._instances if instance.running]
+        return min(heard) + self.engine.timeout_s if heard else None
+
+    def schedule(self, now_s: float) -> list[Action]:
+        """Admit as much as fits, in the policy's order."""
+        actions: list[Action] = []
+        self.not_before_s = None
+        while self.queue:
+            room = [self._room(instance) for instance in self._instances]
+            budget = sum(room)
+            if budget <= 0:
+                break
+            selection = self._policy(self.queue, budget, now_s, self._policy_config)
+            self.not_before_s = selection.not_before_s
+            if selection.not_before_s is not None:
+                break
+            admitted = False
+            for work, num_items in selection.take:
+                for _ in range(num_items):
+                    place = self._place(work, work.units_of(work.lo, work.lo + 1))
+                    if place is None:
+                        break
+                    actions.append(self._admit(place, work, now_s))
+                    admitted = True
+            if not admitted:
+                oversize = self._policy(self.queue, _UNBOUNDED, now_s, self._policy_config).take
+                place = self._place(oversize[0][0], 0) if self._is_any_empty() else None
+                if place is None or self._instances[place].running:
+                    break
+                actions.append(self._admit(place, oversize[0][0], now_s))
+            self.queue = [work for work in self.queue if work.lo < work.hi]
+        return actions
+
+    def end_query(self, query: str) -> list[Action]:
+        """Drop what waits for `query`, stop what runs, let go of its KV."""
+        self.queue = [work for work in self.queue if work.query != query]
+        actions: list[Action] = []
+        for instance_id, instance in enumerate(self._instances):
+            for task in [t for t, running in instance.running.items() if running.work.query == query]:
+                self._remove(instance, task)
+                actions.append(CancelTask(self.engine.name, instance_id, task))
+            if query in instance.touched:
+                instance.touched.discard(query)
+                actions.append(Release(self.engine.name, instance_id, query))
+        return actions
+
+    def releases(self) -> list[Action]:
+        """Nothing: a cancelled sequence frees its KV at once, so `end_query` releases all."""
+        return []
+
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not self.queue and not any(instance.running for instance in self._instances)
+
+    def check_invariants(self) -> None:
+        """For tests: token and slot counts agree with what runs, and keep within the limits."""
+        assert all(work.lo < work.hi for work in self.queue)
+        for instance in self._instances:
+            tokens = sum(running.units for running in instance.running.values())
+            assert tokens == instance.tokens
+            assert tokens <= self.engine.batch_units or len(instance.running) == 1
+            assert len(instance.running) <= self.engine.max_running
+
+    def _room(self, instance: _Instance) -> int:
+        if len(instance.running) >= self.engine.max_running:
+            return 0
+        return max(0, self.engine.batch_units - instance.tokens)
+
+    def _is_any_empty(self) -> bool:
+        return any(not instance.running for instance in self._instances)
+
+    def _place(self, work: Work, units: int) -> int | None:
+        """The instance with room where the request costs least; a holder of its prefix wins a tie."""
+        prefill_s = self.engine.profile.per_unit_s * units
+        best: tuple[tuple[float, bool, int], int] | None = None
+        for i, instance in enumerate(self._instances):
+            if self._room(instance) < max(units, 1):
+                continue
+            holds = work.hint == i
+            score = (instance.seconds + (0.0 if holds else prefill_s), not holds, instance.tokens)
+            if best is None or score < best[0]:
+                best = (score, i)
+        return None if best is None else best[1]
+
+    def _admit(self, instance_id: int, work: Work, now_s: float) -> Admit:
+        item = work.lo
+        work.lo += 1
+        units = work.units_of(item, item + 1)
+        prompt = work.prompts[item - work.base]
+        decode = work.decode
+        profile = self.engine.profile
+        output_tokens = decode.max_tokens if decode else 0
+        seconds = profile.batch_s(units - output_tokens) + profile.per_output_s * output_tokens
+        task = LLMTask(next(self._ids), work.query, work.step, prompt, decode)
+        instance = self._instances[instance_id]
+        if not instance.running:
+            instance.heard_s = now_s
+        instance.running[task.id] = _Running(work, item, prompt, units, seconds)
+        instance.tokens += units
+        instance.seconds += seconds
+        if self.engine.keeps_state:
+            instance.touched.add(work.query)
+        return Admit(self.engine.name, instance_id, task, float(work.node.depth))
+
+    def _remove(self, instance: _Instance, task: int) -> None:
+        running = instance.running.pop(task)
+        instance.tokens -= running.units
+        instance.seconds = instance.seconds - running.seconds if instance.running else 0.0
+
+    def _completed(self, running: _Running, instance_id: int, value: object) -> Report:
+        work = running.work
+        result: object = KV(running.prompt, instance_id)
+        if work.node.op == "decode" or work.node.fused is not None:
+            if value is None:
+                return Broken(work.query, BadReply("the engine returned None", step=work.step))
+            result = (result, value) if work.node.fused is not None else value
+        return Completed(work.query, work.node.id, running.item, (result,))
+
+    def _retry(self, lost: list[_Running], error: StrettoError) -> list[Report]:
+        reports: list[Report] = []
+        again = []
+        for running in lost:
+            work = running.work
+            if work.attempt + 1 >= self.engine.max_attempts:
+                reports.append(Broken(work.query, error.at(work.step)))
+            else:
+                again.append(
+                    work.again(running.item, running.item + 1, attempt=work.attempt + 1, alone=False)
+                )
+        self.queue[:0] = again
+        return reports

@@ -1,0 +1,123 @@
+"""Batching policies: which waiting work makes the next batch.
+
+A policy is a function of the queue (in order of arrival), the budget in units and the time; it returns
+what to take. It changes nothing. An item that exceeds the whole budget is offered alone by the engine
+scheduler, so a policy need not care.
+
+Sources: Teola Algorithm 2 and §7 (its baselines PO and TO).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+
+from stretto.sched.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """What a policy may be tuned by.
+
+    Attributes:
+        age_limit_s: work that has waited longer goes first, oldest first (`topology_aware`,
+            `critical_path`).
+        fill_timeout_s: how long `throughput` waits for a batch to fill.
+    """
+
+    age_limit_s: float = 10.0
+    fill_timeout_s: float = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """(work, number of its items) to run now; or nothing before `not_before_s`."""
+
+    take: list[tuple[Work, int]]
+    not_before_s: float | None = None
+
+
+Policy: TypeAlias = Callable[[Sequence[Work], int, float, PolicyConfig], Selection]
+
+
+def _fill(works: Sequence[Work], budget: int) -> list[tuple[Work, int]]:
+    """Take in the given order, items of one primitive partly if need be, until nothing more fits."""
+    take = []
+    for work in works:
+        if budget <= 0:
+            break
+        count = work.count_within(budget)
+        if count:
+            take.append((work, count))
+            budget -= work.units_of(work.lo, work.lo + count)
+    return take
+
+
+def topology_aware(queue: Sequence[Work], budget: int, now_s: float, config: PolicyConfig) -> Selection:
+    """Of each query, by arrival, the deepest primitives; then the next deepest, while slots are left.
+
+    Source: Teola Algorithm 2. Differs: it goes on to lower depths instead of leaving slots idle, and
+    work older than the age limit goes before everything.
+    """
+    aged = [work for work in queue if now_s - work.arrival_s > config.age_limit_s]
+    rounds = _rounds([work for work in queue if now_s - work.arrival_s <= config.age_limit_s], _depth)
+    return Selection(_fill([*aged, *rounds], budget))
+
+
+def critical_path(queue: Sequence[Work], budget: int, now_s: float, config: PolicyConfig) -> Selection:
+    """As `topology_aware`, by predicted seconds to the end instead of edges (Teola §8 leaves it open)."""
+    aged = [work for work in queue if now_s - work.arrival_s > config.age_limit_s]
+    rounds = _rounds([work for work in queue if now_s - work.arrival_s <= config.age_limit_s], _path_s)
+    return Selection(_fill([*aged, *rounds], budget))
+
+
+def per_invocation(queue: Sequence[Work], budget: int, now_s: float, config: PolicyConfig) -> Selection:
+    """One primitive of one query at a time, first come first served (PO)."""
+    return Selection(_fill(queue[:1], budget))
+
+
+def throughput(queue: Sequence[Work], budget: int, now_s: float, config: PolicyConfig) -> Selection:
+    """Full batches, first come first served, whatever belongs together; waits a little to fill (TO)."""
+    take = _fill(queue, budget)
+    taken = sum(work.units_of(work.lo, work.lo + count) for work, count in take)
+    due_s = queue[0].arrival_s + config.fill_timeout_s
+    if taken < budget and len(take) == len(queue) and now_s < due_s:
+        return Selection([], not_before_s=due_s)
+    return Selection(take)
+
+
+POLICIES: dict[str, Policy] = {
+    "topology_aware": topology_aware,
+    "per_invocation": per_invocation,
+    "throughput": throughput,
+    "critical_path": critical_path,
+}
+
+
+def _depth(work: Work) -> float:
+    return work.node.depth
+
+
+def _path_s(work: Work) -> float:
+    return work.node.path_s
+
+
+def _rounds(queue: Sequence[Work], rank: Callable[[Work], float]) -> list[Work]:
+    """Round 1: the highest ranked of each query, queries by earliest arrival; round 2: the next; …"""
+    if len(queue) < 2:
+        return list(queue)
+    buckets: dict[str, list[Work]] = {}
+    for work in queue:
+        buckets.setdefault(work.query, []).append(work)
+    if len(buckets) == 1:
+        return sorted(queue, key=rank, reverse=True)
+    ranked = [
+        [list(level) for _, level in groupby(sorted(bucket, key=rank, reverse=True), key=rank)]
+        for bucket in buckets.values()
+    ]
+    longest = max(map(len, ranked))
+    return [
+        work for place in range(longest) for levels in ranked if place < len(levels) for work in levels[place]
+    ]

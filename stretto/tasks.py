@@ -1,0 +1,113 @@
+"""What schedulers hand to engines, and what LLM engines answer.
+
+Plain immutable messages, below everything that decides or runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stretto.core import Prompt
+from stretto.errors import StrettoError
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One primitive's share of a batch.
+
+    With `num_items` None it is a single application and `inputs` maps ports to values. Otherwise the
+    ports in `each` hold lists of that length, the other ports hold values that broadcast, and the
+    answer is a list of that length.
+    """
+
+    id: int
+    query: str
+    step: str
+    op: str
+    inputs: Mapping[str, object]
+    config: Mapping[str, object]
+    num_items: int | None = None
+    each: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """How a completion is decoded.
+
+    Attributes:
+        max_tokens: upper bound of generated tokens.
+        items: None for text; "json_list" for a `splittable` decode, whose value is the parsed list of
+            strings and which stops at the end of its JSON.
+        max_items: stop after that many items ("json_list" only).
+        stop: stop strings; the text ends before the first of them.
+        temperature: 0 is greedy.
+        seed: of the sampler, when temperature > 0.
+    """
+
+    max_tokens: int = 128
+    items: str | None = None
+    max_items: int | None = None
+    stop: tuple[str, ...] = ()
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LLMTask:
+    """A prompt to prefill, and to complete unless `decode` is None.
+
+    The prompt is always the whole prompt so far: what an earlier task left in the cache saves time and
+    is never relied on. A task without `decode` answers `Done` with None when its prefix is held.
+    """
+
+    id: int
+    query: str
+    step: str
+    prompt: Prompt
+    decode: Decode | None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one finished LLM task."""
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The task has left the instance's queue: its prefill begins."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a task's output as soon as it exists: a text delta, or one complete list item."""
+
+    task: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The task's whole value: str, list[str] with `items`, or None for a prefill."""
+
+    task: int
+    value: object
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The task has ended without a value. The instance goes on with the others."""
+
+    task: int
+    error: StrettoError
+
+
+LLMEvent: TypeAlias = Started | Piece | Done | Failed

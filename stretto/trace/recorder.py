@@ -1,0 +1,121 @@
+"""What ran when: spans of batches and LLM requests, written by both drivers while they run.
+
+A span is one bar of the time line: a batch on an instance, or one request on an LLM instance.
+Times are in the driver's seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stretto.messages import Action, Admit, BatchDone, BatchFailed, CancelTask, Event, InstanceLost, LLMReport
+from stretto.messages import Reply, StartBatch, Submit
+from stretto.tasks import Done, Failed, Piece, Started, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One query's share of a span."""
+
+    query: str
+    step: str
+    op: str
+    num_items: int
+
+
+@dataclass(slots=True)
+class Span:
+    """A bar: on `instance` of `engine`, from `start_s` to `end_s`.
+
+    `queued_s` is when an LLM instance was handed the request (it may start it later); `marks_s` are the
+    times of its pieces. `end_s` is None while it runs; `outcome` says how it ended.
+    """
+
+    engine: str
+    instance: int
+    parts: tuple[Part, ...]
+    start_s: float
+    end_s: float | None = None
+    queued_s: float | None = None
+    marks_s: list[float] = field(default_factory=list)
+    outcome: str = "running"
+    usage: Usage | None = None
+
+
+@dataclass(slots=True)
+class QuerySpan:
+    """A query from its submission to its reply."""
+
+    query: str
+    graph: str
+    start_s: float
+    end_s: float | None = None
+    outcome: str = "running"
+
+
+class Recorder:
+    """Collects spans from the messages that pass between the schedulers and a driver."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.queries: dict[str, QuerySpan] = {}
+        self._batches: dict[tuple[str, int, int], Span] = {}
+        self._requests: dict[tuple[str, int, int], Span] = {}
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        """Note an event before the schedulers handle it."""
+        match event:
+            case BatchDone(engine, instance, batch):
+                self._close(self._batches.pop((engine, instance, batch), None), now_s, "done")
+            case LLMReport(engine, instance, report):
+                self._on_report((engine, instance, report.task), event, now_s)
+            case Submit(query, egraph):
+                self.queries[query] = QuerySpan(query, egraph.graph.name, now_s)
+            case BatchFailed(engine, instance, batch, error):
+                self._close(self._batches.pop((engine, instance, batch), None), now_s, f"failed: {error}")
+            case InstanceLost(engine, instance, error):
+                for spans in (self._batches, self._requests):
+                    for key in [key for key in spans if key[:2] == (engine, instance)]:
+                        self._close(spans.pop(key), now_s, f"lost: {error}")
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        """Note an action that the driver is about to carry out."""
+        match action:
+            case StartBatch(engine, instance, batch, tasks):
+                parts = tuple(
+                    Part(t.query, t.step, t.op, 1 if t.num_items is None else t.num_items) for t in tasks
+                )
+                span = Span(engine, instance, parts, now_s)
+                self.spans.append(span)
+                self._batches[engine, instance, batch] = span
+            case Admit(engine, instance, task):
+                part = Part(task.query, task.step, "decode" if task.decode else "prefill", 1)
+                span = Span(engine, instance, (part,), now_s, queued_s=now_s)
+                self.spans.append(span)
+                self._requests[engine, instance, task.id] = span
+            case CancelTask(engine, instance, task_id):
+                self._close(self._requests.pop((engine, instance, task_id), None), now_s, "cancelled")
+            case Reply(query, _, error):
+                if query in self.queries:
+                    self.queries[query].end_s = now_s
+                    self.queries[query].outcome = "done" if error is None else f"failed: {error}"
+
+    def _on_report(self, key: tuple[str, int, int], report: LLMReport, now_s: float) -> None:
+        span = self._requests.get(key)
+        if span is None:
+            return
+        match report.event:
+            case Started():
+                span.start_s = now_s
+            case Piece():
+                span.marks_s.append(now_s)
+            case Done(usage=usage):
+                span.usage = usage
+                self._close(self._requests.pop(key), now_s, "done")
+            case Failed(error=error):
+                self._close(self._requests.pop(key), now_s, f"failed: {error}")
+
+    def _close(self, span: Span | None, now_s: float, outcome: str) -> None:
+        if span is not None:
+            span.end_s = now_s
+            span.outcome = outcome
