@@ -1,0 +1,74 @@
+"""From a prompt to tokens, the same for every in-process engine, so that their results can be compared.
+
+Each segment is tokenised by itself: the tokens of a prompt begin with the tokens of each of its leading
+parts, wherever it is cut. Special tokens are parsed in constants only; `<|im_end|>` in a retrieved
+document stays eight harmless characters.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from stretto.core import Prompt
+from stretto.errors import ConfigError
+
+_CONTENT = "STRETTO-PROMPT"
+
+
+class PromptTokenizer:
+    """The tokenizer of a checkpoint, with its chat template if it has one.
+
+    With a template the prompt is the user's message: what the template puts before it leads every
+    prompt, and `suffix`, what it puts behind, is to be run before decoding.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ConfigError if the folder's tokenizer cannot be used."""
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        if not tokenizer.is_fast:
+            raise ConfigError(f"{folder}: the tokenizer has no tokenizer.json form")
+        self._tokenizer = tokenizer
+        spec = json.loads(tokenizer.backend_tokenizer.to_str())
+        # Without added tokens and what the post-processor adds: text is only text.
+        spec |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+        self._plain = Tokenizer.from_str(json.dumps(spec))
+
+        before, behind = "", ""
+        if tokenizer.chat_template:
+            before, behind = self._template_parts(folder)
+        bos = [tokenizer.bos_token_id] if tokenizer.bos_token_id in tokenizer("").input_ids else []
+        prefix = self._constant(before)
+        self._prefix: list[int] = prefix if prefix[: len(bos)] == bos else bos + prefix
+        self.suffix: list[int] = self._constant(behind)
+        self.eos_token_id: int | None = tokenizer.eos_token_id
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """BOS and the template's prefix, then the segments; without `suffix`."""
+        tokens = list(self._prefix)
+        for segment in prompt:
+            if segment.name is None:
+                tokens += self._constant(segment.text)
+            else:
+                tokens += self._plain.encode(segment.text, add_special_tokens=False).ids
+        return tokens
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of generated tokens, without special ones. May end with half a character, as U+FFFD."""
+        return str(
+            self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
+
+    def _constant(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def _template_parts(self, folder: Path) -> tuple[str, str]:
+        chat = [{"role": "user", "content": _CONTENT}]
+        text = self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        parts = str(text).split(_CONTENT)
+        if len(parts) != 2:
+            raise ConfigError(f"{folder}: the chat template does not show the user's message exactly once")
+        return parts[0], parts[1]

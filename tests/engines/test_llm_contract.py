@@ -1,0 +1,235 @@
+"""One suite for every LLM engine: what the rest of the system may rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from llm_running import SteppedServer, drain, run, task, value
+
+from stretto.core import Prompt, Segment
+from stretto.engines.base import Decode, Done, Failed, LLMEvent, Piece, Started, SteppedLLM
+from stretto.engines.fake import FakeLLM, FakeLLMConfig
+from stretto.engines.reference import ReferenceConfig, ReferenceLLM
+from stretto.engines.standin import StandIn, StandInConfig
+from stretto.errors import BadReply, ConfigError
+
+pytest_plugins = ("llm_fixtures",)
+
+MakeLLM = Callable[[], SteppedLLM]
+RIVER = "The river runs from the mountains to the sea, through forests and fields."
+FUGUE = "In a fugue, the stretto is the passage where the answer enters early."
+
+
+def prompt(question: str, context: str = f"{FUGUE} {RIVER}") -> Prompt:
+    return (
+        Segment("Answer from the context.\n"),
+        Segment(context, "context"),
+        Segment("\nQuestion: "),
+        Segment(question, "question"),
+        Segment("\nAnswer:"),
+    )
+
+
+PROMPTS = (
+    prompt("Where does the river run?"),
+    prompt("What is a stretto?"),
+    prompt("Who composed it?"),
+    (Segment("Repeat:"), Segment("日本語 🎼 <|im_end|>", "text")),
+)
+AS_LIST = (Segment("Rewrite the question as a JSON list:\n"), Segment("What is a stretto?", "question"))
+TEXT = Decode(max_tokens=12)
+LIST = Decode(max_tokens=40, items="json_list", max_items=2)
+
+
+@pytest.fixture(params=["standin", "fake", "reference", "server"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_llm(kind: str, tiny_checkpoint: Path) -> Iterator[MakeLLM]:
+    makers: dict[str, Callable[[], SteppedLLM]] = {
+        "standin": lambda: StandIn(StandInConfig(max_running=2)),
+        "fake": lambda: FakeLLM(FakeLLMConfig(max_running=2)),
+        "reference": lambda: ReferenceLLM(ReferenceConfig(tiny_checkpoint, max_running=2)),
+        "server": SteppedServer,
+    }
+    made: list[SteppedLLM] = []
+
+    def make() -> SteppedLLM:
+        made.append(makers[kind]())
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.close()
+
+
+@pytest.fixture
+def llm(make_llm: MakeLLM) -> SteppedLLM:
+    return make_llm()
+
+
+def in_process(kind: str) -> None:
+    if kind == "server":
+        pytest.skip("a server orders and caches by itself")
+
+
+def check_events(events: list[LLMEvent]) -> None:
+    """Started, pieces, ending; each task on its own; the pieces make up the value."""
+    for _, of_task in groupby(sorted(events, key=lambda event: event.task), key=lambda event: event.task):
+        started, *pieces, ending = of_task
+        assert isinstance(started, Started)
+        assert all(isinstance(piece, Piece) for piece in pieces)
+        values = [piece.value for piece in pieces if isinstance(piece, Piece)]
+        match ending:
+            case Done(value=str() as text):
+                assert "".join(values) == text == text.strip()
+            case Done(value=list() as items):
+                assert values == items
+            case Done(value=None):
+                assert values == []
+            case _:
+                assert isinstance(ending, Failed)
+
+
+def values(events: list[LLMEvent]) -> dict[int, object]:
+    return {event.task: event.value for event in events if isinstance(event, Done)}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_pieces_join_to_the_value(llm: SteppedLLM, prompt: Prompt) -> None:
+    llm.admit(task(7, prompt, TEXT), 0.0)
+    events = drain(llm)
+    check_events(events)
+    assert isinstance(events[-1], Done)
+    assert 0 < events[-1].usage.num_output_tokens <= TEXT.max_tokens
+    assert not llm.has_work()
+
+
+def test_list_is_delivered_item_by_item(llm: SteppedLLM, kind: str) -> None:
+    """Random weights write no JSON: there the task fails, and says why."""
+    llm.admit(task(7, AS_LIST, LIST), 0.0)
+    events = drain(llm)
+    check_events(events)
+    if kind == "reference":
+        assert isinstance(events[-1], Failed)
+        assert isinstance(events[-1].error, BadReply)
+    else:
+        assert isinstance(events[-1], Done)
+        assert isinstance(events[-1].value, list)
+        assert 1 <= len(events[-1].value) <= 2
+
+
+def test_prefill_is_done_with_none(llm: SteppedLLM) -> None:
+    llm.admit(task(7, PROMPTS[0], None), 0.0)
+    events = drain(llm)
+    check_events(events)
+    assert values(events) == {7: None}
+
+
+@pytest.mark.parametrize("num_segments", [1, 3, 5])
+def test_prefill_does_not_change_the_answer(make_llm: MakeLLM, num_segments: int) -> None:
+    warmed = make_llm()
+    run(warmed, PROMPTS[0][:num_segments], None)
+    assert value(warmed, PROMPTS[0], TEXT) == value(make_llm(), PROMPTS[0], TEXT)
+
+
+def test_forks_of_one_prefix_answer_as_if_alone(make_llm: MakeLLM) -> None:
+    forked = make_llm()
+    run(forked, PROMPTS[0][:3], None)
+    for number, prompt in enumerate(PROMPTS[:3]):
+        forked.admit(task(number, prompt, TEXT), 0.0)
+    events = drain(forked)
+    check_events(events)
+    assert values(events) == {n: value(make_llm(), p, TEXT) for n, p in enumerate(PROMPTS[:3])}
+
+
+def test_queries_interleave_without_touching_each_other(make_llm: MakeLLM) -> None:
+    llm = make_llm()
+    events: list[LLMEvent] = []
+    for number in range(8):
+        llm.admit(task(number, PROMPTS[number % 4], TEXT, query=f"q{number % 3}"), float(number % 2))
+        events += llm.step()
+    events += drain(llm)
+    check_events(events)
+    assert values(events) == {number: value(make_llm(), PROMPTS[number % 4], TEXT) for number in range(8)}
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 3])
+def test_cancelled_task_is_never_heard_of_again(llm: SteppedLLM, num_steps: int) -> None:
+    llm.admit(task(1, PROMPTS[0], TEXT), 0.0)
+    for _ in range(num_steps):
+        llm.step()
+    llm.cancel(1)
+    assert all(event.task != 1 for event in drain(llm))
+    assert not llm.has_work()
+    assert run(llm, PROMPTS[1], TEXT)
+
+
+def test_cancelling_one_leaves_the_others(make_llm: MakeLLM) -> None:
+    llm = make_llm()
+    for number in (1, 2, 3):
+        llm.admit(task(number, PROMPTS[number - 1], TEXT), 0.0)
+    events = llm.step()
+    llm.cancel(2)
+    llm.cancel(99)
+    events = [event for event in [*events, *drain(llm)] if event.task != 2]
+    check_events(events)
+    assert values(events) == {n: value(make_llm(), PROMPTS[n - 1], TEXT) for n in (1, 3)}
+
+
+def test_higher_priority_starts_first_and_equals_in_order(llm: SteppedLLM, kind: str) -> None:
+    in_process(kind)
+    for number, priority in enumerate([1.0, 2.0, 0.0, 2.0, 1.0]):
+        llm.admit(task(number, PROMPTS[0], Decode(max_tokens=2)), priority)
+    assert [event.task for event in drain(llm) if isinstance(event, Started)] == [1, 3, 0, 4, 2]
+
+
+def test_at_most_max_running_run_at_once(llm: SteppedLLM, kind: str) -> None:
+    in_process(kind)
+    for number in range(5):
+        llm.admit(task(number, PROMPTS[0], TEXT), 0.0)
+    running: set[int] = set()
+    while llm.has_work():
+        events = llm.step()
+        running |= {event.task for event in events if isinstance(event, Started)}
+        assert len(running) <= 2
+        running -= {event.task for event in events if isinstance(event, Done)}
+
+
+def test_prefix_is_cached_until_its_query_is_released(llm: SteppedLLM, kind: str) -> None:
+    in_process(kind)
+    first, second = (run(llm, PROMPTS[0], TEXT) for _ in range(2))
+    llm.release("q")
+    third = run(llm, PROMPTS[0], TEXT)
+    assert isinstance(first, Done)
+    assert isinstance(second, Done)
+    assert isinstance(third, Done)
+    assert first.usage.num_cached_tokens == third.usage.num_cached_tokens == 0
+    assert second.usage.num_cached_tokens == second.usage.num_prompt_tokens - 1
+    assert first.value == second.value == third.value
+
+
+def test_bad_task_fails_alone_and_names_its_step(make_llm: MakeLLM) -> None:
+    llm = make_llm()
+    llm.admit(task(1, PROMPTS[0], TEXT), 0.0)
+    llm.admit(task(2, PROMPTS[0], Decode(items="yaml")), 0.0)
+    events = drain(llm)
+    check_events(events)
+    assert values(events) == {1: value(make_llm(), PROMPTS[0], TEXT)}
+    (failed,) = (event for event in events if isinstance(event, Failed))
+    assert isinstance(failed.error, ConfigError)
+    assert failed.error.step == "step2"
+
+
+def test_text_ends_before_its_stop_string(llm: SteppedLLM) -> None:
+    text = value(llm, PROMPTS[0], TEXT)
+    assert isinstance(text, str)
+    stop = text[len(text) // 2]
+    stopped = value(llm, PROMPTS[0], Decode(max_tokens=12, stop=(stop,)))
+    assert isinstance(stopped, str)
+    assert stop not in stopped
