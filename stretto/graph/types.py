@@ -21,9 +21,22 @@ def item_type(type_: str) -> str | None:
     """The type of a list's items; None when `type_` is no list."""
     if type_ == "any":
         return "any"
-    if type_.startswith("list[") and type_.endswith("]"):
+    if type_.startswith("list[") and type_.endswith("]") and len(_options(type_)) == 1:
         return type_[5:-1]
     return None
+
+
+@lru_cache(maxsize=1024)
+def _options(type_: str) -> tuple[str, ...]:
+    """The alternatives of a union; bars within brackets belong to the list's items."""
+    options, depth = [""], 0
+    for char in type_:
+        depth += (char == "[") - (char == "]")
+        if char == "|" and depth == 0:
+            options.append("")
+        else:
+            options[-1] += char
+    return tuple(options)
 
 
 @lru_cache(maxsize=4096)
@@ -31,8 +44,9 @@ def accepts(wanted: str, given: str) -> bool:
     """Whether a port of type `wanted` takes a value of type `given`."""
     if wanted == "any" or given in ("any", wanted):
         return True
-    if "|" in wanted and not wanted.startswith("list["):
-        return any(accepts(option, given) for option in wanted.split("|"))
+    options = _options(wanted)
+    if len(options) > 1:
+        return any(accepts(option, given) for option in options)
     wanted_item, given_item = item_type(wanted), item_type(given)
     return wanted_item is not None and given_item is not None and accepts(wanted_item, given_item)
 
@@ -43,7 +57,8 @@ def is_type(type_: str) -> bool:
     item = item_type(type_)
     if type_ != "any" and item is not None:
         return is_type(item)
-    return all(option in NAMES for option in type_.split("|"))
+    options = _options(type_)
+    return type_ in NAMES or (len(options) > 1 and all(is_type(option) for option in options))
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,46 @@
+"""The paper's document question answering apps, ready made. Source: Teola Figure 2c and 2d, §7."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stretto.components.rag import Indexing, QueryExpansion, Reranking, Searching, Synthesis
+from stretto.frontend.component import Input, Source
+from stretto.frontend.template import Template
+
+
+def naive_rag(*, named_collection: bool = False) -> Template:
+    """Index, search with the question itself, answer from each of the best 3 and combine (tree)."""
+    question, files, collection = _inputs(named_collection)
+    indexing = Indexing(files=files, **collection)
+    searching = Searching(queries=question, indexed=indexing["indexed"], top_k=3, **collection)
+    synthesis = Synthesis(question=question, hits=searching["hits"], mode="tree")
+    return Template(
+        "naive_rag",
+        indexing >> searching >> synthesis,
+        {"answer": synthesis["answer"], "sources": searching["hits"]},
+    )
+
+
+def advanced_rag(*, named_collection: bool = False) -> Template:
+    """Index, expand the question, search with each query, rerank, answer from the best 3 (refine)."""
+    question, files, collection = _inputs(named_collection)
+    indexing = Indexing(files=files, **collection)
+    expansion = QueryExpansion(question=question)
+    searching = Searching(queries=expansion["queries"], indexed=indexing["indexed"], **collection)
+    reranking = Reranking(question=question, hits=searching["hits"])
+    synthesis = Synthesis(question=question, hits=reranking["top"], mode="refine")
+    return Template(
+        "advanced_rag",
+        indexing >> expansion >> searching >> reranking >> synthesis,
+        {"answer": synthesis["answer"], "sources": reranking["top"]},
+    )
+
+
+def _inputs(named_collection: bool) -> tuple[Input, Input, dict[str, Source]]:
+    """With a named collection, queries bring its name as the input `collection`."""
+    collection: dict[str, Source] = {"collection": Input("collection", "text")} if named_collection else {}
+    return Input("question", "text"), Input("files", "list[document]"), collection
+
+
+APPS: dict[str, Callable[..., Template]] = {"naive": naive_rag, "advanced": advanced_rag}

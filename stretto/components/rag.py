@@ -1,0 +1,268 @@
+"""Ready-made components of document question answering: indexing, expansion, search, rerank, synthesis.
+
+Defaults are those of the Teola paper (§7): chunks of 256 tokens with 30 overlap, 3 expanded queries, 16
+hits each, the best 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.errors import ConfigError
+from stretto.frontend.component import Builder, Component
+from stretto.graph.graph import Arg, Ref
+from stretto.graph.ops import Port
+from stretto.graph.types import item_type
+
+_BATCHABLE = ("batchable",)
+MODES = ("one_shot", "tree", "refine")
+
+
+def _at_least(minimum: int, **settings: int) -> None:
+    for name, value in settings.items():
+        if value < minimum:
+            raise ConfigError(f"{name}={value} is less than {minimum}")
+
+
+class Indexing(Component):
+    """Chunk, embed and ingest documents: into `collection`, or for this query alone."""
+
+    ports = (Port("files", "list[document]"), Port("collection", "text", optional=True))
+    outs: ClassVar[Mapping[str, str]] = {"indexed": "effect"}
+
+    @dataclass(frozen=True)
+    class Config:
+        """Chunk size and overlap in the embedder's tokens; `recipe` marks what made a collection."""
+
+        tokens: int = 256
+        overlap: int = 30
+        recipe: str = ""
+        chunking: str = "chunking"
+        embedding: str = "embedding"
+        vectors: str = "vectors"
+
+        def __post_init__(self) -> None:
+            _at_least(1, tokens=self.tokens)
+            _at_least(0, overlap=self.overlap)
+            if self.overlap >= self.tokens:
+                raise ConfigError(f"overlap={self.overlap} is not less than tokens={self.tokens}")
+
+    def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
+        """`chunk`, `embed` and `ingest`, item by item."""
+        chunks = build.add(
+            "chunks",
+            "chunk",
+            (build.take("files", each=True),),
+            engine=config.chunking,
+            config={"tokens": config.tokens, "overlap": config.overlap},
+            hints=_BATCHABLE,
+        )
+        vectors = build.add(
+            "vectors", "embed", (Arg("texts", chunks, each=True),), engine=config.embedding, hints=_BATCHABLE
+        )
+        args = [Arg("chunks", chunks, each=True), Arg("vectors", vectors, each=True)]
+        if build.is_fed("collection"):
+            args.append(build.take("collection"))
+        recipe = {"recipe": config.recipe} if config.recipe else {}
+        indexed = build.add(
+            "indexed", "ingest", tuple(args), engine=config.vectors, config=recipe, hints=_BATCHABLE
+        )
+        return {"indexed": indexed}
+
+
+class QueryExpansion(Component):
+    """Let the LLM rewrite a question into several queries."""
+
+    ports = (Port("question", "text"),)
+    outs: ClassVar[Mapping[str, str]] = {"queries": "list[text]"}
+
+    @dataclass(frozen=True)
+    class Config:
+        """`prompt` may use {question} and {num_queries}, and asks for a JSON list of strings."""
+
+        num_queries: int = 3
+        max_tokens: int = 200
+        prompt: str = "expand"
+        engine: str = "llm"
+
+        def __post_init__(self) -> None:
+            _at_least(1, num_queries=self.num_queries, max_tokens=self.max_tokens)
+
+    def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
+        """A prefill and a splittable decode."""
+        queries = build.complete(
+            "queries",
+            config.prompt,
+            {"question": build.value("question")},
+            engine=config.engine,
+            decode={
+                "max_tokens": config.max_tokens,
+                "items": "json_list",
+                "max_items": config.num_queries,
+            },
+            constants={"num_queries": config.num_queries},
+            hints=("splittable",),
+        )
+        return {"queries": queries}
+
+
+class Searching(Component):
+    """Embed one query or several, and search a collection for each."""
+
+    ports = (
+        Port("queries", "text|list[text]"),
+        Port("indexed", "effect", optional=True),
+        Port("collection", "text", optional=True),
+    )
+    outs: ClassVar[Mapping[str, str]] = {"hits": "list[hit]"}
+
+    @dataclass(frozen=True)
+    class Config:
+        """`top_k` hits for each query."""
+
+        top_k: int = 16
+        embedding: str = "embedding"
+        vectors: str = "vectors"
+
+        def __post_init__(self) -> None:
+            _at_least(1, top_k=self.top_k)
+
+    def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
+        """A list of hits, or one list for each query."""
+        is_list = item_type(in_types["queries"]) is not None
+        return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
+
+    def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
+        """`embed` and `search`, which waits for what was indexed."""
+        texts = build.take_each_if_list("queries", "texts")
+        vectors = build.add("query_vectors", "embed", (texts,), engine=config.embedding, hints=_BATCHABLE)
+        args = [Arg("queries", vectors, each=texts.each)]
+        if build.is_fed("indexed"):
+            args.append(build.take("indexed", "index"))
+        if build.is_fed("collection"):
+            args.append(build.take("collection"))
+        hits = build.add(
+            "hits",
+            "search",
+            tuple(args),
+            engine=config.vectors,
+            config={"k": config.top_k},
+            hints=_BATCHABLE,
+        )
+        return {"hits": hits}
+
+
+class Reranking(Component):
+    """Score hits against the question and keep the best, each chunk once."""
+
+    ports = (Port("question", "text"), Port("hits", "list[hit]|list[list[hit]]"))
+    outs: ClassVar[Mapping[str, str]] = {"top": "list[hit]"}
+
+    @dataclass(frozen=True)
+    class Config:
+        """The `best` hits of all lists together."""
+
+        best: int = 3
+        engine: str = "reranking"
+
+        def __post_init__(self) -> None:
+            _at_least(1, best=self.best)
+
+    def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
+        """`rerank`, list by list (its scores are pointwise), and one `aggregate`."""
+        is_nested = item_type(item_type(build.types["hits"]) or "") is not None
+        scored = build.add(
+            "scored",
+            "rerank",
+            (build.take("question"), build.take("hits", each=is_nested)),
+            engine=config.engine,
+            hints=_BATCHABLE,
+        )
+        top = build.add(
+            "top", "aggregate", (Arg(str(scored), scored),), config={"best": config.best, "distinct": True}
+        )
+        return {"top": top}
+
+
+class Synthesis(Component):
+    """Answer a question from hits.
+
+    `one_shot` reads all hits in one prompt; `refine` answers from the first and improves the answer with
+    each further one; `tree` answers from each and combines the answers, `fan_in` at a time. Hits that are
+    not there are passed over; without any, the answer is absent.
+    """
+
+    ports = (Port("question", "text"), Port("hits", "list[hit]"))
+    outs: ClassVar[Mapping[str, str]] = {"answer": "text"}
+
+    @dataclass(frozen=True)
+    class Config:
+        """Prompts may use {question}, {context} and, to refine, {draft}; to combine, {drafts}."""
+
+        mode: str = "refine"
+        num_hits: int = 3
+        fan_in: int = 3
+        max_tokens: int = 96
+        prompt: str = "answer"
+        refine_prompt: str = "refine"
+        combine_prompt: str = "combine"
+        engine: str = "llm"
+
+        def __post_init__(self) -> None:
+            if self.mode not in MODES:
+                raise ConfigError(f"mode={self.mode!r} is none of {', '.join(MODES)}")
+            _at_least(1, num_hits=self.num_hits, max_tokens=self.max_tokens)
+            _at_least(2, fan_in=self.fan_in)
+
+    def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
+        """One call, a chain of calls, or a tree of calls."""
+        lower = {"one_shot": self._one_shot, "refine": self._refine, "tree": self._tree}[config.mode]
+        return {"answer": lower(build, config)}
+
+    def _one_shot(self, build: Builder, config: Config) -> Ref:
+        return self._call(build, config, "answer", config.prompt, context=build.value("hits"))
+
+    def _refine(self, build: Builder, config: Config) -> Ref:
+        draft = self._call(build, config, "draft1", config.prompt, context=_hit(build, 0))
+        drafts = [draft]
+        for place in range(1, config.num_hits):
+            context = _hit(build, place)
+            name = f"draft{place + 1}"
+            draft = self._call(build, config, name, config.refine_prompt, context=context, draft=draft)
+            drafts.append(draft)
+        if len(drafts) == 1:
+            return draft
+        return build.add("answer", "select", tuple(Arg(str(d), d) for d in reversed(drafts)))
+
+    def _tree(self, build: Builder, config: Config) -> Ref:
+        level = [
+            self._call(build, config, f"leaf{place + 1}", config.prompt, context=_hit(build, place))
+            for place in range(config.num_hits)
+        ]
+        while len(level) > 1:
+            groups = [level[i : i + config.fan_in] for i in range(0, len(level), config.fan_in)]
+            level = [
+                self._combine(build, config, group, is_root=len(groups) == 1) if len(group) > 1 else group[0]
+                for group in groups
+            ]
+        return level[0]
+
+    def _combine(self, build: Builder, config: Config, drafts: list[Ref], *, is_root: bool) -> Ref:
+        joined = build.add(
+            "drafts", "aggregate", tuple(Arg(str(d), d) for d in drafts), config={"join": "\n\n"}
+        )
+        return self._call(
+            build, config, "answer" if is_root else "branch", config.combine_prompt, drafts=joined
+        )
+
+    def _call(self, build: Builder, config: Config, name: str, prompt: str, **values: Ref) -> Ref:
+        variables = {"question": build.value("question"), **values}
+        decode = {"max_tokens": config.max_tokens}
+        return build.complete(name, prompt, variables, engine=config.engine, decode=decode)
+
+
+def _hit(build: Builder, place: int) -> Ref:
+    hits = build.value("hits")
+    return Ref(hits.name, hits.port, place)

@@ -1,0 +1,251 @@
+"""Components: what a user composes an app of. One component lowers to a few primitives.
+
+A component class names its in ports, its out ports and its configuration (a frozen dataclass whose
+fields are also keyword arguments), and says in `lower` which primitives it stands for:
+
+    class Shout(Component):
+        ports = (Port("text", "text"),)
+        outs = {"text": "text"}
+
+        @dataclass(frozen=True)
+        class Config:
+            engine: str = "calls"
+
+        def lower(self, build, config):
+            loud = build.add("loud", "call", (build.take("text"),), engine=config.engine,
+                             config={"function": "upper", "result": "text"})
+            return {"text": loud}
+
+    shout = Shout(text=question)          # in ports and settings, by keyword
+    shout["text"]                         # an out port, to feed others with
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from stretto.errors import ConfigError, TemplateError
+from stretto.frontend.prompts import known_constants, load_prompt, parse_prompt
+from stretto.graph.graph import Arg, Constant, Primitive, PromptParts, Ref, config_items
+from stretto.graph.ops import Port
+from stretto.graph.types import item_type
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What a query brings: a source of values, by name and type."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutPort:
+    """A component's out port: a source of values for other components."""
+
+    component: Component
+    name: str
+
+
+Source: TypeAlias = Input | OutPort
+
+
+@dataclass(frozen=True)
+class NoConfig:
+    """The configuration of a component that has none."""
+
+
+class Component:
+    """Base of all components; see the module's text for how to write one.
+
+    Raises:
+        TemplateError: a keyword is neither an in port nor a setting.
+        ConfigError: a setting has an unusable value.
+    """
+
+    ports: ClassVar[tuple[Port, ...]] = ()
+    outs: ClassVar[Mapping[str, str]] = {}
+    Config: ClassVar[type[Any]] = NoConfig
+
+    def __init__(self, *, name: str | None = None, **keywords: Any) -> None:
+        self.name = name or _snake_case(type(self).__name__)
+        self.sources: dict[str, Source] = {}
+        fields = {field.name for field in dataclasses.fields(self.Config)}
+        settings = {key: value for key, value in keywords.items() if key in fields}
+        self.feed(**{key: value for key, value in keywords.items() if key not in fields})
+        self.config = configure(self, self.Config(), settings)
+
+    def feed(self, **sources: Source) -> None:
+        """Connect in ports, as the constructor does.
+
+        Raises:
+            TemplateError: there is no such port, or the source is none.
+        """
+        names = [port.name for port in self.ports]
+        for port, source in sources.items():
+            if port not in names:
+                raise TemplateError(
+                    f"{self.name}: there is no port or setting {port!r}; ports: {', '.join(names)}"
+                )
+            if not isinstance(source, Input | OutPort):
+                raise TemplateError(f"{self.name}: port {port!r} is fed with a {type(source).__name__}")
+            self.sources[port] = source
+
+    def __getitem__(self, out: str) -> OutPort:
+        if out not in self.outs:
+            raise TemplateError(
+                f"{self.name}: there is no out port {out!r}; there are {', '.join(self.outs)}"
+            )
+        return OutPort(self, out)
+
+    def __rshift__(self, other: Component | Chain) -> Chain:
+        return Chain((self,), (), (self,), (self,)) >> other
+
+    def out_types(self, in_types: Mapping[str, str], config: Any) -> Mapping[str, str]:
+        """Types of the out ports; override where they follow from what feeds the in ports."""
+        return self.outs
+
+    def lower(self, build: Builder, config: Any) -> Mapping[str, Ref]:
+        """Add this component's primitives to `build`; returns the value of each out port."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Components and the order that `>>` gives them."""
+
+    components: tuple[Component, ...]
+    order: tuple[tuple[Component, Component], ...]
+    first: tuple[Component, ...]
+    last: tuple[Component, ...]
+
+    def __rshift__(self, other: Component | Chain) -> Chain:
+        if isinstance(other, Component):
+            other = Chain((other,), (), (other,), (other,))
+        between = tuple((a, b) for a in self.last for b in other.first)
+        components = tuple(dict.fromkeys((*self.components, *other.components)))
+        return Chain(components, (*self.order, *between, *other.order), self.first, other.last)
+
+
+def parallel(*branches: Component | Chain) -> Chain:
+    """Branches side by side: `a >> parallel(b, c >> d) >> e`."""
+    chains = [b if isinstance(b, Chain) else Chain((b,), (), (b,), (b,)) for b in branches]
+    return Chain(
+        tuple(dict.fromkeys(c for chain in chains for c in chain.components)),
+        tuple(pair for chain in chains for pair in chain.order),
+        tuple(c for chain in chains for c in chain.first),
+        tuple(c for chain in chains for c in chain.last),
+    )
+
+
+class Builder:
+    """Where components put their primitives while a template is lowered."""
+
+    def __init__(self) -> None:
+        self.primitives: list[Primitive] = []
+        self.types: Mapping[str, str] = {}
+        self._values: Mapping[str, Ref] = {}
+        self._names: set[str] = set()
+
+    def reserve(self, name: str) -> None:
+        """No primitive will have this name."""
+        self._names.add(name)
+
+    def enter(self, values: Mapping[str, Ref], types: Mapping[str, str]) -> None:
+        """Begin a component: the values of its in ports, and their types (in `types`)."""
+        self._values = values
+        self.types = types
+
+    def is_fed(self, port: str) -> bool:
+        """Whether the component's in port is connected."""
+        return port in self._values
+
+    def value(self, port: str) -> Ref:
+        """The value that feeds the component's in port."""
+        return self._values[port]
+
+    def take(self, port: str, to: str | None = None, *, each: bool = False) -> Arg:
+        """An argument `to` (default: of the same name) from the component's in port."""
+        return Arg(to or port, self._values[port], each)
+
+    def take_each_if_list(self, port: str, to: str) -> Arg:
+        """As `take`, applied to every item when the in port is fed by a list."""
+        return Arg(to, self._values[port], item_type(self.types[port]) is not None)
+
+    def add(
+        self,
+        name: str,
+        op: str,
+        args: tuple[Arg, ...],
+        *,
+        engine: str | None = None,
+        config: Mapping[str, object] | None = None,
+        hints: tuple[str, ...] = (),
+        prompt: PromptParts = (),
+    ) -> Ref:
+        """Add a primitive; its name gets a number if it is taken."""
+        unique, number = name, 1
+        while unique in self._names:
+            number += 1
+            unique = f"{name}.{number}"
+        self._names.add(unique)
+        self.primitives.append(Primitive(unique, op, args, prompt, config_items(config or {}), engine, hints))
+        return Ref(unique)
+
+    def complete(
+        self,
+        name: str,
+        prompt: str,
+        variables: Mapping[str, Ref],
+        *,
+        engine: str,
+        decode: Mapping[str, object],
+        constants: Mapping[str, object] | None = None,
+        each: frozenset[str] = frozenset(),
+        hints: tuple[str, ...] = (),
+    ) -> Ref:
+        """Add an LLM call: a prefill of `prompt` (a name or text, see `load_prompt`) and its decode.
+
+        Args:
+            variables: the value of each prompt variable.
+            constants: settings that the prompt may name.
+            each: variables taken item by item from a list.
+            decode: fields of `stretto.tasks.Decode`.
+        """
+        parts = parse_prompt(load_prompt(prompt), frozenset(variables), known_constants(constants or {}))
+        used = [part.port for part in parts if not isinstance(part, Constant)]
+        args = tuple(Arg(port, variables[port], port in each) for port in dict.fromkeys(used))
+        kv = self.add(f"{name}.prompt", "prefill", args, engine=engine, prompt=parts)
+        return self.add(
+            name, "decode", (Arg("kv", kv, bool(each)),), engine=engine, config=decode, hints=hints
+        )
+
+
+def configure(component: Component, config: Any, settings: Mapping[str, object]) -> Any:
+    """`config` with other `settings`.
+
+    Raises:
+        ConfigError: there is no such setting, or its value has another type than the default's.
+    """
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    for key, value in settings.items():
+        if key not in fields:
+            raise ConfigError(f"{component.name}: there is no setting {key!r}; there are {', '.join(fields)}")
+        present = getattr(config, key)
+        wanted = type(present)
+        if present is not None and (
+            not isinstance(value, wanted) or (isinstance(value, bool) and wanted is int)
+        ):
+            raise ConfigError(f"{component.name}: {key}={value!r} is no {wanted.__name__}")
+    try:
+        return dataclasses.replace(config, **settings)
+    except ConfigError as error:
+        raise ConfigError(f"{component.name}: {error.message}") from error
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

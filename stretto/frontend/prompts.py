@@ -1,0 +1,87 @@
+"""Prompt templates: text with `{variables}`, as segments.
+
+`{{` and `}}` are braces. A template is parsed once; what fills its variables is never parsed, so a
+retrieved text that contains `{question}` stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+
+from stretto.errors import ConfigError
+from stretto.graph.graph import Constant, PromptParts, Slot
+
+_TOKEN = re.compile(r"\{\{|\}\}|\{(\w+)\}|[{}]")
+
+
+def load_prompt(name_or_text: str) -> str:
+    """The text of a ready-made prompt (a file in `components/prompts`), or the text itself.
+
+    Text has at least one brace; a name has none.
+
+    Raises:
+        ConfigError: there is no such prompt.
+    """
+    if "{" in name_or_text:
+        return name_or_text
+    return _read_prompt(name_or_text)
+
+
+def prompt_names() -> list[str]:
+    """The ready-made prompts."""
+    folder = resources.files("stretto.components").joinpath("prompts")
+    return sorted(file.name.removesuffix(".txt") for file in folder.iterdir() if file.name.endswith(".txt"))
+
+
+@lru_cache(maxsize=256)
+def _read_prompt(name: str) -> str:
+    if name not in prompt_names():
+        raise ConfigError(f"there is no prompt {name!r}; there are {', '.join(prompt_names())}")
+    return resources.files("stretto.components").joinpath("prompts", f"{name}.txt").read_text("utf-8")
+
+
+@lru_cache(maxsize=1024)
+def parse_prompt(
+    text: str, variables: frozenset[str], constants: tuple[tuple[str, str], ...] = ()
+) -> PromptParts:
+    """Segments of a template; neighbouring constants are one.
+
+    Args:
+        variables: names that become slots; each must occur.
+        constants: names whose value is known now and becomes part of the constant text.
+
+    Raises:
+        ConfigError: a lone brace, a variable that is not offered, or one that is missing.
+    """
+    known = dict(constants)
+    parts: list[Constant | Slot] = []
+    fixed = ""
+    end = 0
+    for match in _TOKEN.finditer(text):
+        fixed += text[end : match.start()]
+        end = match.end()
+        token, name = match.group(), match.group(1)
+        if token in ("{{", "}}"):
+            fixed += token[0]
+        elif name in variables:
+            parts += [Constant(fixed)] if fixed else []
+            parts.append(Slot(name))
+            fixed = ""
+        elif name in known:
+            fixed += known[name]
+        else:
+            offered = ", ".join(f"{{{n}}}" for n in sorted(variables | known.keys()))
+            raise ConfigError(f"a prompt has {token!r}; it may use {offered}, and {{{{ }}}} for braces")
+    fixed += text[end:]
+    parts += [Constant(fixed)] if fixed else []
+    if missing := variables - {part.port for part in parts if isinstance(part, Slot)}:
+        raise ConfigError(f"a prompt does not use {{{min(missing)}}}: {text[:60]!r}")
+    return tuple(parts)
+
+
+def known_constants(settings: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Settings as the `constants` of `parse_prompt`."""
+    return tuple((key, str(value)) for key, value in settings.items())

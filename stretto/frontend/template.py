@@ -1,0 +1,172 @@
+"""Workflow templates: components, how they feed each other, and the order that `>>` gives them.
+
+A template is checked when it is built, by lowering it once: unfed ports, wrong types, cycles and streams
+of different origin are refused there, with the component and the port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from stretto.errors import ConfigError, GraphError, TemplateError
+from stretto.frontend.component import Builder, Chain, Component, Input, OutPort, Source, configure
+from stretto.graph.graph import Graph, Ref
+from stretto.graph.types import accepts, is_type
+from stretto.graph.verify import verify
+
+Configuration = Mapping[str, Mapping[str, object]]
+"""Settings of one query: component name to setting to value."""
+
+
+class Template:
+    """An app.
+
+    Args:
+        name: of the app, and of its graphs.
+        flow: components joined with `>>`, or components in any order.
+        outputs: what a query returns, by name.
+
+    Raises:
+        TemplateError: see the module's text.
+        ConfigError: a component's settings do not fit each other.
+    """
+
+    def __init__(
+        self, name: str, flow: Chain | Component | Iterable[Component], outputs: Mapping[str, Source]
+    ) -> None:
+        chain = flow if isinstance(flow, Chain) else None
+        given = [flow] if isinstance(flow, Component) else list(chain.components if chain else flow)  # type: ignore[arg-type]
+        self.name = name
+        self.outputs = dict(outputs)
+        self.order = chain.order if chain else ()
+        self.components = _collect(given, self.outputs)
+        self.inputs = _inputs(self.components, self.outputs)
+        _name_apart(self.components)
+        self.components = _sort(self.components, self.order)
+        self.lower({})
+
+    def lower(self, configuration: Configuration) -> Graph:
+        """The p-graph of a query with this configuration. Source: Teola, Algorithm 1, GraphTransform.
+
+        Raises:
+            ConfigError: an unknown component or setting, or an unusable value.
+        """
+        by_name = {component.name: component for component in self.components}
+        if unknown := [name for name in configuration if name not in by_name]:
+            raise ConfigError(f"{self.name} has no component {unknown[0]!r}; it has {', '.join(by_name)}")
+        build = Builder()
+        for name, _ in self.inputs:
+            build.reserve(name)
+        values: dict[tuple[Component | None, str], Ref] = {(None, name): Ref(name) for name, _ in self.inputs}
+        types: dict[tuple[Component | None, str], str] = {(None, name): type_ for name, type_ in self.inputs}
+        ranges: dict[Component, range] = {}
+        for component in self.components:
+            config = configure(component, component.config, configuration.get(component.name, {}))
+            in_types = {port: types[_key(source)] for port, source in component.sources.items()}
+            _check_ports(component, in_types)
+            build.enter({port: values[_key(s)] for port, s in component.sources.items()}, in_types)
+            start = len(build.primitives)
+            for out, ref in component.lower(build, config).items():
+                values[component, out] = ref
+            for out, type_ in component.out_types(in_types, config).items():
+                types[component, out] = type_
+            ranges[component] = range(start, len(build.primitives))
+        graph = Graph(
+            self.name,
+            self.inputs,
+            tuple(build.primitives),
+            self._order_edges(build, ranges),
+            tuple((name, values[_key(source)]) for name, source in self.outputs.items()),
+        )
+        try:
+            verify(graph)
+        except GraphError as error:
+            raise TemplateError(f"{self.name}: {error.message}") from error
+        return graph
+
+    def _order_edges(self, build: Builder, ranges: Mapping[Component, range]) -> tuple[tuple[str, str], ...]:
+        """From every tail primitive of a component to every head of the next (Algorithm 1, lines 7-9)."""
+        primitives = build.primitives
+        heads: dict[Component, list[str]] = {}
+        tails: dict[Component, list[str]] = {}
+        for component in {c for pair in self.order for c in pair}:
+            own = [primitives[i] for i in ranges[component]]
+            names = {primitive.name for primitive in own}
+            read = {arg.ref.name for primitive in own for arg in primitive.args}
+            heads[component] = [p.name for p in own if not any(arg.ref.name in names for arg in p.args)]
+            tails[component] = [p.name for p in own if p.name not in read]
+        pairs = ((t, h) for a, b in self.order for t in tails[a] for h in heads[b])
+        return tuple(dict.fromkeys(pairs))
+
+
+def _key(source: Source) -> tuple[Component | None, str]:
+    return (None, source.name) if isinstance(source, Input) else (source.component, source.name)
+
+
+def _collect(given: Iterable[Component], outputs: Mapping[str, Source]) -> list[Component]:
+    """The given components and all that feed them or the outputs."""
+    found: dict[Component, None] = dict.fromkeys(given)
+    pending = [*found, *(s.component for s in outputs.values() if isinstance(s, OutPort))]
+    while pending:
+        component = pending.pop()
+        found.setdefault(component)
+        for source in component.sources.values():
+            if isinstance(source, OutPort) and source.component not in found:
+                found.setdefault(source.component)
+                pending.append(source.component)
+    return list(found)
+
+
+def _inputs(components: Iterable[Component], outputs: Mapping[str, Source]) -> tuple[tuple[str, str], ...]:
+    inputs: dict[str, str] = {}
+    for source in [*(s for c in components for s in c.sources.values()), *outputs.values()]:
+        if isinstance(source, Input):
+            if not is_type(source.type):
+                raise TemplateError(f"input {source.name!r} has the unknown type {source.type!r}")
+            if inputs.setdefault(source.name, source.type) != source.type:
+                raise TemplateError(f"input {source.name!r} is {inputs[source.name]} and {source.type}")
+    return tuple(inputs.items())
+
+
+def _name_apart(components: Iterable[Component]) -> None:
+    seen: set[str] = set()
+    for component in components:
+        if component.name in seen:
+            raise TemplateError(f"two components are called {component.name!r}: give one a `name=`")
+        seen.add(component.name)
+
+
+def _sort(components: list[Component], order: Iterable[tuple[Component, Component]]) -> list[Component]:
+    """Components after what feeds them and what `>>` puts before them."""
+    before: dict[Component, set[Component]] = {c: set() for c in components}
+    reason: dict[tuple[Component, Component], str] = {}
+    for component in components:
+        for port, source in component.sources.items():
+            if isinstance(source, OutPort):
+                before[component].add(source.component)
+                reason[source.component, component] = f"{source.component.name} → {component.name}.{port}"
+    for earlier, later in order:
+        before[later].add(earlier)
+        reason.setdefault((earlier, later), f"{earlier.name} >> {later.name}")
+    result: list[Component] = []
+    while len(result) < len(components):
+        ready = next((c for c in components if c not in result and before[c] <= set(result)), None)
+        if ready is None:
+            stuck = [c for c in components if c not in result]
+            edges = [reason[a, b] for b in stuck for a in stuck if a in before[b]]
+            raise TemplateError(f"a cycle: {', '.join(edges)}")
+        result.append(ready)
+    return result
+
+
+def _check_ports(component: Component, in_types: Mapping[str, str]) -> None:
+    for port in component.ports:
+        if port.name not in in_types:
+            if not port.optional:
+                raise TemplateError(f"{component.name}: port {port.name!r} is not fed")
+        elif not accepts(port.type, in_types[port.name]):
+            source = component.sources[port.name]
+            name = source.name if isinstance(source, Input) else f"{source.component.name}.{source.name}"
+            raise TemplateError(
+                f"{component.name}: port {port.name!r} takes {port.type}, {name} is {in_types[port.name]}"
+            )

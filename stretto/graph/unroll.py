@@ -1,0 +1,241 @@
+"""`unroll()`: an optimised graph as the Teola paper draws it, one node per stage and partial decode.
+
+A graph marks an edge as streaming and leaves the pieces to run time. For the eye this module cuts the
+pieces that lists of given lengths would be cut into: the stages of batchable primitives, the partial
+decodes of a splittable decode, and an aggregate wherever something waits for a whole stream. A prefill
+is named by its part in the prompt, and lists the segments that it computes itself.
+
+Source: Teola, Figure 6. Differs: text, in waves: all that a wave waits for is in the waves above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto.errors import ConfigError
+from stretto.graph.graph import HINT, Arg, Constant, Graph, Primitive, PromptParts, Slot
+from stretto.graph.ops import OPS
+from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles
+
+_FEW = 3
+"""Assumed length of a list that nothing is known of."""
+_CONSTANT_CHARS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node of the unrolled graph; `after` names steps, and inputs as `%name`."""
+
+    name: str
+    what: str
+    engine: str | None
+    after: tuple[str, ...]
+    computes: str = ""
+
+
+def unroll(graph: Graph, lengths: Mapping[str, int], profiles: Profiles) -> str:
+    """The steps of `graph` in waves, as text.
+
+    `lengths` gives the assumed length of lists by name. Those left out: one item in an input, two
+    efficient batches of the engine that streams a chunked document, `max_items` of a decode, or three.
+
+    Raises:
+        ConfigError: a length of something that starts no list, or below 1.
+    """
+    unrolled = unroll_steps(graph, lengths, profiles)
+    assumed = ", ".join(f"{name}={length}" for name, length in unrolled.lengths.items())
+    head = f"{graph.name} unrolled" + (f" for {assumed}" if assumed else "")
+    waves = _waves(unrolled.steps)
+    rows = [
+        (str(waves[step.name]), step.name, step.what, f"@{step.engine}" if step.engine else "", step)
+        for step in sorted(unrolled.steps, key=lambda step: waves[step.name])
+    ]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
+    lines, wave = [head], ""
+    for row in rows:
+        number = "" if row[0] == wave else row[0]
+        wave = row[0]
+        cells = [number.rjust(widths[0]), *(row[i].ljust(widths[i]) for i in (1, 2, 3))]
+        after = f"<- {_list_steps(row[4].after)}" if row[4].after else ""
+        computes = f"  {row[4].computes}" if row[4].computes else ""
+        lines.append(f"{'  '.join(cells)}  {after}{computes}".rstrip())
+    outputs = [f"{name} <- {_list_steps(after)}" for name, after in unrolled.outputs]
+    return "\n".join([*lines, *(f"return {output}" for output in outputs)]) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Unrolled:
+    """The steps, in graph order; the lengths that were used; what each output waits for."""
+
+    steps: tuple[Step, ...]
+    lengths: Mapping[str, int]
+    outputs: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def unroll_steps(graph: Graph, lengths: Mapping[str, int], profiles: Profiles) -> Unrolled:
+    """What `unroll` prints, as data."""
+    return _Unroller(graph, lengths, profiles).run()
+
+
+def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
+    """The segments that a prefill computes itself: those beyond the prefix that its hint holds."""
+    hint = primitive.arg(HINT)
+    held = graph.by_name.get(hint.ref.name) if hint else None
+    if held is None or primitive.prompt[: len(held.prompt)] != held.prompt:
+        return primitive.prompt
+    return primitive.prompt[len(held.prompt) :]
+
+
+def own_args(graph: Graph, primitive: Primitive) -> tuple[Arg, ...]:
+    """The arguments that a primitive waits for beyond those its hint has waited for already."""
+    if not primitive.prompt:
+        return primitive.args
+    covered = {part.port for part in primitive.prompt if isinstance(part, Slot)}
+    covered -= {part.port for part in own_prompt(graph, primitive) if isinstance(part, Slot)}
+    return tuple(arg for arg in primitive.args if arg.port not in covered)
+
+
+class _Unroller:
+    """Walks a graph once, in its order. `pieces` has the steps that make up each value: (lo, hi, step)."""
+
+    def __init__(self, graph: Graph, lengths: Mapping[str, int], profiles: Profiles) -> None:
+        self.graph, self.given, self.profiles = graph, lengths, profiles
+        self.origins: dict[str, str] = {}
+        self.used: dict[str, int] = {}
+        self.pieces: dict[str, list[tuple[int, int, str]]] = {
+            name: [(0, 1, f"%{name}")] for name, _ in graph.inputs
+        }
+        self.steps: list[Step] = []
+
+    def run(self) -> Unrolled:
+        for primitive in self.graph:
+            each = next((arg for arg in primitive.args if arg.each), None)
+            if each is not None and not OPS[primitive.op].flatten:
+                self.origins[primitive.name] = self._origin(each.ref.name)
+            self._add(primitive, each)
+        starts = [name for name in self.pieces if self._origin(name) == name]
+        for name, length in self.given.items():
+            if name not in starts:
+                raise ConfigError(f"{self.graph.name} has no list {name!r} of its own length")
+            if length < 1:
+                raise ConfigError(f"{name}={length}: a list is unrolled for at least one item")
+        outputs = tuple((name, self._whole(ref.name)) for name, ref in self.graph.outputs)
+        return Unrolled(tuple(self.steps), self.used, outputs)
+
+    def _add(self, primitive: Primitive, each: Arg | None) -> None:
+        """The steps of one primitive: one, or one per piece."""
+        is_partial = self._is_pipelined(primitive)
+        if is_partial:
+            ranges = [(item, item + 1) for item in range(self._length(primitive.name))]
+        elif each is not None:
+            length = self._length(self._origin(each.ref.name))
+            piece = min((arg.piece for arg in primitive.args if arg.piece is not None), default=length)
+            ranges = [(lo, min(lo + piece, length)) for lo in range(0, length, piece)]
+        else:
+            ranges = [(0, 1)]
+        pieces: list[tuple[int, int, str]] = []
+        for number, (lo, hi) in enumerate(ranges, start=1):
+            what = f"partial decode {number}" if is_partial else self._what(primitive)
+            name = f"{primitive.name}{_items(lo, hi)}" if is_partial or len(ranges) > 1 else primitive.name
+            after = (pieces[-1][2],) if is_partial and pieces else self._after(primitive, lo, hi)
+            computes = _print_parts(own_prompt(self.graph, primitive), primitive)
+            self.steps.append(Step(name, what, primitive.engine, after, computes))
+            pieces.append((lo, hi, name))
+        self.pieces[primitive.name] = pieces[-1:] if OPS[primitive.op].flatten else pieces
+
+    def _after(self, primitive: Primitive, lo: int, hi: int) -> tuple[str, ...]:
+        """What items `lo` to `hi` of a primitive wait for."""
+        names: list[str] = []
+        for arg in own_args(self.graph, primitive):
+            if arg.each or primitive.op == "aggregate":
+                pieces = self.pieces[arg.ref.name]
+                overlapping = [step for a, b, step in pieces if not arg.each or (a < hi and lo < b)]
+                names += overlapping or [pieces[-1][2]]
+            else:
+                names += self._whole(arg.ref.name)
+        for before, later in self.graph.order:
+            if later == primitive.name:
+                names += self._whole(before)
+        return tuple(dict.fromkeys(names))
+
+    def _whole(self, name: str) -> tuple[str, ...]:
+        """The step after which all of a value is there; an aggregate where it comes in pieces."""
+        pieces = self.pieces[name]
+        if len(pieces) > 1 and not self._is_pipelined(self.graph.by_name[name]):
+            joined = f"{name}[all]"
+            self.steps.append(Step(joined, "aggregate", None, tuple(step for _, _, step in pieces)))
+            pieces[:] = [*pieces[:0], (0, pieces[-1][1], joined)]
+        return (pieces[-1][2],)
+
+    def _is_pipelined(self, primitive: Primitive) -> bool:
+        """Whether items leave the decode while it is running."""
+        readers = self.graph.consumers.get(primitive.name, ())
+        return primitive.op == "decode" and any(arg.piece is not None for _, arg in readers)
+
+    def _what(self, primitive: Primitive) -> str:
+        """The op; for a prefill, its part in the prompts it is for."""
+        if primitive.op != "prefill":
+            return primitive.op
+        ports = {arg.port for _, arg in self.graph.consumers.get(primitive.name, ())}
+        if ports == {HINT}:
+            return "partial prefill"
+        return "full prefill" if primitive.arg(HINT) else "prefill"
+
+    def _origin(self, name: str) -> str:
+        return self.origins.get(name, name)
+
+    def _length(self, name: str) -> int:
+        """Length of the list that `name` starts: given, or assumed."""
+        if name not in self.used:
+            self.used[name] = self.given.get(name) or self._assumed(name)
+        return max(1, self.used[name])
+
+    def _assumed(self, name: str) -> int:
+        primitive = self.graph.by_name.get(name)
+        if primitive is None:
+            return 1
+        if OPS[primitive.op].flatten:
+            readers = (reader for reader, arg in self.graph.consumers.get(name, ()) if arg.piece)
+            reader = next(readers, primitive)
+            return 2 * self.profiles.get(reader.engine or "", DEFAULT_PROFILE).max_efficient_batch
+        for key in ("max_items", "best"):
+            if isinstance(known := primitive.setting(key), int):
+                return known
+        return _FEW
+
+
+def _waves(steps: Iterable[Step]) -> dict[str, int]:
+    """For each step, the longest way to it from an input, in steps. They come in a topological order."""
+    waves: dict[str, int] = {}
+    for step in steps:
+        waves[step.name] = 1 + max((waves.get(name, 0) for name in step.after), default=0)
+    return waves
+
+
+def _items(lo: int, hi: int) -> str:
+    """Items `lo` to `hi` (half-open, from 0) as people count them."""
+    return f"[{hi}]" if hi == lo + 1 else f"[{lo + 1}-{hi}]"
+
+
+def _list_steps(names: Sequence[str]) -> str:
+    """Names, with a long run of pieces of one value cut short."""
+    shown: list[str] = []
+    runs: dict[str, list[str]] = {}
+    for name in names:
+        runs.setdefault(name.partition("[")[0], []).append(name)
+    for run in runs.values():
+        shown += run if len(run) <= _FEW else [f"{run[0]} … {run[-1]}"]
+    return ", ".join(shown)
+
+
+def _print_parts(parts: PromptParts, primitive: Primitive) -> str:
+    return " ".join(_print_part(part, primitive) for part in parts)
+
+
+def _print_part(part: Constant | Slot, primitive: Primitive) -> str:
+    if isinstance(part, Slot):
+        arg = primitive.arg(part.port)
+        return f"%{arg.ref}" if arg else f"%{part.port}"
+    text = " ".join(part.text.split())
+    return f'"{text}"' if len(text) <= _CONSTANT_CHARS else f'"{text[: _CONSTANT_CHARS - 1].rstrip()}…"'
