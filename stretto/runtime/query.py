@@ -1,0 +1,68 @@
+"""A running query, as its caller sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from typing import Any
+
+from stretto.messages import Reply
+
+
+class Query:
+    """Await it for its outputs by name; iterate over `stream(output)` for text as it is decoded.
+
+    An output that had nothing to deliver is `stretto.core.ABSENT`.
+
+    Raises (when awaited or streamed):
+        StrettoError: what ended the query; it names the step where there is one.
+    """
+
+    def __init__(self, query_id: str, cancel: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        self.id = query_id
+        self._cancel = cancel
+        self._reply: asyncio.Future[Mapping[str, object]] = loop.create_future()
+        self._text: dict[str, str] = {}
+        self._news = asyncio.Event()
+
+    def __await__(self) -> Generator[Any, None, Mapping[str, object]]:
+        return asyncio.shield(self._reply).__await__()
+
+    def cancel(self) -> None:
+        """Give the query up: it ends with `QueryCancelled`, unless it has ended already."""
+        self._cancel()
+
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._reply.done()
+
+    async def stream(self, output: str) -> AsyncIterator[str]:
+        """The text of an output, in pieces that join to the whole; ends with the query."""
+        sent = 0
+        while True:
+            text = self._text.get(output, "")
+            if len(text) > sent:
+                yield text[sent:]
+                sent = len(text)
+                continue
+            if self._reply.done():
+                value = self._reply.result().get(output)
+                if isinstance(value, str) and len(value) > sent:
+                    yield value[sent:]
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    def on_text(self, output: str, text: str) -> None:
+        """More text of an output. Called by the runtime."""
+        self._text[output] = self._text.get(output, "") + text
+        self._news.set()
+
+    def on_reply(self, reply: Reply) -> None:
+        """The end. Called by the runtime, once."""
+        if reply.error is not None:
+            self._reply.set_exception(reply.error)
+            self._reply.exception()
+        else:
+            self._reply.set_result(reply.outputs or {})
+        self._news.set()

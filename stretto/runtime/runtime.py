@@ -1,0 +1,310 @@
+"""The asyncio driver: real engines, real time.
+
+It feeds events to the `System` and carries out its actions, and that is all it does. Nothing polls: an
+event wakes it, or a timer that the schedulers asked for. All of its methods belong to one event loop;
+instances speak to it from their threads through `call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from itertools import count
+from types import TracebackType
+
+from stretto.core import Document
+from stretto.engine import Engine
+from stretto.errors import ConfigError, EngineUnavailable, StrettoError, UserError
+from stretto.frontend.planner import Planner
+from stretto.frontend.template import Configuration, Template
+from stretto.graph.compile import ExecutionGraph
+from stretto.graph.passes.pipeline import select_passes
+from stretto.messages import (
+    Action,
+    Admit,
+    Cancel,
+    CancelTask,
+    Emit,
+    Event,
+    InstanceLost,
+    Release,
+    Reply,
+    Restart,
+    StartBatch,
+    Submit,
+    Wake,
+    WakeAt,
+)
+from stretto.runtime.instances import Instance, ProcessInstance, start_instance
+from stretto.runtime.query import Query
+from stretto.runtime.worker import AdmitTask, ForgetQuery, NotReady, Ready, RunBatch, Said, StopTask
+from stretto.sched.system import System
+from stretto.trace.recorder import Recorder
+
+_MAX_PUMP_S = 0.005
+
+
+class Runtime:
+    """Runs queries of any number of apps on shared engines.
+
+    Args:
+        engines: as registered.
+        recorder: notes what ran when, for traces; None costs nothing.
+        max_queries: `submit` waits while this many queries are running (back-pressure).
+        resources: what the machine has, by kind; engines that ask for more in all are refused.
+
+    Use it with `async with`: entering starts every instance and waits until all are ready, leaving
+    cancels what still runs and closes every engine.
+
+    Raises:
+        ConfigError: the engines do not fit each other, or the resources.
+        StrettoError: from entering, when an engine cannot be constructed; it names the engine.
+    """
+
+    def __init__(
+        self,
+        engines: Iterable[Engine],
+        *,
+        recorder: Recorder | None = None,
+        max_queries: int = 256,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
+        self.engines = {engine.name: engine for engine in engines}
+        self.recorder = recorder
+        self.planner = Planner({engine.name: engine.profile for engine in self.engines.values()})
+        self.system = System(self.engines.values(), self.planner.expand)
+        _check_resources(self.engines.values(), resources)
+        self._slots = asyncio.Semaphore(max_queries)
+        self._queries: dict[str, Query] = {}
+        self._ids = count(1)
+        self._inbox: list[Event] = []
+        self._is_pumping = False
+        self._instances: dict[tuple[str, int], Instance] = {}
+        self._retired: list[Instance] = []
+        self._epochs: dict[tuple[str, int], int] = {}
+        self._starting: dict[tuple[str, int], asyncio.Future[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Runtime:
+        self._loop = asyncio.get_running_loop()
+        try:
+            for engine in self.engines.values():
+                for index in range(engine.instances):
+                    self._starting[engine.name, index] = self._loop.create_future()
+                    self._start(engine, index)
+            await asyncio.gather(*self._starting.values())
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def submit(
+        self,
+        app: Template | ExecutionGraph,
+        inputs: Mapping[str, object],
+        *,
+        configuration: Configuration | None = None,
+        passes: str | Iterable[str] = "all",
+        deadline_s: float | None = None,
+    ) -> Query:
+        """Start a query; waits only while `max_queries` others are running.
+
+        Args:
+            configuration: settings of this query, by component.
+            passes: "all", "none", or names of passes.
+            deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
+
+        Raises:
+            UserError: inputs, configuration or passes do not fit the app.
+        """
+        loop = self._running_loop()
+        names = select_passes(passes if isinstance(passes, str) else list(passes))
+        if isinstance(app, Template):
+            app = self.planner.plan(app, configuration or {}, names)
+        _check_inputs(app, inputs)
+        due_s = None if deadline_s is None else loop.time() + deadline_s
+        await self._slots.acquire()
+        query_id = f"q{next(self._ids)}"
+        query = Query(query_id, lambda: self._post(Cancel(query_id)), loop)
+        self._queries[query_id] = query
+        self._post(Submit(query_id, app, inputs, due_s, names))
+        return query
+
+    async def run(
+        self,
+        app: Template | ExecutionGraph,
+        inputs: Mapping[str, object],
+        *,
+        configuration: Configuration | None = None,
+        passes: str | Iterable[str] = "all",
+        deadline_s: float | None = None,
+    ) -> Mapping[str, object]:
+        """`submit`, and wait for the outputs. Cancelling this coroutine cancels the query."""
+        query = await self.submit(
+            app, inputs, configuration=configuration, passes=passes, deadline_s=deadline_s
+        )
+        try:
+            return await query
+        except asyncio.CancelledError:
+            query.cancel()
+            raise
+
+    async def aclose(self) -> None:
+        """Cancel every query, end every instance. Idempotent."""
+        for query_id in list(self._queries):
+            self._post(Cancel(query_id))
+        while self._inbox:
+            self._pump()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        instances = [*self._instances.values(), *self._retired]
+        self._instances.clear()
+        self._retired.clear()
+        await asyncio.gather(*(instance.close() for instance in instances))
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None or (not self._instances and self.engines):
+            raise UserError("the runtime is not running: use `async with Runtime(...)`")
+        return self._loop
+
+    # --- events in
+
+    def _post(self, event: Event) -> None:
+        self._inbox.append(event)
+        if not self._is_pumping:
+            self._is_pumping = True
+            assert self._loop is not None
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Handle events until there are none, or until others on the loop should have a turn."""
+        assert self._loop is not None
+        self._is_pumping = True
+        now_s = self._loop.time()
+        turn_ends_s = now_s + _MAX_PUMP_S
+        while self._inbox and now_s < turn_ends_s:
+            events, self._inbox = self._inbox, []
+            if self.recorder is not None:
+                for event in events:
+                    self.recorder.on_event(event, now_s)
+            for action in self.system.handle(events, now_s):
+                if self.recorder is not None:
+                    self.recorder.on_action(action, now_s)
+                self._carry_out(action)
+            now_s = self._loop.time()
+        self._is_pumping = bool(self._inbox)
+        if self._is_pumping:
+            self._loop.call_soon(self._pump)
+
+    def _hear(self, key: tuple[str, int], epoch: int, said: Said) -> None:
+        """An instance speaks; those that were given up are not heard."""
+        if self._epochs.get(key) != epoch:
+            return
+        starting = self._starting.get(key)
+        match said:
+            case Ready():
+                if starting is not None and not starting.done():
+                    starting.set_result(None)
+            case NotReady(error):
+                if starting is not None and not starting.done():
+                    starting.set_exception(_naming(key[0], error))
+                else:
+                    self._post(InstanceLost(*key, EngineUnavailable(f"{key[0]} did not restart: {error}")))
+            case InstanceLost():
+                self._restart(*key)
+                self._post(said)
+            case _:
+                self._post(said)
+
+    # --- actions out
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case StartBatch(engine, instance, batch, tasks):
+                self._instances[engine, instance].send(RunBatch(batch, tasks))
+            case Admit(engine, instance, task, priority):
+                self._instances[engine, instance].send(AdmitTask(task, priority))
+            case Emit(query, output, text):
+                self._queries[query].on_text(output, text)
+            case Reply(query):
+                self._queries.pop(query).on_reply(action)
+                self._slots.release()
+            case CancelTask(engine, instance, task_id):
+                self._instances[engine, instance].send(StopTask(task_id))
+            case Release(engine, instance, query):
+                self._instances[engine, instance].send(ForgetQuery(query))
+            case Restart(engine, instance):
+                self._restart(engine, instance)
+            case WakeAt(time_s):
+                self._wake_at(time_s)
+
+    def _wake_at(self, time_s: float) -> None:
+        assert self._loop is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(time_s, self._post, Wake())
+
+    def _start(self, engine: Engine, index: int) -> None:
+        assert self._loop is not None
+        loop, key = self._loop, (engine.name, index)
+        epoch = self._epochs[key] = self._epochs.get(key, 0) + 1
+        is_on_loop = engine.placement == "inline" or engine.kind == "llm_server"
+
+        def say(said: Said) -> None:
+            if is_on_loop:
+                self._hear(key, epoch, said)
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(self._hear, key, epoch, said)
+
+        self._instances[key] = start_instance(engine, index, say)
+
+    def _restart(self, engine: str, index: int) -> None:
+        """Leave an instance behind and start a new one in its place."""
+        old = self._instances[engine, index]
+        if isinstance(old, ProcessInstance):
+            old.kill()
+        self._retired.append(old)
+        self._start(self.engines[engine], index)
+
+
+def _naming(engine: str, error: StrettoError) -> StrettoError:
+    named = type(error)(f"engine {engine!r}: {error.message}", step=error.step)
+    named.__cause__ = error
+    return named
+
+
+def _check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
+    for name, type_ in egraph.graph.inputs:
+        if name not in inputs:
+            raise UserError(f"{egraph.graph.name}: the query brings no input {name!r}")
+        value = inputs[name]
+        if type_ == "text" and not isinstance(value, str):
+            raise UserError(f"{egraph.graph.name}: input {name!r} is text, not a {type(value).__name__}")
+        if type_ == "list[document]" and not (
+            isinstance(value, list | tuple) and all(isinstance(item, Document) for item in value)
+        ):
+            raise UserError(f"{egraph.graph.name}: input {name!r} is a list of documents")
+    if unknown := [name for name in inputs if name not in egraph.inputs]:
+        raise UserError(f"{egraph.graph.name} has no input {unknown[0]!r}")
+
+
+def _check_resources(engines: Iterable[Engine], available: Mapping[str, float] | None) -> None:
+    if available is None:
+        return
+    asked: dict[str, float] = {}
+    for engine in engines:
+        for kind, amount in engine.resources.items():
+            asked[kind] = asked.get(kind, 0.0) + amount * engine.instances
+    for kind, amount in asked.items():
+        if amount > available.get(kind, 0.0):
+            raise ConfigError(f"the engines ask for {amount:g} {kind}, there is {available.get(kind, 0.0):g}")

@@ -1,0 +1,154 @@
+"""What runs inside an instance: one loop for batch engines, one for stepped LLM engines.
+
+The same loops serve threads and processes; only the two ends of the line differ. A worker constructs its
+engine, says `Ready`, obeys commands until `Close`, and closes its engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from stretto.engines.base import BatchEngine, SteppedLLM
+from stretto.errors import EngineFailure, EngineUnavailable, StrettoError
+from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport
+from stretto.tasks import LLMTask, Task
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Answer with `BatchDone` or `BatchFailed`."""
+
+    batch: int
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitTask:
+    """Answer with `LLMReport`s."""
+
+    task: LLMTask
+    priority: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopTask:
+    """Say nothing more of this task."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetQuery:
+    """The query has ended."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the engine and end."""
+
+
+Command: TypeAlias = RunBatch | AdmitTask | StopTask | ForgetQuery | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The engine is constructed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """The engine could not be constructed."""
+
+    error: StrettoError
+
+
+Said: TypeAlias = Event | Ready | NotReady
+
+
+class Inbox(Protocol):
+    """Where commands come from."""
+
+    def get(self) -> Command:
+        """The next command; waits for it."""
+        ...
+
+    def empty(self) -> bool:
+        """Whether `get` would wait."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What an instance is: an engine to construct, and under which address it speaks."""
+
+    engine: str
+    instance: int
+    is_llm: bool
+    executable: Callable[[Any], Any]
+    config: object
+
+
+def typed(error: BaseException) -> StrettoError:
+    """Any exception as one of ours, with its cause kept."""
+    if isinstance(error, StrettoError):
+        return error
+    failure = EngineFailure(f"{type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def serve(job: Job, inbox: Inbox, say: Callable[[Said], None]) -> None:
+    """Run an instance to its end. Nothing is raised: what goes wrong is said."""
+    try:
+        engine = job.executable(job.config)
+    except Exception as error:
+        say(NotReady(typed(error)))
+        return
+    say(Ready())
+    try:
+        (_serve_llm if job.is_llm else _serve_batches)(job, engine, inbox, say)
+    except BaseException as error:
+        lost = EngineUnavailable(f"{job.engine}/{job.instance} died: {type(error).__name__}: {error}")
+        lost.__cause__ = error
+        say(InstanceLost(job.engine, job.instance, lost))
+    finally:
+        engine.close()
+
+
+def _serve_batches(job: Job, engine: BatchEngine, inbox: Inbox, say: Callable[[Said], None]) -> None:
+    while True:
+        match inbox.get():
+            case RunBatch(batch, tasks):
+                say(run_batch(job, engine, batch, tasks))
+            case ForgetQuery(query):
+                engine.release(query)
+            case Close():
+                return
+
+
+def run_batch(job: Job, engine: BatchEngine, batch: int, tasks: tuple[Task, ...]) -> Event:
+    """The answer to one batch."""
+    try:
+        return BatchDone(job.engine, job.instance, batch, engine.run(tasks))
+    except Exception as error:
+        return BatchFailed(job.engine, job.instance, batch, typed(error))
+
+
+def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, say: Callable[[Said], None]) -> None:
+    while True:
+        while not engine.has_work() or not inbox.empty():
+            match inbox.get():
+                case AdmitTask(task, priority):
+                    engine.admit(task, priority)
+                case StopTask(task_id):
+                    engine.cancel(task_id)
+                case ForgetQuery(query):
+                    engine.release(query)
+                case Close():
+                    return
+        for event in engine.step():
+            say(LLMReport(job.engine, job.instance, event))
