@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from stretto.components.rag import Indexing, QueryExpansion, Reranking, Searching, Synthesis
-from stretto.frontend.component import Input, Source
+from stretto.frontend.component import Input
 from stretto.frontend.template import Template
 
 
@@ -37,9 +38,9 @@ def advanced_rag(*, named_collection: bool = False) -> Template:
     )
 
 
-def _inputs(named_collection: bool) -> tuple[Input, Input, dict[str, Source]]:
+def _inputs(named_collection: bool) -> tuple[Input, Input, dict[str, Any]]:
     """With a named collection, queries bring its name as the input `collection`."""
-    collection: dict[str, Source] = {"collection": Input("collection", "text")} if named_collection else {}
+    collection = {"collection": Input("collection", "text")} if named_collection else {}
     return Input("question", "text"), Input("files", "list[document]"), collection
 
 

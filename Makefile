@@ -1,0 +1,57 @@
+# Two commands: `make demo` and `make test`. Both create the environment first if need be.
+#
+# torch comes first and by itself: a plain `pip install` of a package that needs it may otherwise fetch
+# gigabytes of CUDA libraries. Choose a build with TORCH, for instance
+#     make demo TORCH="torch --index-url URL-OF-A-CPU-INDEX"
+
+TORCH ?= torch==2.13.0
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help env bench-env demo test lint check-equality property-tests benches clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+env: $(VENV)/.installed ## create the environment
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet -e ".[local,postgres,dev]"
+	@touch $@
+
+bench-env: $(VENV)/.bench ## add the peers that the benchmarks compare with
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(BIN)/pip install --quiet -e ".[bench]"
+	@touch $@
+
+demo: env ## answer questions over real documents
+	@mkdir -p runs
+	$(BIN)/stretto ask --docs examples/documents --questions examples/questions.jsonl --trace runs/demo.html
+
+test: env ## format, lint, types and the whole test suite
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+lint: env ## mend format and what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+property-tests: env ## the same-result properties, with many more examples
+	$(BIN)/pytest tests/properties --hypothesis-profile=thorough --timeout=3600
+
+check-equality: env ## 200 questions with passes on and off, on real engines: make check-equality DATA=DIR
+	$(BIN)/python -m stretto.bench.equality --data $(DATA)
+
+benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
+	@mkdir -p runs
+	$(BIN)/stretto bench overhead --json runs/overhead.json
+	$(BIN)/stretto bench passes --json runs/passes.json $(if $(DATA),--data $(DATA))
+
+clean: ## remove the environment and everything made
+	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,324 @@
+"""`stretto ask`: questions over documents, answered with sources."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from stretto.cli import options
+from stretto.core import ABSENT, Document, Hit
+from stretto.documents import load_documents
+from stretto.engine import Engine
+from stretto.engines.embedding import MINILM
+from stretto.engines.local import PROFILES, llm_engine, local_engines
+from stretto.errors import StrettoError, UserError
+from stretto.frontend.template import Configuration, Template
+from stretto.graph.passes.pipeline import select_passes
+from stretto.runtime.query import Query
+from stretto.runtime.runtime import Runtime
+from stretto.trace.chrome import chrome_trace
+from stretto.trace.html import write_trace
+from stretto.trace.recorder import Recorder
+from stretto.trace.summary import summarise
+
+_STAND_IN = "The LLM is a stand-in that copies sentences; give a real one with --llm DIR or --llm URL."
+_SESSION = "documents"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What `--json` prints of one question."""
+
+    question: str
+    answer: str | None
+    sources: Sequence[Hit]
+    error: str | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {
+            "question": self.question,
+            "answer": self.answer,
+            "sources": [
+                {
+                    "file": hit.chunk.source,
+                    "page": hit.chunk.page,
+                    "section": hit.chunk.title,
+                    "score": round(hit.score, 4),
+                    "text": hit.chunk.text,
+                }
+                for hit in self.sources
+            ],
+            "error": self.error,
+        }
+
+
+def ask(
+    question: Annotated[str | None, typer.Argument(help="What you want to know.")] = None,
+    docs: options.Docs = None,
+    app: options.App = "advanced",
+    passes: options.Passes = "all",
+    llm: Annotated[
+        str | None, typer.Option(help="A checkpoint's directory, or the URL of an OpenAI-compatible server.")
+    ] = None,
+    collection: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep the documents in this collection (PostgreSQL); later questions need no --docs."
+        ),
+    ] = None,
+    dsn: Annotated[
+        str | None,
+        typer.Option(
+            envvar="STRETTO_DSN", help="PostgreSQL to keep collections in; else an embedded server."
+        ),
+    ] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="A JSONL file of questions (strings, or objects with `question`).")
+    ] = None,
+    settings: options.Settings = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds that a question may take.", min=0.001)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per question.")] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write where the time went: an HTML page, and Chrome trace JSON beside it."),
+    ] = None,
+    max_bytes: options.MaxBytes = 50_000_000,
+) -> None:
+    """Answer questions over your documents, with sources."""
+    errors = Console(stderr=True)
+    if (question is None) == (questions is None):
+        raise UserError("give one question, or a file of them with --questions")
+    asked = [options.checked_question(question)] if question is not None else []
+    asked += options.read_questions(questions) if questions else []
+    if not docs and collection is None:
+        raise UserError("give documents with --docs, or the name of a --collection")
+    if trace is not None and not trace.parent.is_dir():
+        raise UserError(f"--trace {trace}: there is no folder {trace.parent}")
+    select_passes(passes)
+    template = options.template(app, named_collection=True)
+    configuration = options.configuration(settings)
+    recipe = _recipe(template, configuration)
+    if recipe:
+        configuration.setdefault("indexing", {})["recipe"] = recipe
+    template.lower(configuration)
+    llm_ = llm_engine(llm)
+    documents = _load(docs or [], max_bytes, errors)
+    store = _collection_engine(dsn) if collection is not None else None
+    if store is not None and collection is not None:
+        documents = _missing(store, collection, documents, recipe, errors)
+    engines = local_engines(llm=llm_, vectors=store, profiles=options.saved_profiles())
+    if llm is None:
+        errors.print(f"[dim]{_STAND_IN}[/]")
+    recorder = Recorder()
+    run = _Run(template, configuration, passes, timeout, collection or _SESSION, documents, asked, as_json)
+    try:
+        answers = asyncio.run(run.run(engines, recorder, errors))
+    finally:
+        if trace is not None and recorder.queries:
+            _write_trace(trace, recorder, run, errors)
+    if not as_json:
+        _print_times(recorder, errors)
+    failed = [answer for answer in answers if answer.error is not None]
+    if failed:
+        errors.print(f"[bold red]{len(failed)} of {len(answers)} questions failed[/]")
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The questions of one call of `ask`, over one collection."""
+
+    template: Template
+    configuration: Configuration
+    passes: str
+    timeout_s: float | None
+    collection: str
+    documents: Sequence[Document]
+    questions: Sequence[str]
+    as_json: bool
+
+    async def run(self, engines: Sequence[Engine], recorder: Recorder, errors: Console) -> list[Answer]:
+        """Ask all: the first brings the documents, the others follow at once when they are in."""
+        with _spinner(errors) as progress:
+            loading = progress.add_task("loading models")
+            runtime = Runtime(engines, recorder=recorder)
+            async with runtime:
+                progress.remove_task(loading)
+                if len(self.questions) == 1:
+                    return [await self._single(runtime, progress)]
+                bar = progress.add_task("answering", total=len(self.questions))
+                first = await self._ask(runtime, self.questions[0], self.documents)
+                progress.advance(bar)
+                self._print(first)
+
+                async def ask_next(question: str) -> Answer:
+                    answer = await self._ask(runtime, question, [])
+                    progress.advance(bar)
+                    return answer
+
+                tasks = [asyncio.create_task(ask_next(question)) for question in self.questions[1:]]
+                answers = [first]
+                for task in tasks:
+                    answers.append(await task)
+                    self._print(answers[-1])
+                return answers
+
+    async def _submit(self, runtime: Runtime, question: str, documents: Sequence[Document]) -> Query:
+        return await runtime.submit(
+            self.template,
+            {"question": question, "files": list(documents), "collection": self.collection},
+            configuration=self.configuration,
+            passes=self.passes,
+            deadline_s=self.timeout_s,
+        )
+
+    async def _single(self, runtime: Runtime, progress: Progress) -> Answer:
+        """One question: its answer is printed while it is decoded; its failure is the command's."""
+        working = progress.add_task("reading and answering")
+        query = await self._submit(runtime, self.questions[0], self.documents)
+        is_first = True
+        async for text in query.stream("answer"):
+            if is_first:
+                progress.remove_task(working)
+                progress.stop()
+                is_first = False
+            if not self.as_json:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+        answer = _answer(self.questions[0], await query)
+        if self.as_json:
+            self._print(answer)
+        else:
+            progress.stop()
+            sys.stdout.write("\n" if answer.answer else "No passage was found.\n")
+            _print_sources(answer)
+        return answer
+
+    async def _ask(self, runtime: Runtime, question: str, documents: Sequence[Document]) -> Answer:
+        """One of many questions: a failure is noted and the others go on."""
+        try:
+            return _answer(question, await (await self._submit(runtime, question, documents)))
+        except StrettoError as error:
+            return Answer(question, None, (), f"{type(error).__name__}: {error}")
+
+    def _print(self, answer: Answer) -> None:
+        if self.as_json:
+            sys.stdout.write(json.dumps(answer.as_json(), ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+            return
+        console = Console()
+        console.print(f"[bold]{escape(answer.question)}[/]", soft_wrap=True)
+        if answer.error is not None:
+            console.print(f"[red]{escape(answer.error)}[/]", soft_wrap=True)
+        else:
+            console.print(
+                answer.answer or "No passage was found.", markup=False, highlight=False, soft_wrap=True
+            )
+            _print_sources(answer)
+
+
+def _answer(question: str, outputs: Mapping[str, object]) -> Answer:
+    text, sources = outputs["answer"], outputs["sources"]
+    hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
+    return Answer(question, None if text is ABSENT else str(text), hits)
+
+
+def _print_sources(answer: Answer) -> None:
+    console = Console()
+    for number, hit in enumerate(answer.sources, 1):
+        console.print(f"  [dim]{number}. {escape(hit.chunk.place)}[/]", highlight=False, soft_wrap=True)
+
+
+def _spinner(errors: Console) -> Progress:
+    return Progress(SpinnerColumn(), TextColumn("{task.description}"), console=errors, transient=True)
+
+
+def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Document]:
+    if not paths:
+        return []
+    with _spinner(errors) as progress:
+        task = progress.add_task("reading documents")
+        return load_documents(
+            paths,
+            max_bytes=max_bytes,
+            on_document=lambda path: progress.update(task, description=f"reading {path}"),
+        )
+
+
+def _recipe(template: Template, configuration: Configuration) -> str:
+    """What a chunk of a collection was made with: documents made otherwise are made again."""
+    indexing = next((c for c in template.components if c.name == "indexing"), None)
+    if indexing is None:
+        return ""
+    settings = {**vars(indexing.config), **configuration.get("indexing", {})}
+    return f"tokens={settings['tokens']} overlap={settings['overlap']} model={MINILM}"
+
+
+def _collection_engine(dsn: str | None) -> Engine:
+    from stretto.engines.postgres import PostgresConfig, PostgresVectors
+
+    folder = options.data_dir() / "postgres"
+    if dsn is None:
+        folder.mkdir(parents=True, exist_ok=True)
+    config = PostgresConfig(dsn=dsn, data_dir=None if dsn else folder)
+    return Engine(
+        "vectors", PostgresVectors, config, profile=PROFILES["vectors"], max_batch=1024, keeps_state=True
+    )
+
+
+def _missing(
+    store: Engine, collection: str, documents: list[Document], recipe: str, errors: Console
+) -> list[Document]:
+    """Of `documents`, those that the collection does not hold yet."""
+    with _spinner(errors) as progress, contextlib.closing(store.executable(store.config)) as vectors:
+        progress.add_task("looking into the collection")
+        if not documents and collection not in vectors.collections():
+            known = ", ".join(vectors.collections()) or "none"
+            raise UserError(
+                f"there is no collection {collection!r} (there are: {known}); give --docs to make it"
+            )
+        missing: list[Document] = vectors.missing(collection, documents, recipe)
+    if len(missing) < len(documents):
+        errors.print(f"[dim]{len(documents) - len(missing)} documents are in {collection!r} already[/]")
+    return missing
+
+
+def _write_trace(path: Path, recorder: Recorder, run: _Run, errors: Console) -> None:
+    graph = run.template.lower(run.configuration)
+    write_trace(path, recorder, [graph])
+    chrome = path.with_suffix(".trace.json")
+    chrome.write_text(json.dumps(chrome_trace(recorder)))
+    errors.print(f"[dim]wrote {escape(os.fspath(path))} and {escape(os.fspath(chrome))}[/]")
+
+
+def _print_times(recorder: Recorder, errors: Console) -> None:
+    summary = summarise(recorder)
+    table = Table("engine", box=None, pad_edge=False, style="dim", title_justify="left")
+    table.title = f"{summary.wall_s:.2f} s in all"
+    for heading in ("batches", "items", "busy s", "share"):
+        table.add_column(heading, justify="right")
+    for row in sorted(summary.engines, key=lambda row: -row.busy_s):
+        table.add_row(
+            row.engine,
+            str(row.num_batches),
+            str(row.num_items),
+            f"{row.busy_s:.2f}",
+            f"{row.share:.0%}",
+        )
+    errors.print(table)

@@ -1,0 +1,35 @@
+"""`stretto bench`: the project's benchmarks, as tables and JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help="Which benchmark; `list` names them.")],
+    quick: Annotated[bool, typer.Option("--quick", help="At most 2 minutes.")] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder with larger inputs.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Write a picture (PNG, SVG) to this file.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of everything random.")] = 0,
+) -> None:
+    """Run a benchmark and say which goals it meets."""
+    from stretto.bench import registry, report
+
+    console = Console()
+    if name == "list":
+        for known, benchmark in registry.BENCHMARKS.items():
+            console.print(f"{known}: {benchmark.question}", highlight=False, soft_wrap=True)
+        return
+    result = registry.run(name, quick=quick, data=data, seed=seed)
+    report.print_report(result, console)
+    if json is not None:
+        report.write_json(result, json)
+    if plot is not None:
+        registry.plot(result, plot)

@@ -1,0 +1,115 @@
+"""`stretto explain`: what becomes of an app: its p-graph, what each pass does to it, its e-graph."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from stretto.cli import options
+from stretto.documents import load_documents
+from stretto.engines.local import PROFILES
+from stretto.graph.compile import compile_graph
+from stretto.graph.graph import Graph
+from stretto.graph.passes.pipeline import PASSES, apply_pass, select_passes
+from stretto.graph.text import print_graph
+from stretto.graph.unroll import unroll
+from stretto.trace.drawing import draw_graph
+from stretto.trace.html import graph_page
+
+
+def explain(
+    question: Annotated[str | None, typer.Argument(help="A question, checked as `ask` does.")] = None,
+    docs: options.Docs = None,
+    app: options.App = "advanced",
+    passes: options.Passes = "all",
+    settings: options.Settings = None,
+    unrolled: Annotated[
+        bool, typer.Option("--unroll", help="Also draw the e-graph as the paper does, stage by stage.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write it all, drawn, as one HTML page.")] = None,
+    max_bytes: options.MaxBytes = 50_000_000,
+) -> None:
+    """Show an app's graph before, between and after the passes."""
+    console = Console()
+    if question is not None:
+        options.checked_question(question)
+    template = options.template(app)
+    profiles = {**PROFILES, **options.saved_profiles()}
+    graph = template.lower(options.configuration(settings))
+    names = select_passes(passes)
+    lengths = _lengths(docs, graph, max_bytes)
+    steps = [("p-graph", graph, print_graph(graph))]
+    for name in names:
+        changed = apply_pass(name, PASSES[name], graph, profiles)
+        steps.append((name, changed, _difference(graph, changed)))
+        graph = changed
+    depths = {node.name: node.depth for node in compile_graph(graph, profiles).nodes}
+    steps.append(("e-graph", graph, print_graph(graph)))
+    for heading, _, text in steps:
+        console.print(f"[bold]{heading}[/]")
+        console.print(_coloured(text or "  nothing to do\n"), soft_wrap=True)
+    order = sorted(depths.items(), key=lambda item: -item[1])
+    console.print("[bold]depths[/]")
+    console.print("  " + ", ".join(f"{name} {depth}" for name, depth in order) + "\n", highlight=False)
+    if unrolled:
+        console.print("[bold]unrolled[/]")
+        console.print(unroll(graph, lengths, profiles), markup=False, highlight=False, soft_wrap=True)
+    if html is not None:
+        sections = [(heading, text, draw_graph(g, title=heading)) for heading, g, text in steps]
+        html.write_text(graph_page(template.name, sections), "utf-8")
+        console.print(f"wrote {html}", highlight=False)
+
+
+def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int) -> dict[str, int]:
+    """How long the lists are: chunks are counted when there are documents."""
+    if not docs:
+        return {}
+    from stretto.engines.chunking import Chunking, ChunkingConfig
+    from stretto.tasks import Task
+
+    documents = load_documents(docs, max_bytes=max_bytes)
+    lengths = {"files": len(documents)}
+    for primitive in graph:
+        if primitive.op == "chunk":
+            inputs = {"files": documents}
+            task = Task(
+                0,
+                "explain",
+                primitive.name,
+                "chunk",
+                inputs,
+                dict(primitive.config),
+                len(documents),
+                ("files",),
+            )
+            (chunks,) = Chunking(ChunkingConfig()).run([task])
+            assert isinstance(chunks, list)
+            lengths[primitive.name] = sum(map(len, chunks))
+    return lengths
+
+
+def _difference(before: Graph, after: Graph) -> str:
+    """Lines that a pass took away and put in."""
+    if before == after:
+        return ""
+    lines = difflib.unified_diff(
+        [" ".join(line.split()) for line in print_graph(before).splitlines()],
+        [" ".join(line.split()) for line in print_graph(after).splitlines()],
+        n=0,
+        lineterm="",
+    )
+    changes = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+    return "\n".join(f"{line[0]} {line[1:].strip()}" for line in changes) + "\n"
+
+
+def _coloured(text: str) -> Text:
+    styles = {"+": "green", "-": "red"}
+    coloured = Text()
+    for line in text.splitlines():
+        coloured.append(line + "\n", styles.get(line[:1], ""))
+    return coloured

@@ -1,0 +1,51 @@
+"""`stretto`: the command line. One file for each command; errors end here.
+
+Exit codes: 0 done, 1 an engine failed or a query ended early, 2 you asked for something that cannot be,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from stretto.cli.ask import ask
+from stretto.cli.bench import bench
+from stretto.cli.explain import explain
+from stretto.cli.profile import profile
+from stretto.errors import StrettoError, UserError
+
+app = typer.Typer(
+    name="stretto",
+    help="Runs LLM applications end to end as fast as the hardware allows.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.command()(ask)
+app.command()(explain)
+app.command()(profile)
+app.command()(bench)
+
+
+def main() -> NoReturn:
+    """Entry point of the `stretto` command."""
+    errors = Console(stderr=True)
+    try:
+        app(standalone_mode=True)
+    except StrettoError as error:
+        errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True)
+        sys.exit(2 if isinstance(error, UserError) else 1)
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        sys.exit(130)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Options that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stretto.apps import APPS
+from stretto.costs.profile import Profile
+from stretto.errors import ConfigError, UserError
+from stretto.frontend.template import Template
+
+MAX_QUESTION_CHARS = 4000
+
+App = Annotated[str, typer.Option("--app", help=f"Which app: {' or '.join(APPS)}.")]
+Docs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--docs", help="A document or a folder of documents (PDF, HTML, Markdown, reST, text). Repeatable."
+    ),
+]
+Passes = Annotated[str, typer.Option("--passes", help="Graph passes: all, none, or names joined by commas.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A setting of a component, as in `--set searching.top_k=8`. Repeatable.",
+        metavar="C.S=VALUE",
+    ),
+]
+MaxBytes = Annotated[int, typer.Option("--max-bytes", help="Refuse documents larger than this.")]
+
+
+def template(app: str, *, named_collection: bool = False) -> Template:
+    """The app called `app`."""
+    if app not in APPS:
+        raise ConfigError(f"there is no app {app!r}; there are {', '.join(APPS)}")
+    return APPS[app](named_collection=named_collection)
+
+
+def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]]:
+    """`component.setting=value` as a configuration; a value is JSON, or else text."""
+    found: dict[str, dict[str, object]] = {}
+    for setting in settings or ():
+        path, equals, text = setting.partition("=")
+        component, dot, name = path.partition(".")
+        if not (equals and dot and component and name):
+            raise ConfigError(f"--set {setting!r} is not of the form component.setting=value")
+        try:
+            value: Any = json.loads(text)
+        except ValueError:
+            value = text
+        found.setdefault(component, {})[name] = value
+    return found
+
+
+def checked_question(question: str) -> str:
+    """The question, if it can be one."""
+    question = question.strip()
+    if not question:
+        raise UserError("the question is empty")
+    if len(question) > MAX_QUESTION_CHARS:
+        raise UserError(f"the question has {len(question)} characters; at most {MAX_QUESTION_CHARS}")
+    return question
+
+
+def read_questions(path: Path) -> list[str]:
+    """Questions from a JSONL file: strings, or objects with the key `question`."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--questions {path}: {error}") from error
+    questions = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            questions.append(checked_question(row if isinstance(row, str) else row["question"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"--questions {path}, line {number}: neither a string nor has it a question"
+            ) from error
+        except UserError as error:
+            raise UserError(f"--questions {path}, line {number}: {error.message}") from error
+    if not questions:
+        raise UserError(f"--questions {path}: there are no questions")
+    return questions
+
+
+def cache_dir() -> Path:
+    """Where measured profiles are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stretto"
+
+
+def data_dir() -> Path:
+    """Where named collections are kept."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "stretto"
+
+
+def saved_profiles() -> dict[str, Profile]:
+    """Profiles that `stretto profile --save` has measured on this machine."""
+    path = cache_dir() / "profiles.json"
+    if not path.is_file():
+        return {}
+    try:
+        return {name: Profile(**fields) for name, fields in json.loads(path.read_text()).items()}
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} is no file of profiles ({error}); remove it") from error

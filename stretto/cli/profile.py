@@ -1,0 +1,65 @@
+"""`stretto profile`: measures an engine on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from stretto.cli import options
+from stretto.engines.local import llm_engine, local_engines
+from stretto.engines.profiling import Measurement, profile_engine
+from stretto.errors import ConfigError
+
+
+def profile(
+    engine: Annotated[str, typer.Argument(help="chunking, embedding, vectors, reranking or llm.")],
+    llm: Annotated[str | None, typer.Option(help="For `llm`: a checkpoint's directory.")] = None,
+    reranker: Annotated[
+        str | None, typer.Option(help="For `reranking`: a cross-encoder's name or path.")
+    ] = None,
+    embedder: Annotated[str | None, typer.Option(help="For `embedding`: a model's name or path.")] = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Use the profile in later runs on this machine.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure an engine's latency by batch size, and fit the profile that schedulers and passes use."""
+    chosen = {"embedding_model": embedder} if embedder else {}
+    engines = {
+        found.name: found
+        for found in local_engines(llm=llm_engine(llm), reranking_model=reranker, **chosen)  # type: ignore[arg-type]
+    }
+    if engine not in engines:
+        raise ConfigError(f"there is no engine {engine!r}; there are {', '.join(engines)}")
+    console = Console(stderr=as_json)
+    table = Table("units", "median ms", "min ms", "max ms", "units/s", title=engine)
+
+    def add(measured: Measurement) -> None:
+        times = (measured.median_s, measured.min_s, measured.max_s)
+        table.add_row(str(measured.units), *(f"{1000 * s:.2f}" for s in times), f"{measured.units_per_s:.0f}")
+
+    with console.status(f"measuring {engine}"):
+        measurements, fitted = profile_engine(engines[engine], add)
+    if as_json:
+        rows = [asdict(measurement) for measurement in measurements]
+        print(json.dumps({"engine": engine, "rows": rows, "profile": asdict(fitted)}))
+    else:
+        console.print(table)
+        console.print(
+            f"{1000 * fitted.base_s:.2f} ms a call + {1000 * fitted.per_unit_s:.3f} ms a unit"
+            + (f" + {1000 * fitted.per_output_s:.2f} ms a token of output" if fitted.per_output_s else "")
+            + f"; maximum efficient batch {fitted.max_efficient_batch}",
+            highlight=False,
+        )
+    if save:
+        path = options.cache_dir() / "profiles.json"
+        saved = {name: asdict(known) for name, known in options.saved_profiles().items()}
+        saved[engine] = asdict(fitted)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(saved, indent=2))
+        console.print(f"saved to {path}", highlight=False)

@@ -1,0 +1,158 @@
+"""Measures an engine of this machine: latency by batch, and the profile that explains it.
+
+The work is what the ready-made apps give it: chunks of the default size, pairs, rows, prompts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stretto.core import Chunk, Document, Hit, Section, Segment
+from stretto.costs.profile import Profile, fit_profile
+from stretto.engine import Engine
+from stretto.engines.base import SteppedLLM
+from stretto.errors import ConfigError
+from stretto.tasks import Decode, Done, Failed, LLMTask, Task
+
+_WORDS = (
+    "the engine reads each document once and cuts it into pieces that a model can hold because a reader "
+    "who asks a question wants the passage that answers it and not the whole book "
+).split()
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Seconds of calls with `units` of work: median, fastest and slowest."""
+
+    units: int
+    median_s: float
+    min_s: float
+    max_s: float
+
+    @property
+    def units_per_s(self) -> float:
+        """Throughput at the median."""
+        return self.units / self.median_s
+
+
+def profile_engine(
+    engine: Engine, on_measurement: Callable[[Measurement], None]
+) -> tuple[list[Measurement], Profile]:
+    """Run `engine` at growing sizes, tell each measurement, and fit its profile.
+
+    Raises:
+        ConfigError: there is no way to profile such an engine.
+    """
+    if engine.kind == "llm_server":
+        raise ConfigError("a server's engine is profiled where it runs")
+    executable = engine.executable(engine.config)
+    try:
+        if engine.is_llm:
+            return _profile_llm(executable, on_measurement)
+        measurements = []
+        for units, tasks in _workloads(engine.name):
+            measurements.append(_measure(units, lambda tasks=tasks: executable.run(tasks)))  # type: ignore[misc]
+            on_measurement(measurements[-1])
+        profile = fit_profile([m.units for m in measurements], [m.median_s for m in measurements])
+        return measurements, profile
+    finally:
+        executable.close()
+
+
+def _measure(units: int, call: Callable[[], object]) -> Measurement:
+    call()
+    seconds = []
+    for _ in range(_ROUNDS):
+        start_s = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start_s)
+    return Measurement(units, statistics.median(seconds), min(seconds), max(seconds))
+
+
+def _text(num_words: int, seed: int) -> str:
+    start = seed % len(_WORDS)
+    return " ".join(itertools.islice(itertools.cycle(_WORDS), start, start + num_words))
+
+
+def _chunks(count: int) -> list[Chunk]:
+    return [Chunk("profile", i, _text(170, i), num_chunks=count) for i in range(count)]
+
+
+def _task(
+    op: str, inputs: dict[str, object], each: tuple[str, ...], count: int, **config: object
+) -> Sequence[Task]:
+    return [Task(0, "profile", op, op, inputs, config, count, each)]
+
+
+def _workloads(name: str) -> Iterator[tuple[int, Sequence[Task]]]:
+    """(units, batch) at growing sizes."""
+    match name:
+        case "chunking":
+            for count in (1, 2, 4, 8):
+                files = [Document(f"d{i}", (Section(_text(4000, i)),), str(i)) for i in range(count)]
+                yield count, _task("chunk", {"files": files}, ("files",), count, tokens=256, overlap=30)
+        case "embedding":
+            for count in (1, 2, 4, 8, 16, 32, 64):
+                yield count, _task("embed", {"texts": _chunks(count)}, ("texts",), count)
+        case "vectors":
+            vectors = list(np.random.default_rng(0).standard_normal((1024, 384)).astype(np.float32))
+            for count in (16, 64, 256, 1024):
+                inputs: dict[str, object] = {"chunks": _chunks(count), "vectors": vectors[:count]}
+                yield count, _task("ingest", inputs, ("chunks", "vectors"), count)
+        case "reranking":
+            for count in (4, 16, 64, 256):
+                hits = [Hit(chunk, 0.5) for chunk in _chunks(count)]
+                inputs = {"question": "which passage answers the question?", "hits": hits}
+                yield count, [Task(0, "profile", "rerank", "rerank", inputs, {})]
+        case _:
+            raise ConfigError(f"there is no workload to profile an engine called {name!r} with")
+
+
+def _profile_llm(
+    llm: SteppedLLM, on_measurement: Callable[[Measurement], None]
+) -> tuple[list[Measurement], Profile]:
+    """Prefills of several lengths fit the time per token of prompt; a decode gives that per token of output."""
+    ids = itertools.count()
+    measurements = []
+    for num_words in (32, 128, 512):
+        units = 0
+
+        def prefill(num_words: int = num_words) -> None:
+            nonlocal units
+            seed = next(ids)
+            units = _finish(llm, seed, _text(num_words, seed), None)
+            llm.release("profile")
+
+        measurement = _measure(1, prefill)
+        measurements.append(replace(measurement, units=max(units, num_words)))
+        on_measurement(measurements[-1])
+    fitted = fit_profile([m.units for m in measurements], [m.median_s for m in measurements])
+    prompt = _text(32, 0)
+    num_outputs = 0
+
+    def decode() -> None:
+        nonlocal num_outputs
+        num_outputs = _finish(llm, next(ids), prompt, Decode(max_tokens=32))
+
+    decoding = _measure(1, decode)
+    per_output_s = max(0.0, decoding.median_s - fitted.batch_s(32)) / max(num_outputs, 1)
+    return measurements, replace(fitted, max_efficient_batch=1, per_output_s=per_output_s)
+
+
+def _finish(llm: SteppedLLM, task_id: int, text: str, decode: Decode | None) -> int:
+    """Run one request to its end; tokens of its prompt, or of its output when it decodes."""
+    llm.admit(LLMTask(task_id, "profile", "profile", (Segment(f"{task_id} {text}"),), decode), 0.0)
+    while True:
+        for event in llm.step():
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Done):
+                usage = event.usage
+                return usage.num_prompt_tokens if decode is None else usage.num_output_tokens
