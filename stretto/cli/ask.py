@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from stretto.cli import options
@@ -35,6 +42,7 @@ from stretto.trace.recorder import Recorder
 from stretto.trace.summary import summarise
 
 _STAND_IN = "The LLM is a stand-in that copies sentences; give a real one with --llm DIR or --llm URL."
+_NOTHING_FOUND = "No passage was found."
 _SESSION = "documents"
 
 
@@ -154,30 +162,16 @@ class _Run:
     as_json: bool
 
     async def run(self, engines: Sequence[Engine], recorder: Recorder, errors: Console) -> list[Answer]:
-        """Ask all: the first brings the documents, the others follow at once when they are in."""
-        with _spinner(errors) as progress:
-            loading = progress.add_task("loading models")
-            runtime = Runtime(engines, recorder=recorder)
-            async with runtime:
-                progress.remove_task(loading)
-                if len(self.questions) == 1:
-                    return [await self._single(runtime, progress)]
+        """Ask all: the first brings the documents, the others follow when those are in."""
+        async with contextlib.AsyncExitStack() as stack:
+            with _spinner(errors) as progress:
+                progress.add_task("loading models")
+                runtime = await stack.enter_async_context(Runtime(engines, recorder=recorder))
+            if len(self.questions) == 1:
+                return [await self._ask_one(runtime, errors)]
+            with _bar(errors) as progress:
                 bar = progress.add_task("answering", total=len(self.questions))
-                first = await self._ask(runtime, self.questions[0], self.documents)
-                progress.advance(bar)
-                self._print(first)
-
-                async def ask_next(question: str) -> Answer:
-                    answer = await self._ask(runtime, question, [])
-                    progress.advance(bar)
-                    return answer
-
-                tasks = [asyncio.create_task(ask_next(question)) for question in self.questions[1:]]
-                answers = [first]
-                for task in tasks:
-                    answers.append(await task)
-                    self._print(answers[-1])
-                return answers
+                return await self._ask_all(runtime, lambda: progress.advance(bar))
 
     async def _submit(self, runtime: Runtime, question: str, documents: Sequence[Document]) -> Query:
         return await runtime.submit(
@@ -188,34 +182,45 @@ class _Run:
             deadline_s=self.timeout_s,
         )
 
-    async def _single(self, runtime: Runtime, progress: Progress) -> Answer:
+    async def _ask_one(self, runtime: Runtime, errors: Console) -> Answer:
         """One question: its answer is printed while it is decoded; its failure is the command's."""
-        working = progress.add_task("reading and answering")
         query = await self._submit(runtime, self.questions[0], self.documents)
-        is_first = True
-        async for text in query.stream("answer"):
-            if is_first:
-                progress.remove_task(working)
-                progress.stop()
-                is_first = False
-            if not self.as_json:
-                sys.stdout.write(text)
+        pieces = query.stream("answer")
+        with _spinner(errors) as progress:
+            progress.add_task("reading and answering")
+            first = await anext(pieces, "")
+        if not self.as_json:
+            sys.stdout.write(first)
+            async for piece in pieces:
+                sys.stdout.write(piece)
                 sys.stdout.flush()
         answer = _answer(self.questions[0], await query)
         if self.as_json:
             self._print(answer)
         else:
-            progress.stop()
-            sys.stdout.write("\n" if answer.answer else "No passage was found.\n")
+            sys.stdout.write("\n" if answer.answer else _NOTHING_FOUND + "\n")
+            sys.stdout.flush()
             _print_sources(answer)
         return answer
 
-    async def _ask(self, runtime: Runtime, question: str, documents: Sequence[Document]) -> Answer:
-        """One of many questions: a failure is noted and the others go on."""
-        try:
-            return _answer(question, await (await self._submit(runtime, question, documents)))
-        except StrettoError as error:
-            return Answer(question, None, (), f"{type(error).__name__}: {error}")
+    async def _ask_all(self, runtime: Runtime, advance: Callable[[], None]) -> list[Answer]:
+        """Many questions, printed in order; a failure is noted and the others go on."""
+
+        async def ask_next(question: str, documents: Sequence[Document]) -> Answer:
+            try:
+                return _answer(question, await (await self._submit(runtime, question, documents)))
+            except StrettoError as error:
+                return Answer(question, None, (), f"{type(error).__name__}: {error}")
+            finally:
+                advance()
+
+        answers = [await ask_next(self.questions[0], self.documents)]
+        self._print(answers[0])
+        tasks = [asyncio.create_task(ask_next(question, [])) for question in self.questions[1:]]
+        for task in tasks:
+            answers.append(await task)
+            self._print(answers[-1])
+        return answers
 
     def _print(self, answer: Answer) -> None:
         if self.as_json:
@@ -227,9 +232,7 @@ class _Run:
         if answer.error is not None:
             console.print(f"[red]{escape(answer.error)}[/]", soft_wrap=True)
         else:
-            console.print(
-                answer.answer or "No passage was found.", markup=False, highlight=False, soft_wrap=True
-            )
+            console.print(answer.answer or _NOTHING_FOUND, markup=False, highlight=False, soft_wrap=True)
             _print_sources(answer)
 
 
@@ -246,7 +249,13 @@ def _print_sources(answer: Answer) -> None:
 
 
 def _spinner(errors: Console) -> Progress:
-    return Progress(SpinnerColumn(), TextColumn("{task.description}"), console=errors, transient=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}")
+    return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+
+
+def _bar(errors: Console) -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
 
 def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Document]:
@@ -295,7 +304,8 @@ def _missing(
             )
         missing: list[Document] = vectors.missing(collection, documents, recipe)
     if len(missing) < len(documents):
-        errors.print(f"[dim]{len(documents) - len(missing)} documents are in {collection!r} already[/]")
+        present = len(documents) - len(missing)
+        errors.print(f"[dim]in {collection!r} already: {present} of {len(documents)} documents[/]")
     return missing
 
 

@@ -1,0 +1,5 @@
+"""Files into documents: text in sections, ready to be cut into chunks."""
+
+from stretto.documents.load import load_documents
+
+__all__ = ["load_documents"]

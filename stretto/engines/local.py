@@ -5,12 +5,14 @@ Profiles are of two cores of a server CPU without a GPU; `stretto profile` measu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
+from stretto.engines.base import SteppedLLM
 from stretto.engines.chunking import Chunking, ChunkingConfig
 from stretto.engines.embedding import MINILM, Embedding, EmbeddingConfig
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
@@ -34,21 +36,29 @@ def llm_engine(where: str | None, *, instances: int = 1) -> Engine:
     Raises:
         ConfigError: there is no such directory.
     """
-    profile = PROFILES["llm"]
     if where is None:
-        return Engine(
-            "llm", StandIn, StandInConfig(), kind="llm", profile=profile, keeps_state=True, instances=instances
-        )
+        return _in_process(StandIn, StandInConfig(), instances)
     if where.startswith(("http://", "https://")):
         server = OpenAIServerConfig(where)
-        return Engine("llm", OpenAIServer, server, kind="llm_server", profile=profile, instances=instances)
+        return Engine(
+            "llm", OpenAIServer, server, kind="llm_server", profile=PROFILES["llm"], instances=instances
+        )
     if not Path(where).is_dir():
         raise ConfigError(f"--llm {where!r} is neither a URL nor a directory with a checkpoint")
     from stretto.engines.reference import ReferenceConfig, ReferenceLLM  # torch: only if wanted
 
-    config = ReferenceConfig(where)
+    return _in_process(ReferenceLLM, ReferenceConfig(where), instances)
+
+
+def _in_process(executable: Callable[[Any], SteppedLLM], config: object, instances: int) -> Engine:
     return Engine(
-        "llm", ReferenceLLM, config, kind="llm", profile=profile, keeps_state=True, instances=instances
+        "llm",
+        executable,
+        config,
+        kind="llm",
+        profile=PROFILES["llm"],
+        keeps_state=True,
+        instances=instances,
     )
 
 

@@ -20,10 +20,10 @@ from stretto.engines.base import SteppedLLM
 from stretto.errors import ConfigError
 from stretto.tasks import Decode, Done, Failed, LLMTask, Task
 
-_WORDS = (
+_TEXT = (
     "the engine reads each document once and cuts it into pieces that a model can hold because a reader "
     "who asks a question wants the passage that answers it and not the whole book "
-).split()
+)
 _ROUNDS = 5
 
 
@@ -77,8 +77,9 @@ def _measure(units: int, call: Callable[[], object]) -> Measurement:
 
 
 def _text(num_words: int, seed: int) -> str:
-    start = seed % len(_WORDS)
-    return " ".join(itertools.islice(itertools.cycle(_WORDS), start, start + num_words))
+    words = _TEXT.split()
+    start = seed % len(words)
+    return " ".join(itertools.islice(itertools.cycle(words), start, start + num_words))
 
 
 def _chunks(count: int) -> list[Chunk]:
@@ -118,7 +119,7 @@ def _workloads(name: str) -> Iterator[tuple[int, Sequence[Task]]]:
 def _profile_llm(
     llm: SteppedLLM, on_measurement: Callable[[Measurement], None]
 ) -> tuple[list[Measurement], Profile]:
-    """Prefills of several lengths fit the time per token of prompt; a decode gives that per token of output."""
+    """Prefills of several lengths fit the time per token of a prompt; a decode gives the time of outputs."""
     ids = itertools.count()
     measurements = []
     for num_words in (32, 128, 512):

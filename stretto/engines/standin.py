@@ -1,8 +1,8 @@
 """An extractive stand-in for a language model: no weights, no network, always the same answer.
 
 It is honestly *not* a language model. It reads the named segments of a prompt (`question`, `context`,
-`draft`) and copies what fits: enough to run every workflow on a bare machine, with answers that read as
-answers because they are sentences of the user's own documents.
+`draft`, or several `drafts` to combine) and copies what fits: enough to run every workflow on a bare
+machine, with answers that read as answers because they are sentences of the user's own documents.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class StandIn(ScriptedLLM):
 
 def _answer(task: LLMTask, decode: Decode) -> str:
     named = [segment.text for segment in task.prompt if segment.name is not None]
-    question, context, draft = (_segment(task.prompt, name) for name in ("question", "context", "draft"))
+    question, draft = _segment(task.prompt, "question"), _segment(task.prompt, "draft")
+    context = _segment(task.prompt, "context") or _segment(task.prompt, "drafts").replace(NO_ANSWER, "")
     if decode.items is not None:
         topic = question or (named[-1] if named else "")
         num_items = 3 if decode.max_items is None else decode.max_items
@@ -146,10 +147,10 @@ def _weights(question: str, candidates: Sequence[str]) -> dict[str, float]:
 
 
 def _fit(sentence: str, weights: dict[str, float]) -> float:
-    """Weight of the shared terms; less for a fragment and for length; 0 below a quarter of all weight."""
+    """Weight of the shared terms, 0 below a quarter of all; less for fragments, questions and length."""
     terms = _terms(sentence)
     shared = sum(weight for term, weight in weights.items() if term in terms)
     if shared == 0 or 4 * shared < sum(weights.values()):
         return 0.0
-    is_whole = sentence[-1:] in ".!?\"'”’)" and not sentence[:1].islower()
+    is_whole = sentence[-1:] in ".!\"'”’)" and not sentence[:1].islower()
     return shared * (1.0 if is_whole else 0.5) / (1 + len(sentence.split()) / 60)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from stretto.costs.profile import Profile
 from stretto.graph.graph import WHEN, Constant, Graph, Primitive, Slot
 from stretto.graph.ops import OPS, OpSpec
+from stretto.graph.verify import sort_topologically
 from stretto.tasks import Decode
 
 
@@ -121,6 +122,8 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
     depths, paths_s = _depths(graph, node_ids, followers, profiles)
     fusions = _fusions(graph, node_ids, after, readers, values)
     fused_into = {decode: prefill for prefill, decode in fusions.items()}
+    for decode in fused_into:  # it never runs by itself, so it has nothing to gain from pieces
+        all_ins[decode] = tuple(replace(arg, piece=None) for arg in all_ins[decode])
     nodes = []
     for node_id, (primitive, ins) in enumerate(zip(graph.primitives, all_ins, strict=True)):
         spec = OPS[primitive.op]
@@ -158,8 +161,8 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
     )
 
 
-def rebase(egraph: ExecutionGraph, node_base: int, value_base: int, depth: int) -> list[Node]:
-    """The nodes of `egraph` renumbered to follow a running graph, `depth` above its splice."""
+def rebase(egraph: ExecutionGraph, node_base: int, value_base: int, splice: Node) -> list[Node]:
+    """The nodes of `egraph` renumbered to follow a running graph, in place of its node `splice`."""
     return [
         replace(
             node,
@@ -167,7 +170,8 @@ def rebase(egraph: ExecutionGraph, node_base: int, value_base: int, depth: int) 
             ins=tuple(replace(arg, value=arg.value + value_base) for arg in node.ins),
             outs=tuple(value + value_base for value in node.outs),
             after=tuple(other + node_base for other in node.after),
-            depth=node.depth + depth,
+            depth=node.depth + splice.depth,
+            path_s=node.path_s + splice.path_s,
             fused=None if node.fused is None else node.fused + node_base,
             fused_into=None if node.fused_into is None else node.fused_into + node_base,
         )
@@ -193,7 +197,7 @@ def _depths(
     depths: dict[str, int] = {}
     paths_s: dict[str, float] = {}
     consumers = graph.consumers
-    for primitive in reversed(graph.primitives):
+    for primitive in reversed((sort_topologically(graph) if graph.order else graph).primitives):
         below = {reader.name for reader, _ in consumers.get(primitive.name, ())}
         below |= {graph.primitives[i].name for i in followers[node_ids[primitive.name]]}
         depths[primitive.name] = 1 + max((depths[name] for name in below), default=-1)
@@ -260,7 +264,7 @@ def _streamed(
             return
         if primitive.op == "decode" and not primitive.is_mapped() and not primitive.setting("items"):
             found.setdefault(node_ids[name], []).append(StreamedOutput(output, unless))
-        elif primitive.op == "select":
+        elif primitive.op == "select" and primitive.arg(WHEN) is None:
             for arg in primitive.args:
                 if arg.ref.index is None:
                     visit(arg.ref.name, output, unless)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from stretto.core import ABSENT, Hit, as_text, document_order
 from stretto.errors import ConfigError
 from stretto.graph.graph import HINT, Primitive
+from stretto.graph.types import item_type, list_of
 
 Inputs: TypeAlias = Mapping[str, object]
 Settings: TypeAlias = Mapping[str, object]
@@ -102,7 +103,9 @@ def _aggregated(primitive: Primitive, types: Sequence[str]) -> str:
         return "text"
     if primitive.setting("best") is not None:
         return "list[hit]"
-    return types[0] if types else "any"
+    if not types:
+        return "any"
+    return types[0] if item_type(types[0]) else list_of(types[0])
 
 
 def _condition(inputs: Inputs, settings: Settings) -> Mapping[str, object]:

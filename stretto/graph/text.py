@@ -66,8 +66,10 @@ def _application(primitive: Primitive, types: Mapping[tuple[str, str], str]) -> 
     for place, arg in enumerate(primitive.args):
         if arg.port in in_prompt:
             continue
-        by_place = place < len(spec.ports) and spec.ports[place].name == arg.port
-        implied = by_place or (spec.port(arg.port) is spec.variadic and arg.port == str(arg.ref))
+        if spec.variadic is None:
+            implied = place < len(spec.ports) and spec.ports[place].name == arg.port
+        else:
+            implied = spec.port(arg.port) is spec.variadic and arg.port == str(arg.ref)
         shown.append(("" if implied else f"{arg.port}=") + _print_arg(arg, types))
     config = ", ".join(f"{key}={json.dumps(value)}" for key, value in primitive.config)
     return f"{primitive.op}({', '.join(shown)})" + (f" {{{config}}}" if config else "")
@@ -109,7 +111,7 @@ def parse_graph(text: str) -> Graph:
     Raises:
         GraphError: with the line that does not parse, or what does not verify.
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
     head = _HEAD.match(lines[0]) if lines else None
     if head is None:
         raise GraphError(f"not a graph: {lines[0] if lines else 'empty'}")

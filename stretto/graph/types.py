@@ -44,6 +44,9 @@ def accepts(wanted: str, given: str) -> bool:
     """Whether a port of type `wanted` takes a value of type `given`."""
     if wanted == "any" or given in ("any", wanted):
         return True
+    given_options = _options(given)
+    if len(given_options) > 1:
+        return all(accepts(wanted, option) for option in given_options)
     options = _options(wanted)
     if len(options) > 1:
         return any(accepts(option, given) for option in options)

@@ -38,30 +38,30 @@ def unroll(graph: Graph, lengths: Mapping[str, int], profiles: Profiles) -> str:
     """The steps of `graph` in waves, as text.
 
     `lengths` gives the assumed length of lists by name. Those left out: one item in an input, two
-    efficient batches of the engine that streams a chunked document, `max_items` of a decode, or three.
+    efficient batches of the engine that maps a chunked document, `max_items` of a decode, or three.
 
     Raises:
         ConfigError: a length of something that starts no list, or below 1.
     """
     unrolled = unroll_steps(graph, lengths, profiles)
     assumed = ", ".join(f"{name}={length}" for name, length in unrolled.lengths.items())
-    head = f"{graph.name} unrolled" + (f" for {assumed}" if assumed else "")
     waves = _waves(unrolled.steps)
+    steps = sorted(unrolled.steps, key=lambda step: waves[step.name])
     rows = [
-        (str(waves[step.name]), step.name, step.what, f"@{step.engine}" if step.engine else "", step)
-        for step in sorted(unrolled.steps, key=lambda step: waves[step.name])
+        (str(waves[step.name]), step.name, step.what, f"@{step.engine}" if step.engine else "")
+        for step in steps
     ]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
-    lines, wave = [head], ""
-    for row in rows:
-        number = "" if row[0] == wave else row[0]
-        wave = row[0]
-        cells = [number.rjust(widths[0]), *(row[i].ljust(widths[i]) for i in (1, 2, 3))]
-        after = f"<- {_list_steps(row[4].after)}" if row[4].after else ""
-        computes = f"  {row[4].computes}" if row[4].computes else ""
-        lines.append(f"{'  '.join(cells)}  {after}{computes}".rstrip())
-    outputs = [f"{name} <- {_list_steps(after)}" for name, after in unrolled.outputs]
-    return "\n".join([*lines, *(f"return {output}" for output in outputs)]) + "\n"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"{graph.name} unrolled" + (f" for {assumed}" if assumed else "")]
+    previous = ""
+    for step, (wave, *cells) in zip(steps, rows, strict=True):
+        padded = [("" if wave == previous else wave).rjust(widths[0])]
+        padded += [cell.ljust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        after = f"<- {_list_steps(step.after)}" if step.after else ""
+        lines.append("  ".join([*padded, after, step.computes]).rstrip())
+        previous = wave
+    lines += [f"return {name} <- {_list_steps(after)}" for name, after in unrolled.outputs]
+    return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +106,13 @@ class _Unroller:
         self.pieces: dict[str, list[tuple[int, int, str]]] = {
             name: [(0, 1, f"%{name}")] for name, _ in graph.inputs
         }
+        self.joined: dict[str, str] = {}
         self.steps: list[Step] = []
 
     def run(self) -> Unrolled:
         for primitive in self.graph:
             each = next((arg for arg in primitive.args if arg.each), None)
-            if each is not None and not OPS[primitive.op].flatten:
+            if each is not None and not self._is_flat(primitive.name):
                 self.origins[primitive.name] = self._origin(each.ref.name)
             self._add(primitive, each)
         starts = [name for name in self.pieces if self._origin(name) == name]
@@ -142,16 +143,17 @@ class _Unroller:
             computes = _print_parts(own_prompt(self.graph, primitive), primitive)
             self.steps.append(Step(name, what, primitive.engine, after, computes))
             pieces.append((lo, hi, name))
-        self.pieces[primitive.name] = pieces[-1:] if OPS[primitive.op].flatten else pieces
+        self.pieces[primitive.name] = pieces
 
     def _after(self, primitive: Primitive, lo: int, hi: int) -> tuple[str, ...]:
         """What items `lo` to `hi` of a primitive wait for."""
         names: list[str] = []
         for arg in own_args(self.graph, primitive):
-            if arg.each or primitive.op == "aggregate":
-                pieces = self.pieces[arg.ref.name]
-                overlapping = [step for a, b, step in pieces if not arg.each or (a < hi and lo < b)]
-                names += overlapping or [pieces[-1][2]]
+            pieces = self.pieces[arg.ref.name]
+            if primitive.op == "aggregate":
+                names += [step for _, _, step in pieces]
+            elif arg.each and len(pieces) > 1 and not self._is_flat(arg.ref.name):
+                names += [step for a, b, step in pieces if a < hi and lo < b]
             else:
                 names += self._whole(arg.ref.name)
         for before, later in self.graph.order:
@@ -161,12 +163,18 @@ class _Unroller:
 
     def _whole(self, name: str) -> tuple[str, ...]:
         """The step after which all of a value is there; an aggregate where it comes in pieces."""
-        pieces = self.pieces[name]
-        if len(pieces) > 1 and not self._is_pipelined(self.graph.by_name[name]):
-            joined = f"{name}[all]"
-            self.steps.append(Step(joined, "aggregate", None, tuple(step for _, _, step in pieces)))
-            pieces[:] = [*pieces[:0], (0, pieces[-1][1], joined)]
-        return (pieces[-1][2],)
+        steps = tuple(step for _, _, step in self.pieces[name])
+        if len(steps) == 1 or self._is_pipelined(self.graph.by_name[name]):
+            return steps[-1:]
+        if name not in self.joined:
+            self.joined[name] = f"{name}[all]"
+            self.steps.append(Step(self.joined[name], "aggregate", None, steps))
+        return (self.joined[name],)
+
+    def _is_flat(self, name: str) -> bool:
+        """Whether the pieces of a value are lists of lengths of their own."""
+        primitive = self.graph.by_name.get(name)
+        return primitive is not None and OPS[primitive.op].flatten
 
     def _is_pipelined(self, primitive: Primitive) -> bool:
         """Whether items leave the decode while it is running."""
@@ -196,7 +204,7 @@ class _Unroller:
         if primitive is None:
             return 1
         if OPS[primitive.op].flatten:
-            readers = (reader for reader, arg in self.graph.consumers.get(name, ()) if arg.piece)
+            readers = (reader for reader, arg in self.graph.consumers.get(name, ()) if arg.each)
             reader = next(readers, primitive)
             return 2 * self.profiles.get(reader.engine or "", DEFAULT_PROFILE).max_efficient_batch
         for key in ("max_items", "best"):

@@ -8,6 +8,7 @@ primitive were cut from the same list.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 
 from stretto.errors import GraphError
 from stretto.graph.graph import HINT, WHEN, Arg, Graph, Primitive, Ref, Slot
@@ -40,9 +41,14 @@ def verify(graph: Graph) -> dict[tuple[str, str], str]:
         if spec is None:
             raise GraphError(f"%{primitive.name}: there is no op {primitive.op!r}")
         _verify_primitive(primitive, spec, names, types, origins)
+        for port in spec.outputs:
+            if f"{primitive.name}.{port}" in names:
+                raise GraphError(f"%{primitive.name}.{port} is both a value of %{primitive.name} and a name")
     for name, ref in graph.outputs:
-        if (ref.name, ref.port) not in types:
+        if _type_of(ref, types) is None:
             raise GraphError(f"output {name!r} is %{ref}, which nothing produces")
+    if len(dict(graph.outputs)) < len(graph.outputs):
+        raise GraphError(f"two outputs of {graph.name} have the same name")
     _verify_order(graph)
     return types
 
@@ -84,12 +90,15 @@ def _verify_primitive(
         if arg.piece is not None and arg.piece < 1:
             raise GraphError(f"{where}: port {arg.port!r} has the piece size {arg.piece}")
         _verify_port(where, primitive, spec.port(arg.port), arg, type_)
-        given.append(type_)
+        if arg.port != WHEN:
+            given.append(type_)
     for port in spec.ports:
         if not port.optional and not port.variadic and port.name not in fed:
             raise GraphError(f"{where}: port {port.name!r} is not fed")
     _verify_prompt(where, primitive, fed)
     result = spec.result if isinstance(spec.result, str) else spec.result(primitive, given)
+    if not is_type(result):
+        raise GraphError(f"{where}: its result has the unknown type {result!r}")
     if origin is not None and not spec.flatten and not spec.effect:
         result = list_of(result)
     for port_name in spec.outputs:
@@ -115,6 +124,8 @@ def _verify_prompt(where: str, primitive: Primitive, fed: set[str]) -> None:
     if primitive.op == "prefill":
         if not primitive.prompt:
             raise GraphError(f"{where}: an empty prompt")
+        if reserved := slots & {HINT, WHEN}:
+            raise GraphError(f"{where}: {min(reserved)!r} is no variable of a prompt")
         if unused := fed - slots - {HINT, WHEN}:
             raise GraphError(f"{where}: port {min(unused)!r} is not used in the prompt")
         if unfed := slots - fed:
@@ -157,15 +168,16 @@ def sort_topologically(graph: Graph) -> Graph:
     for before, after in [*edges, *graph.order]:
         followers[before].append(after)
         remaining[after] += 1
-    ready = [name for name, count in remaining.items() if count == 0]
+    position = {name: i for i, name in enumerate(remaining)}
+    ready = [(position[name], name) for name, count in remaining.items() if count == 0]
     sorted_names: list[str] = []
     while ready:
-        name = ready.pop(0)
+        _, name = heappop(ready)
         sorted_names.append(name)
         for follower in followers[name]:
             remaining[follower] -= 1
             if remaining[follower] == 0:
-                ready.append(follower)
+                heappush(ready, (position[follower], follower))
     if len(sorted_names) < len(remaining):
         stuck = ", ".join(f"%{name}" for name in remaining if name not in set(sorted_names))
         raise GraphError(f"a cycle through {stuck}")

@@ -57,6 +57,9 @@ class BatchScheduler:
         batch = self._take(instance, batch_id)
         if batch is None:
             return []
+        if isinstance(results, str) or not isinstance(results, Sequence):
+            message = f"the engine answered a {type(results).__name__}, not a list"
+            return self._retry_apart(batch, BadReply(message))
         if len(results) != len(batch.tasks):
             message = f"the engine answered {len(results)} of {len(batch.tasks)} tasks"
             return self._retry_apart(batch, BadReply(message))
@@ -166,8 +169,9 @@ class BatchScheduler:
         if selection.take or selection.not_before_s is not None:
             self.not_before_s = selection.not_before_s
             return selection.take
-        oversize = self._policy(self.queue, _UNBOUNDED, now_s, self._policy_config)
-        return [(oversize.take[0][0], 1)]
+        unbounded = self._policy(self.queue, _UNBOUNDED, now_s, self._policy_config).take
+        oversize = unbounded[0][0] if unbounded else self.queue[0]
+        return [(oversize, 1)]
 
     def _start(self, instance: int, take: list[tuple[Work, int]], now_s: float) -> StartBatch:
         parts = []

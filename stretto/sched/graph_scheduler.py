@@ -93,8 +93,9 @@ class GraphScheduler:
         self._opened = [False] * len(egraph.nodes)
         self._growing: dict[int, list[object]] = {}
         self._mapped: dict[int, _Mapped] = {}
-        self._emitted: dict[int, int] = {}
+        self._emitted: dict[tuple[int, str], int] = {}
         self._spliced: dict[int, tuple[int, int | None]] = {}
+        self._returned: dict[int, object] = {}
         self._pending: deque[int] = deque()
         self._outstanding = {value for _, value, _ in egraph.outputs}
         self._num_effects = sum(node.spec.effect for node in egraph.nodes)
@@ -165,6 +166,8 @@ class GraphScheduler:
                 self._open(self.nodes[node_id])
             elif node_id in self._mapped:
                 self._feed(self.nodes[node_id])
+            elif node_id in self._returned:
+                self._end(self.nodes[node_id], [self._returned.pop(node_id)])
 
     def _unblock(self, node_id: int) -> None:
         self._blocking[node_id] -= 1
@@ -178,7 +181,10 @@ class GraphScheduler:
         for arg in node.ins:
             value = values[arg.value]
             if arg.index is not None:
-                value = _item(value, arg.index)
+                try:
+                    value = _item(value, arg.index)
+                except BadReply as error:
+                    raise error.at(node.name) from error
             if value is ABSENT:
                 if not arg.optional:
                     self._end(node, [ABSENT] * len(node.outs))
@@ -218,6 +224,7 @@ class GraphScheduler:
                 continue
             value = self.values[arg.value]
             if value is ABSENT:
+                del self._mapped[node.id]
                 self._end(node, [ABSENT] * len(node.outs))
                 return
             if value is UNSET:
@@ -351,7 +358,8 @@ class GraphScheduler:
                 self._pending.append(node_id)
         if value_id in self._spliced:
             node_id, index = self._spliced.pop(value_id)
-            self._end(self.nodes[node_id], [_item(value, index)])
+            self._returned[node_id] = _item(value, index)
+            self._pending.append(node_id)
 
     def _grown(self, value_id: int) -> None:
         for node_id, position in self._readers[value_id]:
@@ -362,17 +370,12 @@ class GraphScheduler:
 
     def _emit(self, node: Node, offset: int, text: str) -> None:
         """Show text of a decode that is certain to be an output; once begun it goes on to its end."""
-        emitted = self._emitted.get(node.id, 0)
-        if offset > emitted:
-            return
-        text = text[emitted - offset :]
-        shown = False
         for output in self._egraph.streamed.get(node.id, ()):
-            if all(self.values[value] is ABSENT for value in output.unless):
-                self._outcome.text.append((output.name, text))
-                shown = True
-        if shown:
-            self._emitted[node.id] = emitted + len(text)
+            emitted = self._emitted.get((node.id, output.name), 0)
+            is_certain = all(self.values[value] is ABSENT for value in output.unless)
+            if is_certain and offset <= emitted < offset + len(text):
+                self._outcome.text.append((output.name, text[emitted - offset :]))
+                self._emitted[node.id, output.name] = offset + len(text)
 
     def _splice(self, node: Node, inputs: Mapping[str, object]) -> None:
         """Grow the running graph by what `node` expands to; the subgraph's output becomes its own."""
@@ -382,10 +385,14 @@ class GraphScheduler:
             sub = self._expand(str(node.config.get("body")), inputs)
         except StrettoError as error:
             raise error.at(node.name) from error
+        except Exception as error:
+            raise EngineFailure(f"{type(error).__name__}: {error}", step=node.name) from error
+        if not sub.outputs:
+            raise UserError("it expands to a graph without an output", step=node.name)
         if len(self.nodes) + len(sub.nodes) > MAX_NODES:
             raise CapacityError(f"the graph has grown beyond {MAX_NODES} primitives", step=node.name)
         node_base, value_base = len(self.nodes), len(self.values)
-        nodes = rebase(sub, node_base, value_base, node.depth)
+        nodes = rebase(sub, node_base, value_base, node)
         self.nodes += nodes
         self.values += [UNSET] * sub.num_values
         self._readers += [tuple((n + node_base, p) for n, p in readers) for readers in sub.readers]
@@ -412,7 +419,8 @@ def _item(value: object, index: int | None) -> object:
     """Item `index` of a list; absent beyond its end."""
     if index is None or value is ABSENT:
         return value
-    assert isinstance(value, Sequence)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise BadReply(f"item {index} of a {type(value).__name__}, which is not a list")
     return value[index] if index < len(value) else ABSENT
 
 

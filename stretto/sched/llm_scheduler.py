@@ -116,27 +116,15 @@ class LLMScheduler:
         self.not_before_s = None
         while self.queue:
             room = [self._room(instance) for instance in self._instances]
-            budget = sum(room)
-            if budget <= 0:
+            if not any(room):
                 break
-            selection = self._policy(self.queue, budget, now_s, self._policy_config)
-            self.not_before_s = selection.not_before_s
-            if selection.not_before_s is not None:
-                break
-            admitted = False
-            for work, num_items in selection.take:
-                for _ in range(num_items):
-                    place = self._place(work, work.units_of(work.lo, work.lo + 1))
-                    if place is None:
-                        break
-                    actions.append(self._admit(place, work, now_s))
-                    admitted = True
+            # What fits all the room together may fit no instance; then what fits the roomiest goes.
+            admitted = self._admit_within(sum(room), now_s) or self._admit_within(max(room), now_s)
+            if not admitted and self.not_before_s is None:
+                admitted = self._admit_oversize(now_s)
             if not admitted:
-                oversize = self._policy(self.queue, _UNBOUNDED, now_s, self._policy_config).take
-                place = self._place(oversize[0][0], 0) if self._is_any_empty() else None
-                if place is None or self._instances[place].running:
-                    break
-                actions.append(self._admit(place, oversize[0][0], now_s))
+                break
+            actions += admitted
             self.queue = [work for work in self.queue if work.lo < work.hi]
         return actions
 
@@ -175,8 +163,27 @@ class LLMScheduler:
             return 0
         return max(0, self.engine.batch_units - instance.tokens)
 
-    def _is_any_empty(self) -> bool:
-        return any(not instance.running for instance in self._instances)
+    def _admit_within(self, budget: int, now_s: float) -> list[Action]:
+        """Admit what the policy takes for `budget`, as far as single instances have room for it."""
+        selection = self._policy(self.queue, budget, now_s, self._policy_config)
+        self.not_before_s = selection.not_before_s
+        admitted: list[Action] = []
+        for work, num_items in selection.take:
+            for _ in range(num_items):
+                place = self._place(work, work.units_of(work.lo, work.lo + 1))
+                if place is None:
+                    break
+                admitted.append(self._admit(place, work, now_s))
+        return admitted
+
+    def _admit_oversize(self, now_s: float) -> list[Action]:
+        """Admit what no instance has room for to one that runs nothing else, if there is one."""
+        empty = [i for i, instance in enumerate(self._instances) if not instance.running]
+        if not empty:
+            return []
+        unbounded = self._policy(self.queue, _UNBOUNDED, now_s, self._policy_config).take
+        work = unbounded[0][0] if unbounded else self.queue[0]
+        return [self._admit(work.hint if work.hint in empty else empty[0], work, now_s)]
 
     def _place(self, work: Work, units: int) -> int | None:
         """The instance with room where the request costs least; a holder of its prefix wins a tie."""
@@ -220,8 +227,10 @@ class LLMScheduler:
         work = running.work
         result: object = KV(running.prompt, instance_id)
         if work.node.op == "decode" or work.node.fused is not None:
-            if value is None:
-                return Broken(work.query, BadReply("the engine returned None", step=work.step))
+            wanted = list if work.decode and work.decode.items else str
+            if not isinstance(value, wanted):
+                message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
+                return Broken(work.query, BadReply(message, step=work.step))
             result = (result, value) if work.node.fused is not None else value
         return Completed(work.query, work.node.id, running.item, (result,))
 

@@ -42,16 +42,21 @@ class Selection:
 Policy: TypeAlias = Callable[[Sequence[Work], int, float, PolicyConfig], Selection]
 
 
-def _fill(works: Sequence[Work], budget: int) -> list[tuple[Work, int]]:
-    """Take in the given order, items of one primitive partly if need be, until nothing more fits."""
+def _fill(works: Sequence[Work], budget: int, num_urgent: int = 0) -> list[tuple[Work, int]]:
+    """Take in the given order, items of one primitive partly if need be, until nothing more fits.
+
+    Nothing overtakes the first `num_urgent`: when the next of them does not fit, it waits for room.
+    """
     take = []
-    for work in works:
+    for place, work in enumerate(works):
         if budget <= 0:
             break
         count = work.count_within(budget)
         if count:
             take.append((work, count))
             budget -= work.units_of(work.lo, work.lo + count)
+        elif place < num_urgent:
+            break
     return take
 
 
@@ -61,16 +66,12 @@ def topology_aware(queue: Sequence[Work], budget: int, now_s: float, config: Pol
     Source: Teola Algorithm 2. Differs: it goes on to lower depths instead of leaving slots idle, and
     work older than the age limit goes before everything.
     """
-    aged = [work for work in queue if now_s - work.arrival_s > config.age_limit_s]
-    rounds = _rounds([work for work in queue if now_s - work.arrival_s <= config.age_limit_s], _depth)
-    return Selection(_fill([*aged, *rounds], budget))
+    return Selection(_by_rank(queue, budget, now_s - config.age_limit_s, _depth))
 
 
 def critical_path(queue: Sequence[Work], budget: int, now_s: float, config: PolicyConfig) -> Selection:
     """As `topology_aware`, by predicted seconds to the end instead of edges (Teola §8 leaves it open)."""
-    aged = [work for work in queue if now_s - work.arrival_s > config.age_limit_s]
-    rounds = _rounds([work for work in queue if now_s - work.arrival_s <= config.age_limit_s], _path_s)
-    return Selection(_fill([*aged, *rounds], budget))
+    return Selection(_by_rank(queue, budget, now_s - config.age_limit_s, _path_s))
 
 
 def per_invocation(queue: Sequence[Work], budget: int, now_s: float, config: PolicyConfig) -> Selection:
@@ -80,7 +81,7 @@ def per_invocation(queue: Sequence[Work], budget: int, now_s: float, config: Pol
 
 def throughput(queue: Sequence[Work], budget: int, now_s: float, config: PolicyConfig) -> Selection:
     """Full batches, first come first served, whatever belongs together; waits a little to fill (TO)."""
-    take = _fill(queue, budget)
+    take = _fill(queue, budget, num_urgent=len(queue))
     taken = sum(work.units_of(work.lo, work.lo + count) for work, count in take)
     due_s = queue[0].arrival_s + config.fill_timeout_s
     if taken < budget and len(take) == len(queue) and now_s < due_s:
@@ -102,6 +103,14 @@ def _depth(work: Work) -> float:
 
 def _path_s(work: Work) -> float:
     return work.node.path_s
+
+
+def _by_rank(
+    queue: Sequence[Work], budget: int, aged_before_s: float, rank: Callable[[Work], float]
+) -> list[tuple[Work, int]]:
+    aged = [work for work in queue if work.arrival_s < aged_before_s]
+    others = [work for work in queue if work.arrival_s >= aged_before_s]
+    return _fill([*aged, *_rounds(others, rank)], budget, num_urgent=len(aged))
 
 
 def _rounds(queue: Sequence[Work], rank: Callable[[Work], float]) -> list[Work]:

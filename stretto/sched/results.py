@@ -60,8 +60,12 @@ def check_result(work: Work, num_items: int | None, result: object) -> StrettoEr
         return BadReply(f"the engine returned a {type(result).__name__}, not a list", step=step)
     if len(result) != num_items:
         return BadReply(f"the engine returned {len(result)} results for {num_items} items", step=step)
-    missing = next((i for i, item in enumerate(result) if item is None), None)
-    return None if missing is None else BadReply(f"the engine returned None for item {missing}", step=step)
+    for i, item in enumerate(result):
+        if isinstance(item, StrettoError):
+            return item.at(step)
+        if item is None:
+            return BadReply(f"the engine returned None for item {i}", step=step)
+    return None
 
 
 Ids: TypeAlias = "count[int]"

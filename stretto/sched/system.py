@@ -38,6 +38,7 @@ from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.policies import POLICIES
 from stretto.sched.results import Broken, Completed, Delivered, Report
+from stretto.sched.work import Work
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
 """From the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
@@ -82,7 +83,7 @@ class System:
                     self._apply(self.schedulers[engine].lost(instance, error), now_s)
                 case Cancel(query):
                     if query in self.queries:
-                        self._end(query, QueryCancelled("cancelled"))
+                        self._end(query, None, QueryCancelled("cancelled"))
                 case Wake():
                     self._wake(now_s)
         for name in self._dirty:
@@ -144,7 +145,7 @@ class System:
             if report.query not in self.queries:
                 continue
             if isinstance(report, Broken):
-                self._end(report.query, report.error)
+                self._end(report.query, None, report.error)
             else:
                 self._advance(report.query, report, now_s)
 
@@ -160,15 +161,15 @@ class System:
                 case None:
                     outcome = scheduler.start()
             for work in outcome.work:
-                if work.node.engine not in self.schedulers:
-                    raise ConfigError(f"there is no engine {work.node.engine!r}", step=work.step)
+                self._check_engine(work)
+            outputs = scheduler.result() if outcome.ended else None
         except StrettoError as error:
-            self._end(query, error)
+            self._end(query, None, error)
             return
         except Exception as error:
             bug = InternalError(f"{type(error).__name__}: {error}")
             bug.__cause__ = error
-            self._end(query, bug)
+            self._end(query, None, bug)
             return
         for work in outcome.work:
             assert work.node.engine is not None
@@ -176,19 +177,27 @@ class System:
             self._dirty[work.node.engine] = None
         for output, text in outcome.text:
             self._actions.append(Emit(query, output, text))
-        if outcome.ended:
-            self._end(query, None)
+        if outputs is not None:
+            self._end(query, outputs, None)
 
-    def _end(self, query: str, error: StrettoError | None) -> None:
-        scheduler = self.queries.pop(query)
+    def _check_engine(self, work: Work) -> None:
+        """Raises ConfigError when nothing of the right kind runs `work`."""
+        scheduler = self.schedulers.get(work.node.engine or "")
+        if scheduler is None:
+            raise ConfigError(f"there is no engine {work.node.engine!r}", step=work.step)
+        if scheduler.engine.is_llm != (work.node.spec.runs_on == "llm"):
+            raise ConfigError(f"engine {work.node.engine!r} does not run {work.node.op}", step=work.step)
+
+    def _end(self, query: str, outputs: Mapping[str, object] | None, error: StrettoError | None) -> None:
+        del self.queries[query]
         self._deadlines.pop(query, None)
         for name, engine_scheduler in self.schedulers.items():
             self._actions += engine_scheduler.end_query(query)
             self._dirty[name] = None
-        outputs = scheduler.result() if error is None else None
         self._actions.append(Reply(query, outputs, error))
 
     def _arm(self, time_s: float) -> None:
+        """Ask to be woken by then. Drivers keep the last time asked for, which is the earliest."""
         if self._armed_s is None or time_s < self._armed_s:
             self._armed_s = time_s
             self._actions.append(WakeAt(time_s))
@@ -197,7 +206,7 @@ class System:
         self._armed_s = None
         for query, deadline_s in list(self._deadlines.items()):
             if now_s >= deadline_s:
-                self._end(query, DeadlineExceeded("the deadline passed"))
+                self._end(query, None, DeadlineExceeded("the deadline passed"))
         for name, scheduler in self.schedulers.items():
             reports, actions = scheduler.expire(now_s)
             self._actions += actions

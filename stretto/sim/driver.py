@@ -71,6 +71,7 @@ class VirtualDriver:
         self._heap: list[tuple[float, int, Callable[[], Event | None]]] = []
         self._order = count()
         self._epochs: dict[tuple[str, int], int] = {}
+        self._num_wakes = 0
         self._batch_engines = {e.name: e.executable(e.config) for e in self.engines.values() if not e.is_llm}
         self._llms: dict[tuple[str, int], SimulatedLLM] = {}
         for engine in self.engines.values():
@@ -157,13 +158,19 @@ class VirtualDriver:
                 else:
                     self._batch_engines[engine].release(query)
             case WakeAt(time_s):
-                self._post(max(time_s, self.now_s), Wake())
+                self._wake_at(time_s)
             case Emit(query, output, text):
                 self.streamed[query, output] = self.streamed.get((query, output), "") + text
             case Reply(query):
                 if query in self.replies:
                     raise AssertionError(f"{query} ended twice")
                 self.replies[query] = action
+
+    def _wake_at(self, time_s: float) -> None:
+        """One alarm, set anew each time, as a real driver's: the schedulers ask again when they wake."""
+        self._num_wakes += 1
+        number = self._num_wakes
+        self.at(max(time_s, self.now_s), lambda: Wake() if number == self._num_wakes else None)
 
     def _start_batch(self, action: StartBatch) -> None:
         """Compute the batch now; its answer arrives later, unless the instance dies first."""

@@ -8,8 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto.messages import Action, Admit, BatchDone, BatchFailed, CancelTask, Event, InstanceLost, LLMReport
-from stretto.messages import Reply, StartBatch, Submit
+from stretto.messages import (
+    Action,
+    Admit,
+    BatchDone,
+    BatchFailed,
+    CancelTask,
+    Event,
+    InstanceLost,
+    LLMReport,
+    Reply,
+    Restart,
+    StartBatch,
+    Submit,
+)
 from stretto.tasks import Done, Failed, Piece, Started, Usage
 
 
@@ -28,7 +40,8 @@ class Span:
     """A bar: on `instance` of `engine`, from `start_s` to `end_s`.
 
     `queued_s` is when an LLM instance was handed the request (it may start it later); `marks_s` are the
-    times of its pieces. `end_s` is None while it runs; `outcome` says how it ended.
+    times of its pieces. `end_s` is None while it runs; `outcome` says how it ended. A request that ended
+    in the instance's queue has not `started`, and `start_s` is when it was handed over.
     """
 
     engine: str
@@ -40,6 +53,7 @@ class Span:
     marks_s: list[float] = field(default_factory=list)
     outcome: str = "running"
     usage: Usage | None = None
+    started: bool = True
 
 
 @dataclass(slots=True)
@@ -74,9 +88,7 @@ class Recorder:
             case BatchFailed(engine, instance, batch, error):
                 self._close(self._batches.pop((engine, instance, batch), None), now_s, f"failed: {error}")
             case InstanceLost(engine, instance, error):
-                for spans in (self._batches, self._requests):
-                    for key in [key for key in spans if key[:2] == (engine, instance)]:
-                        self._close(spans.pop(key), now_s, f"lost: {error}")
+                self._close_all(engine, instance, now_s, f"lost: {error}")
 
     def on_action(self, action: Action, now_s: float) -> None:
         """Note an action that the driver is about to carry out."""
@@ -90,11 +102,13 @@ class Recorder:
                 self._batches[engine, instance, batch] = span
             case Admit(engine, instance, task):
                 part = Part(task.query, task.step, "decode" if task.decode else "prefill", 1)
-                span = Span(engine, instance, (part,), now_s, queued_s=now_s)
+                span = Span(engine, instance, (part,), now_s, queued_s=now_s, started=False)
                 self.spans.append(span)
                 self._requests[engine, instance, task.id] = span
             case CancelTask(engine, instance, task_id):
                 self._close(self._requests.pop((engine, instance, task_id), None), now_s, "cancelled")
+            case Restart(engine, instance):
+                self._close_all(engine, instance, now_s, "lost: no answer in time")
             case Reply(query, _, error):
                 if query in self.queries:
                     self.queries[query].end_s = now_s
@@ -106,7 +120,7 @@ class Recorder:
             return
         match report.event:
             case Started():
-                span.start_s = now_s
+                span.start_s, span.started = now_s, True
             case Piece():
                 span.marks_s.append(now_s)
             case Done(usage=usage):
@@ -119,3 +133,9 @@ class Recorder:
         if span is not None:
             span.end_s = now_s
             span.outcome = outcome
+
+    def _close_all(self, engine: str, instance: int, now_s: float, outcome: str) -> None:
+        """All that was running on an instance has ended with it."""
+        for spans in (self._batches, self._requests):
+            for key in [key for key in spans if key[:2] == (engine, instance)]:
+                self._close(spans.pop(key), now_s, outcome)

@@ -62,7 +62,8 @@ def _merge_equal(graph: Graph) -> Graph:
         if renamed:
             primitive = replace(primitive, args=tuple(_rename(arg, renamed) for arg in primitive.args))
         if primitive.op == "prefill":
-            key = (replace(primitive, name=""), before.get(primitive.name))
+            earlier_names = frozenset(renamed.get(name, name) for name in before.get(primitive.name, ()))
+            key = (replace(primitive, name=""), earlier_names)
             if key in first:
                 renamed[primitive.name] = first[key]
                 continue

@@ -26,7 +26,8 @@ def split_prefill(graph: Graph, profiles: Profiles) -> Graph:
         if primitive.op == "prefill":
             profile = profiles.get(primitive.engine or "", DEFAULT_PROFILE)
             hint = primitive.arg(HINT)
-            start = len(graph.by_name[hint.ref.name].prompt) if hint else 0
+            hinting = graph.by_name.get(hint.ref.name) if hint else None
+            start = len(hinting.prompt) if hinting else 0
             for cut in _cuts(graph, primitive, start, waits_for):
                 if not is_worth_a_prefill(primitive.prompt[start:cut], profile):
                     continue

@@ -1,0 +1,54 @@
+"""reStructuredText files: one section per heading, as plain text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stretto.core import Section
+from stretto.documents.text import decode
+
+if TYPE_CHECKING:
+    from docutils.nodes import Element
+
+_SETTINGS = {
+    "_disable_config": True,
+    "file_insertion_enabled": False,
+    "raw_enabled": False,
+    "syntax_highlight": "none",
+    "warning_stream": False,
+    "halt_level": 5,  # never
+}
+
+
+def parse_rst(data: bytes) -> list[Section]:
+    """Sections by heading, each beginning with its heading; a first one holds what comes before any.
+
+    What docutils does not understand (directives of Sphinx, say) is kept as it is written.
+
+    Raises:
+        ValueError: it is no text.
+    """
+    from docutils import nodes
+    from docutils.core import publish_doctree
+
+    document = publish_doctree(decode(data), settings_overrides=_SETTINGS)
+    sections: list[tuple[str | None, list[str]]] = [(None, [])]
+    for node in document.findall(nodes.TextElement):
+        if isinstance(node, nodes.Inline | nodes.Invisible) or _is_message(node):
+            continue
+        if isinstance(node, nodes.title) and isinstance(node.parent, nodes.section | nodes.document):
+            sections.append((node.astext(), []))
+        sections[-1][1].append(node.astext().strip("\n"))
+    return [Section("\n\n".join(blocks), title=title) for title, blocks in sections if blocks]
+
+
+def _is_message(node: Element) -> bool:
+    """Whether it is docutils talking, or the source of a directive that is switched off."""
+    from docutils import nodes
+
+    message = node.parent
+    while message is not None and not isinstance(message, nodes.system_message):
+        message = message.parent
+    return message is not None and (
+        not isinstance(node, nodes.literal_block) or "disabled" in message.astext()
+    )

@@ -1,0 +1,86 @@
+"""Where spans are drawn: each instance's spans in as few lanes as keep them from overlapping."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stretto.trace.recorder import Recorder, Span
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Spans of one instance that follow each other. Lane 0 takes what fits, then lane 1, and so on."""
+
+    engine: str
+    instance: int
+    number: int
+    spans: tuple[Span, ...]
+
+
+def lanes(recorder: Recorder) -> list[Lane]:
+    """Engines in the order of their first span, then instances. Lanes are never empty."""
+    groups: dict[str, dict[int, list[Span]]] = {}
+    for span in recorder.spans:
+        groups.setdefault(span.engine, {}).setdefault(span.instance, []).append(span)
+    until_s = horizon_s(recorder)
+    found = []
+    for engine, instances in groups.items():
+        for instance in sorted(instances):
+            spans = instances[instance]
+            numbers = pack([running_s(span, until_s) for span in spans])
+            for number in range(max(numbers) + 1):
+                chosen = [span for span, own in zip(spans, numbers, strict=True) if own == number]
+                chosen.sort(key=lambda span: span.start_s)
+                found.append(Lane(engine, instance, number, tuple(chosen)))
+    return found
+
+
+def horizon_s(recorder: Recorder) -> float:
+    """The latest time that was recorded: where what still runs is cut off."""
+    times_s = [0.0]
+    for span in recorder.spans:
+        times_s += [span.start_s, span.end_s or span.start_s, *span.marks_s[-1:]]
+    for query in recorder.queries.values():
+        times_s += [query.start_s, query.end_s or query.start_s]
+    return max(times_s)
+
+
+def origin_s(recorder: Recorder) -> float:
+    """The earliest time that was recorded."""
+    starts_s = [query.start_s for query in recorder.queries.values()]
+    starts_s += [span.start_s if span.queued_s is None else span.queued_s for span in recorder.spans]
+    return min(starts_s, default=0.0)
+
+
+def running_s(span: Span, until_s: float) -> tuple[float, float]:
+    """When a span began to run and ended; empty, at its end, if it never left the queue."""
+    end_s = until_s if span.end_s is None else span.end_s
+    return (span.start_s, end_s) if span.started else (end_s, end_s)
+
+
+def pack(intervals: Sequence[tuple[float, float]]) -> list[int]:
+    """For each interval the lowest lane that is free when it begins. O(n log n)."""
+    numbers = [0] * len(intervals)
+    busy: list[tuple[float, int]] = []
+    free: list[int] = []
+    for i in sorted(range(len(intervals)), key=lambda i: intervals[i]):
+        start, end = intervals[i]
+        while busy and busy[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        numbers[i] = heapq.heappop(free) if free else len(busy)
+        heapq.heappush(busy, (end, numbers[i]))
+    return numbers
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of intervals."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

@@ -1,0 +1,157 @@
+"""Where the time went: totals per engine and per query, as plain data for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stretto.tasks import Usage
+from stretto.trace.lanes import covered, horizon_s, origin_s, running_s
+from stretto.trace.recorder import QuerySpan, Recorder, Span
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """One engine.
+
+    Attributes:
+        num_instances: instances that ran something.
+        num_batches: batches, or LLM requests, that started.
+        num_items: items in all of them.
+        busy_s: seconds in which an instance ran something, summed over instances.
+        share: `busy_s` as a share of the wall time of those instances.
+        usage: token counts, of LLM engines.
+    """
+
+    engine: str
+    num_instances: int
+    num_batches: int
+    num_items: int
+    busy_s: float
+    share: float
+    usage: Usage | None
+
+    @property
+    def items_per_batch(self) -> float:
+        """The mean batch."""
+        return self.num_items / self.num_batches if self.num_batches else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """One query.
+
+    Attributes:
+        wall_s: from submission to reply, or to the end of the recording.
+        by_engine_s: seconds that its batches and requests ran; a shared batch counts in full.
+        overlap: the sum of `by_engine_s` over `wall_s`: how many of its steps ran at once, on average.
+        waits: what it waited for, step by step back from its end (`critical_chain`), in time order.
+    """
+
+    query: str
+    graph: str
+    outcome: str
+    start_s: float
+    wall_s: float
+    by_engine_s: Mapping[str, float]
+    overlap: float
+    waits: tuple[Wait, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A stretch of a query's time, and the span that it waited for; None: nothing of it was running."""
+
+    start_s: float
+    end_s: float
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`wall_s` is from the first event of the recording to the last."""
+
+    wall_s: float
+    engines: tuple[EngineRow, ...]
+    queries: tuple[QueryRow, ...]
+
+
+def summarise(recorder: Recorder) -> Summary:
+    """Totals of all that was recorded; what still runs counts up to the last event."""
+    until_s = horizon_s(recorder)
+    wall_s = until_s - origin_s(recorder)
+    of_engine: dict[str, list[Span]] = {}
+    of_query: dict[str, list[Span]] = {query: [] for query in recorder.queries}
+    for span in recorder.spans:
+        of_engine.setdefault(span.engine, []).append(span)
+        for query in dict.fromkeys(part.query for part in span.parts):
+            of_query.setdefault(query, []).append(span)
+    return Summary(
+        wall_s,
+        tuple(_engine_row(engine, spans, until_s, wall_s) for engine, spans in of_engine.items()),
+        tuple(_query_row(query, of_query[query.query], until_s) for query in recorder.queries.values()),
+    )
+
+
+def _engine_row(engine: str, spans: list[Span], until_s: float, wall_s: float) -> EngineRow:
+    started = [span for span in spans if span.started]
+    intervals: dict[int, list[tuple[float, float]]] = {}
+    for span in started:
+        intervals.setdefault(span.instance, []).append(running_s(span, until_s))
+    busy_s = sum(covered(own) for own in intervals.values())
+    num_items = sum(part.num_items for span in started for part in span.parts)
+    usages = [span.usage for span in started if span.usage is not None]
+    usage = None
+    if usages:
+        usage = Usage(
+            sum(u.num_prompt_tokens for u in usages),
+            sum(u.num_cached_tokens for u in usages),
+            sum(u.num_output_tokens for u in usages),
+        )
+    available_s = wall_s * len(intervals)
+    share = busy_s / available_s if available_s else 0.0
+    return EngineRow(engine, len(intervals), len(started), num_items, busy_s, share, usage)
+
+
+def _query_row(query: QuerySpan, spans: list[Span], until_s: float) -> QueryRow:
+    end_s = until_s if query.end_s is None else query.end_s
+    wall_s = end_s - query.start_s
+    by_engine_s: dict[str, float] = {}
+    for span in spans:
+        start_s, stop_s = running_s(span, until_s)
+        by_engine_s[span.engine] = by_engine_s.get(span.engine, 0.0) + stop_s - start_s
+    overlap = sum(by_engine_s.values()) / wall_s if wall_s else 0.0
+    chain = critical_chain(query.start_s, end_s, spans)
+    return QueryRow(
+        query.query, query.graph, query.outcome, query.start_s, wall_s, by_engine_s, overlap, chain
+    )
+
+
+def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wait, ...]:
+    """The spans that a query waited for, one after the other, back from its end.
+
+    Before a span began, the query waited for whatever ended, or delivered a piece, last until then. A
+    guess, for a recording has no edges: of two that end together the one that began first is taken.
+    """
+    deliveries = sorted(
+        (
+            (time_s, -span.start_s, i)
+            for i, span in enumerate(spans)
+            if span.started
+            for time_s in {span.end_s if span.end_s is not None else end_s, *span.marks_s}
+        ),
+        reverse=True,
+    )
+    waits: list[Wait] = []
+    now_s = end_s
+    for time_s, _, i in deliveries:
+        span = spans[i]
+        if time_s > now_s or not start_s <= span.start_s < time_s:
+            continue
+        if time_s < now_s:
+            waits.append(Wait(time_s, now_s, None))
+        waits.append(Wait(span.start_s, time_s, span))
+        now_s = span.start_s
+    if start_s < now_s:
+        waits.append(Wait(start_s, now_s, None))
+    return tuple(reversed(waits))

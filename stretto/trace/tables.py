@@ -1,0 +1,107 @@
+"""The tables of a trace's page, as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from statistics import median, quantiles
+
+from stretto.trace.summary import EngineRow, QueryRow, Summary
+
+
+def tiles(summary: Summary) -> str:
+    """Totals, as a row of tiles."""
+    rows = summary.queries
+    walls_s = [row.wall_s for row in rows]
+    num_done = sum(row.outcome == "done" for row in rows)
+    found = [
+        ("queries", f"{len(rows)} <small>{num_done} done</small>"),
+        ("wall time", _seconds(summary.wall_s)),
+    ]
+    if walls_s:
+        shown = _seconds(median(walls_s))
+        if len(walls_s) > 1:
+            p99_s = quantiles(walls_s, n=100, method="inclusive")[98]
+            shown += f" <small>median; p99 {_seconds(p99_s)}</small>"
+        found.append(("query time", shown))
+        overlap = sum(row.overlap for row in rows) / len(rows)
+        found.append(("steps at once, per query", f"{overlap:.2f}"))
+    found.append(("batches and requests", f"{sum(row.num_batches for row in summary.engines):,}"))
+    usages = [row.usage for row in summary.engines if row.usage is not None]
+    if usages:
+        prompt = sum(u.num_prompt_tokens for u in usages)
+        cached = sum(u.num_cached_tokens for u in usages) / prompt if prompt else 0.0
+        output = sum(u.num_output_tokens for u in usages)
+        found.append(("prompt tokens", f"{prompt:,} <small>{cached:.0%} cached</small>"))
+        found.append(("output tokens", f"{output:,}"))
+    return '<dl class="tiles">' + "".join(f"<div><dt>{n}</dt><dd>{v}</dd></div>" for n, v in found) + "</dl>"
+
+
+def engine_table(summary: Summary, colours: Mapping[str, str]) -> str:
+    """One row per engine."""
+    heads = ["engine", "#instances", "#batches", "#items", "#mean batch", "#busy", "#utilisation", ""]
+    return _table(heads, (_engine_cells(row, colours[row.engine]) for row in summary.engines))
+
+
+def _engine_cells(row: EngineRow, colour: str) -> str:
+    cells = [
+        str(row.num_instances),
+        f"{row.num_batches:,}",
+        f"{row.num_items:,}",
+        f"{row.items_per_batch:.1f}",
+        _seconds(row.busy_s),
+        f"{row.share:.0%}",
+    ]
+    bar = f'<i class="{colour}" style="width:{min(1.0, row.share):.2%}"></i>'
+    return (
+        f'<tr><td><span class="dot {colour}"></span>{escape(row.engine)}</td>'
+        + "".join(f'<td class="number">{cell}</td>' for cell in cells)
+        + f'<td class="wide"><div class="bar">{bar}</div></td></tr>'
+    )
+
+
+def query_table(summary: Summary, colours: Mapping[str, str]) -> str:
+    """One row per query. The script finds its number in `data-query`."""
+    heads = ["query", "graph", "outcome", "#start", "#time", "#steps at once", "waited for"]
+    longest_s = max((row.wall_s for row in summary.queries), default=0.0)
+    zero_s = min((row.start_s for row in summary.queries), default=0.0)
+    return _table(
+        heads,
+        (_query_cells(i, row, colours, longest_s, zero_s) for i, row in enumerate(summary.queries)),
+    )
+
+
+def _query_cells(
+    number: int, row: QueryRow, colours: Mapping[str, str], longest_s: float, zero_s: float
+) -> str:
+    """A row; the bar's length is the query's time, its parts the chain of what it waited for."""
+    parts = []
+    for wait in row.waits:
+        name, colour = "queued, or nothing to run", ""
+        if wait.span is not None:
+            steps = dict.fromkeys(part.step for part in wait.span.parts if part.query == row.query)
+            name, colour = f"{', '.join(steps)} @{wait.span.engine}", colours[wait.span.engine]
+        width = (wait.end_s - wait.start_s) / longest_s if longest_s else 0.0
+        hover = escape(f"{name}: {_seconds(wait.end_s - wait.start_s)}")
+        parts.append(f'<i class="{colour}" style="width:{width:.3%}" title="{hover}"></i>')
+    bad = "" if row.outcome in ("done", "running") else " bad"
+    outcome = escape(row.outcome)
+    return (
+        f'<tr data-query="{number}"><td>{escape(row.query)}</td><td>{escape(row.graph)}</td>'
+        f'<td class="outcome{bad}" title="{outcome}">{outcome}</td>'
+        f'<td class="number">{_seconds(row.start_s - zero_s)}</td>'
+        f'<td class="number">{_seconds(row.wall_s)}</td><td class="number">{row.overlap:.2f}</td>'
+        f'<td class="wide"><div class="bar">{"".join(parts)}</div></td></tr>'
+    )
+
+
+def _table(heads: Sequence[str], rows: Iterable[str]) -> str:
+    """A head that starts with # is of a column of numbers."""
+    shown = "".join(f"<th{' class=number' * h.startswith('#')}>{h.removeprefix('#')}</th>" for h in heads)
+    return f"<table><thead><tr>{shown}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds else "0"
