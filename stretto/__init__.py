@@ -1,0 +1,31 @@
+"""Stretto runs LLM applications end to end as fast as the hardware allows."""
+
+from stretto.core import ABSENT, Chunk, Document, Hit, Section
+from stretto.documents import load_documents
+from stretto.engine import Engine
+from stretto.errors import StrettoError
+from stretto.frontend.component import Component, Input, parallel
+from stretto.frontend.planner import register_expansion
+from stretto.frontend.template import Template
+from stretto.runtime.query import Query
+from stretto.runtime.runtime import Runtime
+from stretto.tasks import Task
+
+__all__ = [
+    "ABSENT",
+    "Chunk",
+    "Component",
+    "Document",
+    "Engine",
+    "Hit",
+    "Input",
+    "Query",
+    "Runtime",
+    "Section",
+    "StrettoError",
+    "Task",
+    "Template",
+    "load_documents",
+    "parallel",
+    "register_expansion",
+]

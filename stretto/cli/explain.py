@@ -60,7 +60,7 @@ def explain(
         console.print("[bold]unrolled[/]")
         console.print(unroll(graph, lengths, profiles), markup=False, highlight=False, soft_wrap=True)
     if html is not None:
-        sections = [(heading, text, draw_graph(g, title=heading)) for heading, g, text in steps]
+        sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in steps]
         html.write_text(graph_page(template.name, sections), "utf-8")
         console.print(f"wrote {html}", highlight=False)
 

@@ -21,11 +21,11 @@ class Query:
     def __init__(self, query_id: str, cancel: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self.id = query_id
         self._cancel = cancel
-        self._reply: asyncio.Future[Mapping[str, object]] = loop.create_future()
+        self._reply: asyncio.Future[Mapping[str, Any]] = loop.create_future()
         self._text: dict[str, str] = {}
         self._news = asyncio.Event()
 
-    def __await__(self) -> Generator[Any, None, Mapping[str, object]]:
+    def __await__(self) -> Generator[Any, None, Mapping[str, Any]]:
         return asyncio.shield(self._reply).__await__()
 
     def cancel(self) -> None:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from itertools import count
 from types import TracebackType
+from typing import Any
 
 from stretto.core import Document
 from stretto.engine import Engine
@@ -147,7 +148,7 @@ class Runtime:
         configuration: Configuration | None = None,
         passes: str | Iterable[str] = "all",
         deadline_s: float | None = None,
-    ) -> Mapping[str, object]:
+    ) -> Mapping[str, Any]:
         """`submit`, and wait for the outputs. Cancelling this coroutine cancels the query."""
         query = await self.submit(
             app, inputs, configuration=configuration, passes=passes, deadline_s=deadline_s

@@ -53,10 +53,7 @@ def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
             _scroll(query_table(summary, colours), "tall"),
             about="The bars show what a query waited for, one after the other, from submission to reply.",
         ),
-        *(
-            _section(graph.name, _scroll(draw_graph(graph, title="", engines=engines)), about="as executed")
-            for graph in drawn
-        ),
+        *(_section(graph.name, _scroll(draw_graph(graph, title="", engines=engines))) for graph in drawn),
         '<div id="tip" hidden></div>',
         f'<script type="application/json" id="data">{data.replace("<", chr(92) + "u003c")}</script>',
         f"<script>{_asset('timeline.js')}</script>",

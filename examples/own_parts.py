@@ -1,0 +1,90 @@
+"""Parts of your own: an op, the engine that runs it, a component that stands for it, and a pass.
+
+python examples/own_parts.py
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stretto import Component, Engine, Input, Runtime, Task, Template
+from stretto.frontend.component import Builder
+from stretto.graph.graph import Graph, Ref
+from stretto.graph.ops import OpSpec, Port, register_op
+from stretto.graph.passes.base import Profiles
+from stretto.graph.passes.pipeline import register_pass
+
+register_op(OpSpec("translate", (Port("texts", "text"),), "text"))
+
+
+@dataclass(frozen=True)
+class DictionaryConfig:
+    """Words and what they become."""
+
+    words: Mapping[str, str]
+
+
+class Dictionary:
+    """A batch engine: one call for all texts of all queries that wait together."""
+
+    def __init__(self, config: DictionaryConfig) -> None:
+        self._words = config.words
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        return [
+            [self._translate(text) for text in task.inputs["texts"]]  # type: ignore[attr-defined]
+            if task.num_items is not None
+            else self._translate(str(task.inputs["texts"]))
+            for task in tasks
+        ]
+
+    def release(self, query: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _translate(self, text: str) -> str:
+        return " ".join(self._words.get(word, word) for word in text.split())
+
+
+class Translation(Component):
+    """Translate one text, or each text of a list."""
+
+    ports = (Port("texts", "text|list[text]"),)
+    outs = {"texts": "text|list[text]"}  # noqa: RUF012
+
+    def out_types(self, in_types: Mapping[str, str], config: object) -> Mapping[str, str]:
+        return {"texts": in_types["texts"]}
+
+    def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
+        args = (build.take_each_if_list("texts", "texts"),)
+        return {
+            "texts": build.add("translated", "translate", args, engine="dictionary", hints=("batchable",))
+        }
+
+
+def stream_one_by_one(graph: Graph, profiles: Profiles) -> Graph:
+    """A pass: translate each text as soon as it is there."""
+    primitives = tuple(
+        replace(p, args=tuple(replace(arg, piece=1) if arg.each else arg for arg in p.args))
+        if p.op == "translate"
+        else p
+        for p in graph
+    )
+    return graph if primitives == graph.primitives else replace(graph, primitives=primitives)
+
+
+register_pass("stream_one_by_one", stream_one_by_one)
+
+translation = Translation(texts=Input("texts", "list[text]"))
+app = Template("translate", translation, {"texts": translation["texts"]})
+engine = Engine("dictionary", Dictionary, DictionaryConfig({"hello": "salut", "world": "monde"}), instances=2)
+
+
+async def main() -> None:
+    async with Runtime([engine]) as runtime:
+        outputs = await runtime.run(app, {"texts": ["hello world", "the world"]})
+        print(outputs["texts"])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,36 @@
+"""Recordings of runs in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from worked_example import PROFILES, e_graph
+
+from stretto.core import Document, Section
+from stretto.engine import Engine
+from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.graph.compile import compile_graph
+from stretto.sim.driver import VirtualDriver
+from stretto.tasks import Task
+
+
+def driver(
+    num_queries: int, *, fail_on: Callable[[Task], BaseException | None] | None = None
+) -> VirtualDriver:
+    """Queries `q0`, `q1`… of the worked example, 0.2 s apart; not yet run. `fail_on` is of the reranker."""
+    engines = [
+        Engine("cpu", FakeBatch, FakeBatchConfig(), profile=PROFILES["cpu"]),
+        Engine("embedding", FakeBatch, FakeBatchConfig(), profile=PROFILES["embedding"]),
+        Engine("vectors", FakeBatch, FakeBatchConfig(), profile=PROFILES["vectors"], keeps_state=True),
+        Engine("rerank", FakeBatch, FakeBatchConfig(fail_on), profile=PROFILES["rerank"]),
+        Engine(
+            "llm", FakeLLM, FakeLLMConfig(), kind="llm", instances=2, profile=PROFILES["llm"], timeout_s=30
+        ),
+    ]
+    made = VirtualDriver(engines, seed=1, jitter=0.2, check=True)
+    egraph = compile_graph(e_graph(), PROFILES)
+    for number in range(num_queries):
+        words = " ".join(f"word{number}-{i}" for i in range(8 * 300))
+        inputs = {"question": f"question {number}?", "files": [Document("f.txt", (Section(words),), "00")]}
+        made.submit(f"q{number}", egraph, inputs, at_s=0.2 * number)
+    return made
