@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from stretto.bench.peers import EXPECTED, NUM_NODES, PEERS, Peer, RunOnce, ours
 from stretto.bench.planning import PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, chunk_rows, plan_rows
 from stretto.bench.registry import Options
-from stretto.bench.report import Goal, Report, Row, Value, spread
+from stretto.bench.report import Goal, Report, Row, spread
 from stretto.engine import Engine
 from stretto.engines.base import Task
 from stretto.runtime.runtime import Runtime
@@ -39,9 +39,9 @@ QUOTED = (
     Row(
         LOAD,
         "Teola prototype (Ray)",
-        {"nodes_per_s": 28.0},
+        {"median_nodes_per_s": 28.0},
         "quoted",
-        "chains of 20, no-op engines, same machine",
+        "chains of 20 no-op primitives, on 2 cores of a server CPU that others used too",
     ),
     Row(
         WAITING,
@@ -106,8 +106,7 @@ async def _nodes(options: Options, rounds: int, runs: int) -> tuple[list[Row], l
                 await _measure_load(one, max(2, runs // 10))
     rows = [_node_row(one) for one in series]
     for one in series:
-        values: dict[str, Value] = {"nodes_per_s": statistics.median(one.nodes_per_s)}
-        rows.append(Row(LOAD, one.peer.name, values, note=one.peer.version()))
+        rows.append(Row(LOAD, one.peer.name, spread(one.nodes_per_s, "nodes_per_s"), note=one.peer.version()))
     return rows, left_out
 
 
@@ -191,7 +190,12 @@ def _goals(rows: Sequence[Row]) -> tuple[Goal, ...]:
             40,
             "lower",
         ),
-        Goal("primitives/s, 16 queries in flight", value(LOAD, "stretto", "nodes_per_s"), 50_000, "higher"),
+        Goal(
+            "primitives/s, 16 queries in flight",
+            value(LOAD, "stretto", "median_nodes_per_s"),
+            50_000,
+            "higher",
+        ),
         Goal("ms to lower, optimise and compile advanced RAG", cold / 1000, 1.0, "lower"),
         Goal("µs to find a plan in the cache", cached, 50, "lower"),
         Goal("plan and start: 20,000 chunks over 10 chunks", plan_many / plan_few, 1.5, "lower"),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from stretto.apps import advanced_rag, naive_rag
-from stretto.bench.report import Row, spread
+from stretto.bench.report import Row, Value, spread
 from stretto.bench.virtual import PROFILES, inputs, virtual_engines
 from stretto.frontend.planner import Planner
 from stretto.frontend.template import Template
@@ -41,7 +41,7 @@ def plan_rows(repetitions: int) -> list[Row]:
             "Teola prototype: advanced RAG, build and passes",
             {"median_us": 1620.0},
             "quoted",
-            "666 passages, same machine; super-linear in passages: the passes alone take 74 ms for 50,000",
+            "666 passages; super-linear in passages: the passes alone take 74 ms for 50,000",
         )
     )
     return rows
@@ -61,9 +61,7 @@ def _steps(template: Template) -> list[tuple[str, Callable[[], object], int]]:
     ]
 
 
-def _times_us(
-    step: Callable[[], object], repetitions: int, calls: int
-) -> dict[str, str | int | float | bool | None]:
+def _times_us(step: Callable[[], object], repetitions: int, calls: int) -> dict[str, Value]:
     """Microseconds of a call, from runs of `calls` calls, after a tenth as many to warm up."""
     times = []
     for number in range(repetitions + repetitions // 10):

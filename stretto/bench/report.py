@@ -1,7 +1,7 @@
 """What a benchmark hands back: rows, goals, and all that is needed to judge or repeat them.
 
 As JSON: name, commit, machine, versions, config, seed, rows, goals. A row says where its numbers come from:
-"measured" here, "simulated" in virtual time, "computed" from other rows or a model, or "quoted" from elsewhere.
+"measured" here, "simulated" in virtual time, "computed" from a model, or "quoted" from elsewhere.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ TIMINGS = (
         "llm",
         Profile(base_s=0.010, per_unit_s=0.0003, max_efficient_batch=1, per_output_s=0.0215),
         "decode: the same logs, 20 tokens in 0.435 s. Prefill: Vidur's profile of Llama-2-7b on an A100"
-        " (32 layers: 4.3 ms + 0.064 ms/token, attention left out), scaled by peak fp16 with fp32 accumulation"
-        " (312 to 71 TFLOP/s) and the base by memory bandwidth (2.0 to 0.94 TB/s)",
+        " (32 layers: 4.3 ms + 0.064 ms/token, attention left out), scaled by peak fp16 with fp32"
+        " accumulation (312 to 71 TFLOP/s) and the base by memory bandwidth (2.0 to 0.94 TB/s)",
     ),
 )
 TOY_PREFILL = Timing(
@@ -106,7 +106,7 @@ def _words(seed: str) -> Iterator[str]:
 
 
 def virtual_engines(
-    lengths: Lengths = Lengths(),  # noqa: B008
+    lengths: Lengths = Lengths(),
     *,
     policy: str = "topology_aware",
     llm: Profile | None = None,

@@ -32,6 +32,7 @@ from stretto.engine import Engine
 from stretto.engines.embedding import MINILM
 from stretto.engines.local import PROFILES, llm_engine, local_engines
 from stretto.errors import StrettoError, UserError
+from stretto.frontend.planner import Planner
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.passes.pipeline import select_passes
 from stretto.runtime.query import Query
@@ -139,7 +140,7 @@ def ask(
         answers = asyncio.run(run.run(engines, recorder, errors))
     finally:
         if trace is not None and recorder.queries:
-            _write_trace(trace, recorder, run, errors)
+            _write_trace(trace, recorder, run, engines, errors)
     if not as_json:
         _print_times(recorder, errors)
     failed = [answer for answer in answers if answer.error is not None]
@@ -309,9 +310,12 @@ def _missing(
     return missing
 
 
-def _write_trace(path: Path, recorder: Recorder, run: _Run, errors: Console) -> None:
-    graph = run.template.lower(run.configuration)
-    write_trace(path, recorder, [graph])
+def _write_trace(
+    path: Path, recorder: Recorder, run: _Run, engines: Sequence[Engine], errors: Console
+) -> None:
+    planner = Planner({engine.name: engine.profile for engine in engines})
+    plan = planner.plan(run.template, run.configuration, select_passes(run.passes))
+    write_trace(path, recorder, [plan])
     chrome = path.with_suffix(".trace.json")
     chrome.write_text(json.dumps(chrome_trace(recorder)))
     errors.print(f"[dim]wrote {escape(os.fspath(path))} and {escape(os.fspath(chrome))}[/]")
