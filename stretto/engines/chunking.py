@@ -136,7 +136,7 @@ def _pieces(
     )
     pieces: list[_Piece] = []
     for (start, end, opens_heading), encoding in zip(sentences, encodings, strict=True):
-        spans = [_Span(0, end - start, len(encoding))]
+        spans = [_Span(0, end - start, max(1, len(encoding)))]  # none is free to overlap
         if len(encoding) > budget_tokens:
             spans = _split_long(text[start:end], encoding, budget_tokens)
         for span in spans:

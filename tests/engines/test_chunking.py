@@ -1,0 +1,198 @@
+"""Chunks: whole sentences, never too long for the embedder, faithful to the text."""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from stretto.core import Chunk, Document, Section
+from stretto.engines.base import Task
+from stretto.engines.chunking import Chunking, chunk_document
+from stretto.engines.embedding import Embedding, minilm_path
+from stretto.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(minilm_path() / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def chunks_of(chunking: Chunking, *sections: Section, **config: object) -> list[Chunk]:
+    document = Document("a.txt", sections, sha256="abc")
+    (chunks,) = chunking.run([Task(1, "q", "step", "chunk", {"files": document}, config)])
+    assert isinstance(chunks, list)
+    return chunks
+
+
+def numbered(first: int, after: int) -> str:
+    """Sentences of 8 tokens each."""
+    return " ".join(f"Sentence {n} is one of many words." for n in range(first, after))
+
+
+def numbers(chunk: Chunk) -> list[int]:
+    return [int(n) for n in re.findall(r"Sentence (\d+)", chunk.text)]
+
+
+def test_small_document_is_one_chunk(chunking: Chunking) -> None:
+    section = Section("One. Two.", title="T", page=3)
+    assert chunks_of(chunking, section) == [Chunk("a.txt", 0, "One. Two.", "T", 3, "abc", 1)]
+
+
+def test_chunks_are_numbered_and_counted(chunking: Chunking) -> None:
+    chunks = chunks_of(chunking, Section(numbered(0, 200)))
+    assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
+    assert {chunk.num_chunks for chunk in chunks} == {len(chunks)}
+    assert {chunk.document_sha256 for chunk in chunks} == {"abc"}
+
+
+def test_next_chunk_begins_with_the_last_whole_sentences(chunking: Chunking) -> None:
+    chunks = chunks_of(chunking, Section(numbered(0, 60)), tokens=66, overlap=20)
+    assert numbers(chunks[0]) == list(range(8))  # 64 tokens of 8 each, and two special ones
+    assert numbers(chunks[1])[:3] == [6, 7, 8]  # 16 of 20
+
+
+def test_without_overlap_every_sentence_comes_once(chunking: Chunking) -> None:
+    chunks = chunks_of(chunking, Section(numbered(0, 60)), tokens=66, overlap=0)
+    assert [n for chunk in chunks for n in numbers(chunk)] == list(range(60))
+
+
+def test_overlap_gives_way_to_a_long_sentence(chunking: Chunking) -> None:
+    long = "Word " + "word " * 55 + "end."
+    chunks = chunks_of(chunking, Section(f"{numbered(0, 8)} {long}"), tokens=66, overlap=20)
+    assert numbers(chunks[0]) == list(range(8))
+    assert chunks[1].text == long
+
+
+def test_sentences_run_across_pages(chunking: Chunking) -> None:
+    pages = [Section(f"{numbered(0, 5)} This one", page=1), Section(f"goes on. {numbered(5, 60)}", page=2)]
+    chunks = chunks_of(chunking, *pages)
+    assert "This one\ngoes on." in chunks[0].text
+    assert [chunk.page for chunk in chunks] == [1, 2, 2]
+
+
+def test_heading_begins_a_chunk(chunking: Chunking) -> None:
+    parts = [Section(numbered(0, 12), title="A"), Section(numbered(12, 15), title="B")]
+    chunks = chunks_of(chunking, *parts)
+    assert [(chunk.title, numbers(chunk)) for chunk in chunks] == [
+        ("A", list(range(12))),
+        ("B", [12, 13, 14]),
+    ]
+
+
+def test_tiny_sections_share_a_chunk(chunking: Chunking) -> None:
+    chunks = chunks_of(chunking, *[Section(numbered(n, n + 1), title=f"T{n}") for n in range(16)])
+    assert [(chunk.title, numbers(chunk)) for chunk in chunks] == [
+        ("T0", list(range(8))),  # a quarter of 254 tokens
+        ("T8", list(range(8, 16))),
+    ]
+
+
+def test_sections_with_the_same_title_on_different_pages_are_one_text(chunking: Chunking) -> None:
+    pages = [Section(numbered(0, 12), "T", page=1), Section(numbered(12, 24), "T", page=2)]
+    (chunk,) = chunks_of(chunking, *pages)
+    assert (chunk.page, numbers(chunk)) == (1, list(range(24)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["word " * 300, "字" * 300, "a/b-" * 200, "한국어" * 200, "antidisestablishment" * 4 + " " + "x." * 99],
+    ids=["words", "no spaces", "punctuation", "hangul", "mixed"],
+)
+def test_long_sentence_is_cut_between_words(chunking: Chunking, tokenizer: Tokenizer, text: str) -> None:
+    chunks = chunks_of(chunking, Section(text), tokens=32, overlap=0)
+    assert max(len(tokenizer.encode(chunk.text)) for chunk in chunks) <= 32
+    assert "".join(chunk.text for chunk in chunks).replace(" ", "") == text.replace(" ", "")
+
+
+def test_embedder_never_truncates(chunking: Chunking, embedding: Embedding) -> None:
+    sentences = [" ".join(["antibodies"] * n) + "." for n in (100, 1, 300, 2, 254, 253, 40)]
+    chunks = chunks_of(chunking, Section(" ".join(sentences)))
+    model = embedding._model
+    limit = model.max_seq_length
+    for chunk in chunks:
+        assert len(model.tokenizer(chunk.text)["input_ids"]) <= limit == 256
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"tokens": 8}, {"tokens": 257}, {"tokens": 64, "overlap": 62}, {"overlap": -1}, {"tokens": "many"}],
+)
+def test_impossible_sizes_are_config_errors(chunking: Chunking, config: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        chunks_of(chunking, Section("text"), **config)
+
+
+fragments = [
+    "One sentence.",
+    "No.",
+    "e.g. this",
+    "naïve ﬁnding",
+    "字字字。",
+    "\n\n",
+    "\n- item",
+    "\x0c",
+    "x" * 120,
+]
+texts = st.lists(st.sampled_from(fragments) | st.text(max_size=12), max_size=30).map(" ".join)
+sections = st.builds(
+    Section, texts, title=st.none() | st.sampled_from("AB"), page=st.none() | st.integers(1, 3)
+)
+documents = st.lists(sections, max_size=5).map(lambda parts: Document("a.txt", tuple(parts), "abc"))
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"[ \t\r\n]+", "", text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(documents, st.integers(14, 60))
+def test_chunks_hold_all_the_text_in_order_and_fit(
+    tokenizer: Tokenizer, document: Document, budget: int
+) -> None:
+    chunks = chunk_document(document, tokenizer, budget, overlap_tokens=0)
+    assert all(len(tokenizer.encode(chunk.text, add_special_tokens=False)) <= budget for chunk in chunks)
+    text = "".join(section.text for section in document.sections)
+    assert squeezed("".join(chunk.text for chunk in chunks)) == squeezed(text)
+    assert chunks == chunk_document(document, tokenizer, budget, overlap_tokens=0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 40), max_size=5), st.integers(16, 254), st.integers(0, 250))
+def test_overlapping_chunks_are_runs_of_sentences(
+    tokenizer: Tokenizer, lengths: list[int], budget: int, overlap: int
+) -> None:
+    overlap = min(overlap, budget - 1)
+    borders = [0, *accumulate(lengths)]
+    parts = tuple(Section(numbered(a, b), title=str(a)) for a, b in pairwise(borders))
+    chunks = chunk_document(Document("a.txt", parts, "abc"), tokenizer, budget, overlap)
+    after = 0
+    for chunk in chunks:
+        found = numbers(chunk)
+        first, last = found[0], found[-1]
+        assert found == list(range(first, last + 1))
+        assert 8 * len(found) <= budget
+        assert 0 <= 8 * (after - first) <= overlap
+        assert last >= after
+        after = last + 1
+    assert after == borders[-1]
+
+
+def test_each_sentence_is_tokenised_once_and_all_in_one_call(tokenizer: Tokenizer) -> None:
+    calls: list[list[str]] = []
+
+    class Counting:
+        def encode_batch(self, batch: list[str], add_special_tokens: bool) -> object:
+            calls.append(batch)
+            return tokenizer.encode_batch(batch, add_special_tokens=add_special_tokens)
+
+    document = Document("a.txt", (Section(numbered(0, 100)), Section(numbered(100, 200))), "abc")
+    chunk_document(document, Counting(), 64, 16)  # type: ignore[arg-type]
+    assert [len(batch) for batch in calls] == [200]

@@ -1,0 +1,254 @@
+"""What PostgreSQL adds to vector search: lasting collections, versions of documents, a server that may go."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+
+from stretto.core import Chunk, Document, Hit, Section
+from stretto.engines import postgres as module
+from stretto.engines.base import Task
+from stretto.engines.postgres import EmbeddedServer, PostgresConfig, PostgresVectors
+from stretto.errors import ConfigError, EngineUnavailable
+
+VECTOR = np.array([1, 0], np.float32)
+
+
+def document(source: str = "a.txt", sha: str = "sha 1") -> Document:
+    return Document(source, (Section("text"),), sha)
+
+
+def chunks_of(document: Document, num_chunks: int = 3) -> list[Chunk]:
+    return [
+        Chunk(document.source, index, f"{document.sha256} {index}", None, None, document.sha256, num_chunks)
+        for index in range(num_chunks)
+    ]
+
+
+def ingest(
+    engine: PostgresVectors, chunks: list[Chunk], recipe: str = "", collection: str | None = "c"
+) -> None:
+    inputs: dict[str, object] = {"chunks": chunks, "vectors": [VECTOR] * len(chunks)}
+    if collection is not None:
+        inputs["collection"] = collection
+    task = Task(1, "q", "s", "ingest", inputs, {"recipe": recipe}, len(chunks), ("chunks", "vectors"))
+    engine.run([task])
+
+
+def search(engine: PostgresVectors, collection: str | None = "c") -> list[Hit]:
+    named = {} if collection is None else {"collection": collection}
+    (hits,) = engine.run([Task(1, "q", "s", "search", {"queries": VECTOR, **named}, {"k": 100})])
+    assert isinstance(hits, list)
+    return hits
+
+
+def texts(engine: PostgresVectors) -> list[str]:
+    return [hit.chunk.text for hit in search(engine)]
+
+
+# Documents and their versions
+
+
+def test_document_is_missing_until_all_its_chunks_are_there(postgres: PostgresVectors) -> None:
+    one, two = document("a.txt"), document("b.txt")
+    assert postgres.missing("c", [one, two], "r") == [one, two]
+    ingest(postgres, chunks_of(one), "r")
+    ingest(postgres, chunks_of(two)[:2], "r")  # cut off here
+    assert postgres.missing("c", [one, two], "r") == [two]
+    ingest(postgres, chunks_of(two)[1:], "r")
+    assert postgres.missing("c", [one, two], "r") == []
+    assert postgres.missing("other", [one], "r") == [one]
+
+
+@pytest.mark.parametrize(("sha", "recipe"), [("sha 2", "r"), ("sha 1", "other")])
+def test_asking_for_another_version_deletes_the_old_one(
+    postgres: PostgresVectors, sha: str, recipe: str
+) -> None:
+    ingest(postgres, [*chunks_of(document()), *chunks_of(document("b.txt", "b"), 1)], "r")
+    new = document(sha=sha)
+    assert postgres.missing("c", [new], recipe) == [new]
+    assert texts(postgres) == ["b 0"]
+
+
+@pytest.mark.parametrize(("sha", "recipe"), [("sha 2", "r"), ("sha 1", "other")])
+def test_ingesting_another_version_deletes_the_old_one(
+    postgres: PostgresVectors, sha: str, recipe: str
+) -> None:
+    ingest(postgres, chunks_of(document(), 3), "r")
+    ingest(postgres, chunks_of(document(sha=sha), 2)[:1], recipe)
+    ingest(postgres, chunks_of(document(sha=sha), 2)[1:], recipe)
+    assert texts(postgres) == [f"{sha} 0", f"{sha} 1"]
+    assert postgres.missing("c", [document(sha=sha)], recipe) == []
+
+
+def test_failed_batch_stores_nothing(postgres: PostgresVectors) -> None:
+    chunks = chunks_of(document(), 2)
+    inputs = {"chunks": chunks, "vectors": [VECTOR, np.ones(3, np.float32)], "collection": "c"}
+    with pytest.raises(ConfigError):
+        postgres.run([Task(1, "q", "s", "ingest", inputs, {}, 2, ("chunks", "vectors"))])
+    assert search(postgres) == []
+
+
+# Collections
+
+
+def test_collections_are_listed_and_dropped(postgres: PostgresVectors) -> None:
+    assert postgres.collections() == []
+    for name in ("two", "one"):
+        ingest(postgres, chunks_of(document()), collection=name)
+    assert postgres.collections() == ["one", "two"]
+    postgres.drop("two")
+    postgres.drop("never seen")
+    assert postgres.collections() == ["one"]
+
+
+def test_values_are_never_read_as_sql(postgres: PostgresVectors) -> None:
+    name = "c'; DROP TABLE stretto_chunks; --%s"
+    strange = Chunk(name, 0, name, name, None, name, 1)
+    ingest(postgres, [strange], recipe=name, collection=name)
+    assert search(postgres, collection=name) == [Hit(strange, 1.0)]
+    assert postgres.missing(name, [Document(name, (), name)], name) == []
+    assert postgres.collections() == [name]
+
+
+def test_another_session_sees_named_collections_only(postgres: PostgresVectors, data_dir: Path) -> None:
+    ingest(postgres, chunks_of(document()))
+    ingest(postgres, chunks_of(document()), collection=None)
+    other = PostgresVectors(PostgresConfig(data_dir=data_dir))
+    assert len(search(other)) == 3
+    assert search(other, collection=None) == []
+    other.close()
+    assert len(search(postgres, collection=None)) == 3
+
+
+# Servers
+
+
+def test_server_by_dsn(data_dir: Path) -> None:
+    server = EmbeddedServer(data_dir)
+    engine = PostgresVectors(PostgresConfig(dsn=server.start()))
+    ingest(engine, chunks_of(document()))
+    assert engine.collections() == ["c"]
+    engine.drop("c")
+    engine.close()
+    server.close()
+
+
+def test_lost_connection_is_unavailable_and_made_again(data_dir: Path) -> None:
+    server = EmbeddedServer(data_dir)
+    dsn = server.start()
+    engine = PostgresVectors(PostgresConfig(dsn=dsn))
+    ingest(engine, chunks_of(document()))
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        others = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = %s"
+        admin.execute(others, [engine._connection.info.backend_pid])
+    with pytest.raises(EngineUnavailable, match="PostgreSQL"):
+        search(engine)
+    engine.release("q")
+    assert len(search(engine)) == 3
+    engine.drop("c")
+    engine.close()
+    server.close()
+
+
+def test_unreachable_server_is_unavailable() -> None:
+    with pytest.raises(EngineUnavailable, match="refused"):
+        PostgresVectors(PostgresConfig(dsn="postgresql://user@127.0.0.1:1/db"))
+
+
+class SlowServer:
+    """Needs longer than it is given, a number of times."""
+
+    pgdata = "data"
+
+    def __init__(self, num_failures: int) -> None:
+        self.num_failures = num_failures
+
+    def start(self) -> None:
+        if self.num_failures:
+            self.num_failures -= 1
+            raise subprocess.TimeoutExpired("pg_ctl", 10)
+
+
+def test_slow_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0)
+    module._start(SlowServer(num_failures=2))  # type: ignore[arg-type]
+    with pytest.raises(EngineUnavailable, match="timed out"):
+        module._start(SlowServer(num_failures=3))  # type: ignore[arg-type]
+
+
+def test_data_dir_that_is_a_file_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no directory")
+    with pytest.raises(ConfigError, match="data"):
+        PostgresVectors(PostgresConfig(data_dir=tmp_path / "data"))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PostgresConfig(),
+        PostgresConfig("host=x", Path("y")),
+        PostgresConfig("no dsn"),
+        PostgresConfig("bad=1"),
+    ],
+)
+def test_unusable_configuration_is_a_config_error(config: PostgresConfig) -> None:
+    with pytest.raises(ConfigError):
+        PostgresVectors(config)
+
+
+_OTHER_PROCESS = """
+import sys
+from pathlib import Path
+from stretto.engines.postgres import PostgresConfig, PostgresVectors
+engine = PostgresVectors(PostgresConfig(data_dir=Path(sys.argv[1])))
+for line in sys.stdin:
+    print(engine.collections(), flush=True)
+engine.close()
+"""
+
+
+def other_process(data_dir: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _OTHER_PROCESS, str(data_dir)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert ask(process) == "[]"
+    return process
+
+
+def ask(process: subprocess.Popen[str]) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def test_processes_share_a_data_dir_and_the_last_one_stops_the_server(tmp_path: Path) -> None:
+    other = other_process(tmp_path / "data")
+    ours = PostgresVectors(PostgresConfig(data_dir=tmp_path / "data"))
+    ingest(ours, chunks_of(document()))
+    assert ask(other) == "['c']"
+    ours.close()
+    assert ask(other) == "['c']"
+    again = PostgresVectors(PostgresConfig(data_dir=tmp_path / "data"))
+    other.communicate()
+    assert other.returncode == 0
+    assert again.collections() == ["c"]
+    again.close()
+    assert not (tmp_path / "data/postmaster.pid").exists()
+
+
+def test_killed_process_does_not_keep_the_server_running(tmp_path: Path) -> None:
+    other = other_process(tmp_path / "data")
+    other.send_signal(signal.SIGKILL)
+    other.communicate()
+    ours = PostgresVectors(PostgresConfig(data_dir=tmp_path / "data"))
+    assert ours.collections() == []
+    ours.close()
+    assert not (tmp_path / "data/postmaster.pid").exists()
