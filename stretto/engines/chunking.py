@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stretto.core import Chunk, Document, Section
 from stretto.documents.sentences import split_sentences
+from stretto.engines.applications import Application, answer_batch, setting
 from stretto.engines.base import Task
-from stretto.engines.calls import Application, answer_batch, setting
 from stretto.engines.embedding import MISSING_PACKAGES, minilm_path
 from stretto.errors import ConfigError
 

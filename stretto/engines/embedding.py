@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stretto.core import as_text
+from stretto.engines.applications import Application, answer_batch
 from stretto.engines.base import Task
-from stretto.engines.calls import Application, answer_batch
 from stretto.errors import ConfigError, EngineFailure, TemplateError
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from typing import TypeAlias
 
 from stretto.core import Hit, document_order
 from stretto.documents.sentences import split_sentences
+from stretto.engines.applications import Application, answer_batch
 from stretto.engines.base import Task
-from stretto.engines.calls import Application, answer_batch
 from stretto.engines.embedding import loading_model
 from stretto.errors import TemplateError
 

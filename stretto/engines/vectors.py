@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.core import Chunk, Hit, document_order
+from stretto.engines.applications import Application, answer_batch, setting
 from stretto.engines.base import Task
-from stretto.engines.calls import Application, answer_batch, setting
 from stretto.errors import ConfigError, TemplateError
 
 Vector: TypeAlias = NDArray[np.float32]
@@ -29,7 +29,9 @@ DEFAULT_K = 4
 
 @dataclass(frozen=True, slots=True)
 class MemoryVectorsConfig:
-    """Nothing to choose: search is exact and collections live as long as the engine."""
+    """Where collections are kept: with the configuration, so that they outlive any one instance."""
+
+    shelves: Shelves = field(default_factory=lambda: Shelves())
 
 
 class MemoryVectors:
@@ -46,8 +48,8 @@ class MemoryVectors:
     """
 
     def __init__(self, config: MemoryVectorsConfig) -> None:
-        self._named: dict[str, _Collection] = {}
-        self._private: dict[str, _Collection] = {}
+        self._named = config.shelves.named
+        self._private = config.shelves.private
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """See `BatchEngine`.
@@ -63,9 +65,7 @@ class MemoryVectors:
         self._private.pop(query, None)
 
     def close(self) -> None:
-        """Drop everything."""
-        self._named.clear()
-        self._private.clear()
+        """Memory goes with the configuration."""
 
     def _ingest(self, applications: Sequence[Application]) -> list[object]:
         for application in applications:
@@ -156,6 +156,14 @@ class _Collection:
         stored = next(iter(self.vectors.values()), vector)
         if len(vector) != len(stored):
             raise wrong_dimension(len(vector), len(stored), step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shelves:
+    """Collections by name, and those of one query by its id. Mutable; shared by all instances."""
+
+    named: dict[str, _Collection] = field(default_factory=dict)
+    private: dict[str, _Collection] = field(default_factory=dict)
 
 
 class _Table:

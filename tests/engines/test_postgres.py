@@ -12,9 +12,10 @@ import psycopg
 import pytest
 
 from stretto.core import Chunk, Document, Hit, Section
-from stretto.engines import postgres as module
+from stretto.engines import embedded_postgres as module
 from stretto.engines.base import Task
-from stretto.engines.postgres import EmbeddedServer, PostgresConfig, PostgresVectors
+from stretto.engines.embedded_postgres import EmbeddedServer
+from stretto.engines.postgres import PostgresConfig, PostgresVectors
 from stretto.errors import ConfigError, EngineUnavailable
 
 VECTOR = np.array([1, 0], np.float32)

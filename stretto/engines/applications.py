@@ -1,0 +1,105 @@
+"""How every batch engine takes its tasks apart.
+
+A task is one application or many (`num_items`), and a batch mixes tasks of several queries. Engines care
+about neither: `answer_batch` flattens a batch into applications, hands those of one op over together,
+and folds the values back into one answer per task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import TypeAlias, TypeVar
+
+from stretto.core import ABSENT
+from stretto.engines.base import Task
+from stretto.errors import ConfigError, TemplateError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One application of a task's op: the task's items zipped, everything else broadcast."""
+
+    task: Task
+    inputs: Mapping[str, object]
+
+    def get(self, port: str, kind: type[T]) -> T | None:
+        """The value at a port that may be unfed or absent.
+
+        Raises:
+            TemplateError: it is not a `kind`.
+        """
+        value = self.inputs.get(port, ABSENT)
+        if value is ABSENT or value is None:
+            return None
+        if not isinstance(value, kind):
+            raise TemplateError(
+                f"{self.task.op}: port {port!r} wants a {kind.__name__}, got a {type(value).__name__}",
+                step=self.task.step,
+            )
+        return value
+
+    def require(self, port: str, kind: type[T]) -> T:
+        """The value at a port that must be fed; raises as `get` does."""
+        value = self.get(port, kind)
+        if value is None:
+            raise TemplateError(f"{self.task.op}: nothing at port {port!r}", step=self.task.step)
+        return value
+
+
+Op: TypeAlias = Callable[[Sequence[Application]], Sequence[object]]
+
+
+def applications(task: Task) -> list[Application]:
+    """A task's applications, in item order.
+
+    Raises:
+        TemplateError: a port in `each` holds no list of `num_items`.
+    """
+    if task.num_items is None:
+        return [Application(task, task.inputs)]
+    lists: dict[str, Sequence[object]] = {}
+    for port in task.each:
+        items = task.inputs.get(port)
+        if not isinstance(items, Sequence) or isinstance(items, str) or len(items) != task.num_items:
+            raise TemplateError(f"{task.op}: port {port!r} wants {task.num_items} items", step=task.step)
+        lists[port] = items
+    return [
+        Application(task, {**task.inputs, **{port: items[i] for port, items in lists.items()}})
+        for i in range(task.num_items)
+    ]
+
+
+def answer_batch(tasks: Sequence[Task], ops: Mapping[str, Op]) -> list[object]:
+    """Answers in the order of `tasks`; neighbouring tasks of one op share one call of `ops[op]`.
+
+    Raises:
+        ConfigError: a task's op is not in `ops`; nothing has run then.
+    """
+    for task in tasks:
+        if task.op not in ops:
+            raise ConfigError(f"no op {task.op!r} here, only {', '.join(ops)}", step=task.step)
+    flat = [application for task in tasks for application in applications(task)]
+    values: list[object] = []
+    for op, run in groupby(flat, key=lambda application: application.task.op):
+        values.extend(ops[op](list(run)))
+    rest = iter(values)
+    return [next(rest) if task.num_items is None else list(islice(rest, task.num_items)) for task in tasks]
+
+
+def setting(task: Task, key: str, kind: type[T], default: T | None = None) -> T:
+    """A key of the task's configuration.
+
+    Raises:
+        ConfigError: it is missing without a default, or not a `kind`.
+    """
+    value = task.config.get(key, default)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ConfigError(
+            f"{task.op}: {key!r} wants {kind.__name__}, got {value!r}",
+            step=task.step,
+        )
+    return value
