@@ -44,6 +44,17 @@ class Decode:
         stop: stop strings; the text ends before the first of them.
         temperature: 0 is greedy.
         seed: of the sampler, when temperature > 0.
+        top_p: sample from the most likely tokens that make up this share of the probability.
+        top_k: sample from the k most likely tokens; 0 for all.
+        min_p: sample from tokens at least so likely, relative to the likeliest.
+        repetition_penalty: divides the positive logits of tokens of the prompt and the output so far, and
+            multiplies the negative ones.
+        presence_penalty: taken off the logits of tokens that are in the output.
+        frequency_penalty: taken off as often as they are in the output.
+        min_tokens: neither an end of sequence nor a stop token before so many.
+        stop_tokens: ids that end the output and are not part of it.
+        ignore_eos: the end of sequence is a token like any other.
+        logprobs: report the chosen token's log-probability and those of so many of the likeliest.
     """
 
     max_tokens: int = 128
@@ -52,6 +63,16 @@ class Decode:
     stop: tuple[str, ...] = ()
     temperature: float = 0.0
     seed: int = 0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_tokens: int = 0
+    stop_tokens: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

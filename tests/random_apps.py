@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
@@ -236,7 +237,11 @@ class _Builder:
             self.web_search()
         hits = self.lists("hit", "list[hit]")
         top = self.add(
-            "aggregate", [Arg("hits", self.recent(hits))], "list[hit]", best=self.one_of((1, 2, 3)), distinct=True
+            "aggregate",
+            [Arg("hits", self.recent(hits))],
+            "list[hit]",
+            best=self.one_of((1, 2, 3)),
+            distinct=True,
         )
         answers: list[Ref] = []
         for number in range(3):
@@ -324,7 +329,7 @@ def apps(draw: Draw) -> App:
     if not builder.primitives:
         builder.complete()
     names = [primitive.name for primitive in builder.primitives]
-    order = list(zip(names, names[1:], strict=False)) if builder.chance(50) else []
+    order = list(pairwise(names)) if builder.chance(50) else []
     for _ in range(int(draw(st.integers(0, 3)))):
         i, j = draw(st.integers(0, len(names) - 1)), draw(st.integers(0, len(names) - 1))
         if i != j:
@@ -339,7 +344,7 @@ def apps(draw: Draw) -> App:
 @st.composite
 def query_inputs(draw: Draw) -> Mapping[str, object]:
     """A question, zero to three documents and zero to four names."""
-    words = st.sampled_from("alpha beta gamma delta epsilon zeta".split())
+    words = st.sampled_from(("alpha", "beta", "gamma", "delta", "epsilon", "zeta"))
     texts = st.lists(words, min_size=1, max_size=14).map(" ".join)
     files = [
         Document(f"{i}.txt", tuple(Section(text) for text in draw(st.lists(texts, max_size=2))), str(i))
@@ -366,7 +371,9 @@ def _leaves(inputs: Mapping[str, object]) -> str:
     assert isinstance(texts, list | tuple)
     lines = []
     for i in range(len(texts)):
-        lines.append(f'%kv{i} = prefill([c"Answer from the context, shortly: ", %text, %texts[{i}]]) : kv @llm')
+        lines.append(
+            f'%kv{i} = prefill([c"Answer from the context, shortly: ", %text, %texts[{i}]]) : kv @llm'
+        )
         lines.append(f"%a{i} = decode(%kv{i}) {{max_tokens=4}} : text @llm")
     answers = ", ".join(["%text", *(f"%a{i}" for i in range(len(texts)))])
     return "\n".join(

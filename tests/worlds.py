@@ -49,7 +49,9 @@ class World:
         """By engine."""
         return {name: setup.profile for name, setup in self.setups.items()}
 
-    def engines(self, fail_on: Callable[[Task | LLMTask], BaseException | None] | None = None) -> list[Engine]:
+    def engines(
+        self, fail_on: Callable[[Task | LLMTask], BaseException | None] | None = None
+    ) -> list[Engine]:
         """Fresh registrations; `fail_on` adds failures of its own."""
         engines = []
         for name in (*BATCH_ENGINES, *LLM_ENGINES):

@@ -13,7 +13,7 @@ The latest output or effect ends the critical path: `critical_path_s`, with unli
 
 With the instances there are, a batch engine also has to do all its work: no earlier than its first item can
 start, on all instances at once in full batches, and then the shortest way from it to the end of the query is
-still to go. The largest such sum over the engines is `work_s`. Both are lower bounds; `seconds` is the better.
+still to go. These sums are `work_s`. All are lower bounds, and `seconds` is the best of them.
 
 Only for graphs whose prompts are not mapped and that do not expand, and for one query alone.
 """
@@ -46,7 +46,7 @@ class Bound:
 
     @property
     def seconds(self) -> float:
-        """The better of the two."""
+        """The best of them."""
         return max([self.critical_path_s, *self.work_s.values()])
 
 
@@ -137,6 +137,7 @@ class _Run:
     def _batch(self, primitive: Primitive, args: Mapping[str, _Timed], ready_s: float) -> None:
         """All items in one call, as only the results are wanted; each item's time by itself."""
         spec, profile = OPS[primitive.op], self._profile(primitive)
+        assert spec.outputs == ("",), f"no bound for the outputs of {primitive.op}"
         values = {port: value.value for port, value in args.items()}
         each = [arg.port for arg in primitive.args if arg.each]
         if not each:

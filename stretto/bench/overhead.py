@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from stretto.bench.peers import EXPECTED, NUM_NODES, PEERS, Peer, RunOnce, ours
 from stretto.bench.planning import PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, chunk_rows, plan_rows
@@ -20,13 +20,14 @@ from stretto.bench.registry import Options
 from stretto.bench.report import Goal, Report, Row, spread
 from stretto.engine import Engine
 from stretto.engines.base import Task
+from stretto.frontend.component import Input
+from stretto.frontend.template import Template
 from stretto.runtime.runtime import Runtime
 
 NODES = "chain of 10, then fan-out of 10"
 LOAD = "16 queries in flight"
 WAITING = "CPU while a query waits for an engine"
 IN_FLIGHT = 16
-BLOCK_S = 1.0
 
 QUOTED = (
     Row(
@@ -53,6 +54,31 @@ QUOTED = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How often each thing is measured, and with how many chunks.
+
+    Attributes:
+        rounds: turns of each system.
+        runs: runs of the workload in a turn.
+        plans: measurements of each planning step.
+        schedules: queries scheduled for each number of chunks.
+        chunks: from few to many; the first is for planning alone.
+        waits: queries that wait for `block_s`.
+    """
+
+    rounds: int = 20
+    runs: int = 40
+    plans: int = 1000
+    schedules: int = 7
+    chunks: tuple[int, ...] = (10, 666, 20_000)
+    waits: int = 5
+    block_s: float = 1.0
+
+
+QUICK = Size(rounds=8, runs=10, plans=200, schedules=3, waits=3)
+
+
 @dataclass(slots=True)
 class _Series:
     peer: Peer
@@ -62,25 +88,31 @@ class _Series:
 
 
 def run_benchmark(options: Options) -> Report:
-    """Everything, in about a minute; a quarter of it when `quick`."""
-    rounds, runs = (8, 10) if options.quick else (20, 40)
-    rows, left_out = asyncio.run(_nodes(options, rounds, runs))
+    """Everything: some minutes, or half of one when `quick`."""
+    return measure(QUICK if options.quick else Size(), options)
+
+
+def measure(size: Size, options: Options) -> Report:
+    """Everything, as often as `size` says."""
     options.say("planning")
-    rows += plan_rows(200 if options.quick else 1000)
-    options.say("scheduling, by the number of chunks")
-    rows += chunk_rows(3 if options.quick else 7)
+    plans = plan_rows(size.plans)
+    options.say("planning and scheduling, by the number of chunks")
+    plans += chunk_rows(size.schedules, size.chunks)
+    rows, left_out = asyncio.run(_nodes(options, size.rounds, size.runs))
+    rows += plans
     options.say("waiting")
-    rows += asyncio.run(_waiting(3 if options.quick else 5))
+    rows += asyncio.run(_waiting(size.waits, size.block_s))
     rows += QUOTED
-    config = {"rounds": rounds, "runs_per_round": runs, "in_flight": IN_FLIGHT, "quick": options.quick}
+    config = {**asdict(size), "in_flight": IN_FLIGHT, "quick": options.quick}
     notes = [
         "systems take turns, round by round, in one process and on one event loop, each warmed up before",
+        "planning is measured before any other system is imported",
         "every run's result is checked; garbage is collected between turns, not switched off",
         "every system is set up once; a run of ours includes looking up the plan of its template",
     ]
     if left_out:
         notes.append(f"left out, not installed: {', '.join(left_out)} (pip install 'stretto[bench]')")
-    return Report("overhead", options.seed, config, tuple(rows), _goals(rows), tuple(notes))
+    return Report("overhead", options.seed, config, tuple(rows), _goals(rows, size.chunks), tuple(notes))
 
 
 async def _nodes(options: Options, rounds: int, runs: int) -> tuple[list[Row], list[str]]:
@@ -103,7 +135,7 @@ async def _nodes(options: Options, rounds: int, runs: int) -> tuple[list[Row], l
             for one in series:
                 gc.collect()
                 await _measure(one, runs)
-                await _measure_load(one, max(2, runs // 10))
+                await _measure_load(one, max(5, runs // 4))
     rows = [_node_row(one) for one in series]
     for one in series:
         rows.append(Row(LOAD, one.peer.name, spread(one.nodes_per_s, "nodes_per_s"), note=one.peer.version()))
@@ -141,12 +173,12 @@ def _check(peer: Peer, result: list[int]) -> None:
 class _Blocking:
     """A `BatchEngine` that keeps its thread, and nothing else, for a while."""
 
-    def __init__(self, config: object) -> None:
-        pass
+    def __init__(self, block_s: float) -> None:
+        self._block_s = block_s
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """Blocks."""
-        time.sleep(BLOCK_S)
+        time.sleep(self._block_s)
         return [0] * len(tasks)
 
     def release(self, query: str) -> None:
@@ -156,15 +188,12 @@ class _Blocking:
         """Nothing to free."""
 
 
-async def _waiting(repetitions: int) -> list[Row]:
-    """Process CPU time in a second in which the one query waits; submission and reply included."""
-    from stretto.frontend.component import Input
-    from stretto.frontend.template import Template
-
+async def _waiting(repetitions: int, block_s: float) -> list[Row]:
+    """Process CPU time while the one query waits; submission and reply included."""
     call = ours.AddOne(value=Input("value", "number"))
     app = Template("waiting", call, {"value": call["value"]})
     shares = []
-    async with Runtime([Engine("noop", _Blocking)]) as runtime:
+    async with Runtime([Engine("noop", _Blocking, block_s)]) as runtime:
         for _ in range(repetitions):
             cpu_s, wall_s = time.process_time(), time.perf_counter()
             await runtime.run(app, {"value": 0})
@@ -172,14 +201,15 @@ async def _waiting(repetitions: int) -> list[Row]:
     return [Row(WAITING, "stretto", {"cpu_share_of_a_core": statistics.median(shares)})]
 
 
-def _goals(rows: Sequence[Row]) -> tuple[Goal, ...]:
+def _goals(rows: Sequence[Row], chunks: Sequence[int]) -> tuple[Goal, ...]:
     def value(table: str, name: str, column: str) -> float:
         found = next(row for row in rows if row.table == table and row.name == name).values[column]
         assert isinstance(found, int | float)
         return float(found)
 
-    few, many = (value(SCHEDULING_BY_CHUNKS, chunks, "us_per_chunk") for chunks in ("666", "20000"))
-    plan_few, plan_many = (value(PLANNING_BY_CHUNKS, chunks, "median_us") for chunks in ("10", "20000"))
+    least, few, many = str(chunks[0]), str(chunks[1]), str(chunks[-1])
+    per_chunk = {n: value(SCHEDULING_BY_CHUNKS, n, "us_per_chunk") for n in (few, many)}
+    start_us = {n: value(PLANNING_BY_CHUNKS, n, "median_us") for n in (least, many)}
     cold = value(PLANNING, "advanced_rag: lower, passes, compile", "median_us")
     cached = value(PLANNING, "advanced_rag: found in the cache", "median_us")
     return (
@@ -198,7 +228,12 @@ def _goals(rows: Sequence[Row]) -> tuple[Goal, ...]:
         ),
         Goal("ms to lower, optimise and compile advanced RAG", cold / 1000, 1.0, "lower"),
         Goal("µs to find a plan in the cache", cached, 50, "lower"),
-        Goal("plan and start: 20,000 chunks over 10 chunks", plan_many / plan_few, 1.5, "lower"),
-        Goal("scheduler CPU per chunk: 20,000 chunks over 666 chunks", many / few, 1.5, "lower"),
+        Goal(f"plan and start, {many} chunks over {least}", start_us[many] / start_us[least], 1.5, "lower"),
+        Goal(
+            f"scheduler CPU per chunk, {many} chunks over {few}",
+            per_chunk[many] / per_chunk[few],
+            1.5,
+            "lower",
+        ),
         Goal("cores burnt while waiting", value(WAITING, "stretto", "cpu_share_of_a_core"), 0.01, "lower"),
     )

@@ -59,7 +59,7 @@ class Setting:
 def settings(num_chunks: int) -> list[Setting]:
     """Both apps with short and long answers, and with the paper's slow prefill."""
     base = [Setting(app, tokens, num_chunks) for app in ("advanced", "naive") for tokens in (10, 40)]
-    return base + [replace(base[0], llm=TOY_PREFILL.profile), replace(base[2], llm=TOY_PREFILL.profile)]
+    return [*base, replace(base[0], llm=TOY_PREFILL.profile), replace(base[2], llm=TOY_PREFILL.profile)]
 
 
 def end_to_end_s(

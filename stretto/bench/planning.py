@@ -21,7 +21,6 @@ from stretto.sim.driver import VirtualDriver
 PLANNING = "planning"
 PLANNING_BY_CHUNKS = "planning, by chunks"
 SCHEDULING_BY_CHUNKS = "scheduling, by chunks"
-CHUNKS = (10, 666, 20_000)
 _CALLS = 100
 _PASSES = tuple(PASSES)
 
@@ -88,11 +87,11 @@ class TimedSystem(System):
         return actions
 
 
-def chunk_rows(repetitions: int) -> list[Row]:
+def chunk_rows(repetitions: int, chunks: Sequence[int]) -> list[Row]:
     """Advanced RAG over documents of more and more chunks: planning, starting, and scheduling one query."""
     rows = []
     template = advanced_rag()
-    for num_chunks in CHUNKS:
+    for num_chunks in chunks:
         query = inputs(num_chunks)
 
         def plan_and_start(query: dict[str, object] = query) -> object:
@@ -100,7 +99,7 @@ def chunk_rows(repetitions: int) -> list[Row]:
             return System(virtual_engines()).handle([Submit("query", egraph, query)], 0.0)
 
         rows.append(Row(PLANNING_BY_CHUNKS, f"{num_chunks}", _times_us(plan_and_start, 30 * repetitions, 1)))
-    for num_chunks in CHUNKS[1:]:
+    for num_chunks in chunks[1:]:
         cpu_s, num_events = _schedule(template, num_chunks, repetitions)
         values = {"cpu_ms": cpu_s * 1e3, "us_per_chunk": cpu_s / num_chunks * 1e6, "events": num_events}
         rows.append(Row(SCHEDULING_BY_CHUNKS, f"{num_chunks}", dict(values)))

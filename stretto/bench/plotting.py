@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stretto.bench.registry import BENCHMARKS
-from stretto.bench.report import Report, show
+from stretto.bench.report import Report, Value, show
 from stretto.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ def plot(report: Report, path: str | Path) -> None:
     FigureCanvasAgg(figure)
     for place, (table, columns) in enumerate(charts.items(), start=1):
         axes = figure.add_subplot(len(charts), 1, place)
-        rows = list(report.table(table).values())
+        rows = [row for row in report.table(table).values() if columns[0] in row.values]
         height = 0.8 / len(columns)
         for offset, column in enumerate(columns):
             values = [row.values.get(column) for row in rows]
@@ -41,6 +41,15 @@ def plot(report: Report, path: str | Path) -> None:
         axes.invert_yaxis()
         axes.set_title(table, loc="left")
         axes.set_xlabel(columns[0] if len(columns) == 1 else "seconds")
-        axes.legend(loc="lower right")
+        if len(columns) > 1:
+            axes.legend()
+        if _is_wide([row.values[columns[0]] for row in rows]):
+            axes.set_xscale("log")
         axes.margins(x=0.15)
     figure.savefig(path, dpi=150)
+
+
+def _is_wide(values: list[Value]) -> bool:
+    """Whether the values need a logarithmic axis."""
+    numbers = [value for value in values if isinstance(value, int | float) and value > 0]
+    return len(numbers) > 1 and max(numbers) > 100 * min(numbers)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 Value: TypeAlias = str | int | float | bool | None
@@ -103,16 +104,21 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 def machine() -> dict[str, Value]:
     """What the numbers were taken on, and how busy it was before (`load_1min`)."""
-    affinity = getattr(os, "sched_getaffinity", None)
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
     return {
         "cpu": _cpu_model(),
-        "cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "cores": num_cores(),
         "memory_gib": round(pages / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
         "load_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _cpu_model() -> str:
@@ -178,9 +184,11 @@ def _rows_table(title: str, rows: Sequence[Row]) -> Table:
     if has_notes:
         table.add_column("note", style="dim")
     for row in rows:
-        cells = [show(row.values.get(column)) for column in columns]
+        cells = [escape(show(row.values.get(column))) for column in columns]
         style = "italic" if row.origin == "quoted" else None
-        table.add_row(row.name, *cells, row.origin, *([row.note] if has_notes else []), style=style)
+        table.add_row(
+            escape(row.name), *cells, row.origin, *([escape(row.note)] if has_notes else []), style=style
+        )
     return table
 
 

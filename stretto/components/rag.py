@@ -222,7 +222,9 @@ class Synthesis(Component):
         return {"answer": lower(build, config)}
 
     def _one_shot(self, build: Builder, config: Config) -> Ref:
-        return self._call(build, config, "answer", config.prompt, context=build.value("hits"))
+        hits = build.value("hits")
+        context = build.add("context", "aggregate", (Arg(str(hits), hits),), config={"join": "\n\n"})
+        return self._call(build, config, "answer", config.prompt, context=context)
 
     def _refine(self, build: Builder, config: Config) -> Ref:
         draft = self._call(build, config, "draft1", config.prompt, context=_hit(build, 0))

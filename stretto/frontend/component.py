@@ -193,7 +193,11 @@ class Builder:
             number += 1
             unique = f"{name}.{number}"
         self._names.add(unique)
-        self.primitives.append(Primitive(unique, op, args, prompt, config_items(config or {}), engine, hints))
+        try:
+            settings = config_items(config or {})
+        except TypeError as error:
+            raise ConfigError(str(error)) from error
+        self.primitives.append(Primitive(unique, op, args, prompt, settings, engine, hints))
         return Ref(unique)
 
     def complete(
@@ -237,9 +241,8 @@ def configure(component: Component, config: Any, settings: Mapping[str, object])
             raise ConfigError(f"{component.name}: there is no setting {key!r}; there are {', '.join(fields)}")
         present = getattr(config, key)
         wanted = type(present)
-        if present is not None and (
-            not isinstance(value, wanted) or (isinstance(value, bool) and wanted is int)
-        ):
+        is_fitting = isinstance(value, int | float if wanted is float else wanted)
+        if present is not None and (not is_fitting or (isinstance(value, bool) and wanted is not bool)):
             raise ConfigError(f"{component.name}: {key}={value!r} is no {wanted.__name__}")
     try:
         return dataclasses.replace(config, **settings)

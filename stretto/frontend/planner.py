@@ -49,7 +49,11 @@ class Planner:
         Raises:
             UserError: the configuration does not fit the template.
         """
-        settings = tuple((name, tuple(configuration[name].items())) for name in configuration)
+        settings = tuple(
+            (component, name, type(value), value)  # 1 and True are equal, and not the same setting
+            for component, chosen in configuration.items()
+            for name, value in chosen.items()
+        )
         key = (template, settings, passes)
         try:
             found = self._plans.get(key)

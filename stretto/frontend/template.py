@@ -7,6 +7,8 @@ of different origin are refused there, with the component and the port.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from stretto.errors import ConfigError, GraphError, TemplateError
 from stretto.frontend.component import Builder, Chain, Component, Input, OutPort, Source, configure
@@ -66,7 +68,7 @@ class Template:
             _check_ports(component, in_types)
             build.enter({port: values[_key(s)] for port, s in component.sources.items()}, in_types)
             start = len(build.primitives)
-            for out, ref in component.lower(build, config).items():
+            for out, ref in _lower(component, build, config).items():
                 values[component, out] = ref
             for out, type_ in component.out_types(in_types, config).items():
                 types[component, out] = type_
@@ -81,7 +83,7 @@ class Template:
         try:
             verify(graph)
         except GraphError as error:
-            raise TemplateError(f"{self.name}: {error.message}") from error
+            raise TemplateError(f"{_culprit(graph, ranges)}: {error.message}") from error
         return graph
 
     def _order_edges(self, build: Builder, ranges: Mapping[Component, range]) -> tuple[tuple[str, str], ...]:
@@ -157,6 +159,26 @@ def _sort(components: list[Component], order: Iterable[tuple[Component, Componen
             raise TemplateError(f"a cycle: {', '.join(edges)}")
         result.append(ready)
     return result
+
+
+def _lower(component: Component, build: Builder, config: Any) -> Mapping[str, Ref]:
+    try:
+        lowered = component.lower(build, config)
+    except ConfigError as error:
+        raise ConfigError(f"{component.name}: {error.message}") from error
+    if missing := [out for out in component.outs if out not in lowered]:
+        raise TemplateError(f"{component.name}: nothing was lowered for the out port {missing[0]!r}")
+    return lowered
+
+
+def _culprit(graph: Graph, ranges: Mapping[Component, range]) -> str:
+    """The first component with whose primitives the graph does not verify; else the template."""
+    for component, own in ranges.items():
+        try:
+            verify(replace(graph, primitives=graph.primitives[: own.stop], order=(), outputs=()))
+        except GraphError:
+            return component.name
+    return graph.name
 
 
 def _check_ports(component: Component, in_types: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 
 from stretto.errors import GraphError
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, PromptParts, Ref, Slot, config_items
@@ -126,7 +127,7 @@ def parse_graph(text: str) -> Graph:
     for line in lines[1:]:
         if line.startswith("order "):
             names = [name.strip() for name in line.removeprefix("order ").split(">")]
-            order += list(zip(names, names[1:], strict=False))
+            order += pairwise(names)
         elif line.startswith("return "):
             for name, arg in (_parse_arg(part, known, line) for part in line[7:].split(", ")):
                 outputs.append((name or str(arg.ref), arg.ref))

@@ -1,14 +1,16 @@
 """Instances of engines, seen from the event loop: inline, in a thread, in a process, or behind a server.
 
-Each takes commands without waiting and answers through `say`, which may be called from any thread.
+Each takes commands without waiting and answers through `say`, which may be called from any thread. One
+whose engine could not be constructed says `NotReady` and obeys nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import multiprocessing
+import pickle
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -16,8 +18,8 @@ from typing import Protocol
 
 from stretto.engine import Engine
 from stretto.engines.base import AsyncLLM, BatchEngine
-from stretto.errors import ConfigError, EngineUnavailable
-from stretto.messages import InstanceLost, LLMReport
+from stretto.errors import BadReply, ConfigError, EngineFailure, EngineUnavailable
+from stretto.messages import BatchDone, BatchFailed, InstanceLost, LLMReport
 from stretto.runtime.worker import (
     AdmitTask,
     Close,
@@ -29,11 +31,12 @@ from stretto.runtime.worker import (
     RunBatch,
     Said,
     StopTask,
+    died,
     run_batch,
     serve,
     typed,
 )
-from stretto.tasks import Failed, LLMTask
+from stretto.tasks import Done, Failed, LLMEvent, LLMTask
 
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -58,22 +61,28 @@ class InlineInstance:
     def __init__(self, job: Job, say: Say) -> None:
         self._job = job
         self._say = say
+        self._engine: BatchEngine | None = None
         try:
-            self._engine: BatchEngine = job.executable(job.config)
+            self._engine = job.executable(job.config)
         except Exception as error:
             say(NotReady(typed(error)))
         else:
             say(Ready())
 
     def send(self, command: Command) -> None:
+        if self._engine is None:
+            return
         match command:
             case RunBatch(batch, tasks):
                 self._say(run_batch(self._job, self._engine, batch, tasks))
             case ForgetQuery(query):
-                self._engine.release(query)
+                try:
+                    self._engine.release(query)
+                except Exception as error:
+                    self._say(died(self._job, error))
 
     async def close(self) -> None:
-        if hasattr(self, "_engine"):
+        if self._engine is not None:
             self._engine.close()
 
 
@@ -100,29 +109,57 @@ class ProcessInstance:
     def __init__(self, job: Job, say: Say) -> None:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
+        self._outbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._process = context.Process(target=_serve_process, args=(job, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
+        try:
+            self._process.start()
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            self._ours.close()
+            raise ConfigError(f"engine {job.engine!r} cannot be sent to a process: {error}") from error
+        finally:
+            theirs.close()
         self._is_closing = False
-        listener = threading.Thread(target=self._listen, args=(job, say), daemon=True)
-        listener.start()
+        self._threads = [
+            threading.Thread(target=run, args=(job, say), name=f"{job.engine}/{job.instance}", daemon=True)
+            for run in (self._talk, self._listen)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def send(self, command: Command) -> None:
-        with contextlib.suppress(OSError):
-            self._ours.send(command)
+        self._outbox.put(command)
 
     async def close(self) -> None:
         self._is_closing = True
         self.send(Close())
-        await asyncio.to_thread(self._process.join, _CLOSE_TIMEOUT_S)
-        if self._process.is_alive():
-            self._process.kill()
-            await asyncio.to_thread(self._process.join)
+        await asyncio.to_thread(self._end)
 
     def kill(self) -> None:
         """End it at once."""
         self._is_closing = True
         self._process.kill()
+
+    def _end(self) -> None:
+        self._process.join(_CLOSE_TIMEOUT_S)
+        self._process.kill()
+        self._process.join()
+        for thread in self._threads:
+            thread.join(_CLOSE_TIMEOUT_S)
+        self._ours.close()
+
+    def _talk(self, job: Job, say: Say) -> None:
+        """Pass commands on. A full pipe makes this thread wait, and not the event loop."""
+        command: Command | None = None
+        while not isinstance(command, Close):
+            command = self._outbox.get()
+            try:
+                self._ours.send(command)
+            except OSError:
+                return  # it has died, as the listener will say
+            except Exception as error:  # it does not pickle
+                assert isinstance(command, RunBatch)
+                failure = EngineFailure(f"its inputs cannot be sent to a process: {error}")
+                say(BatchFailed(job.engine, job.instance, command.batch, failure))
 
     def _listen(self, job: Job, say: Say) -> None:
         is_ready = False
@@ -130,17 +167,22 @@ class ProcessInstance:
             try:
                 said = self._ours.recv()
             except (EOFError, OSError):
+                how = "died"
+                break
+            except Exception as error:
+                how = f"said what cannot be read ({type(error).__name__}: {error}) and was killed,"
+                self._process.kill()
                 break
             is_ready = is_ready or isinstance(said, Ready)
             say(said)
             if isinstance(said, NotReady):
                 return
         if not self._is_closing:
-            self._process.join()
-            died = EngineUnavailable(
-                f"{job.engine}/{job.instance} died with exit code {self._process.exitcode}"
+            self._process.join(_CLOSE_TIMEOUT_S)
+            lost = EngineUnavailable(
+                f"{job.engine}/{job.instance} {how} with exit code {self._process.exitcode}"
             )
-            say(InstanceLost(job.engine, job.instance, died) if is_ready else NotReady(died))
+            say(InstanceLost(job.engine, job.instance, lost) if is_ready else NotReady(lost))
 
 
 class _PipeInbox:
@@ -159,7 +201,20 @@ class _PipeInbox:
 
 
 def _serve_process(job: Job, connection: Connection) -> None:
-    serve(job, _PipeInbox(connection), connection.send)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes this process
+
+    def say(said: Said) -> None:
+        try:
+            connection.send(said)
+        except OSError:
+            raise  # the parent has gone
+        except Exception as error:
+            if not isinstance(said, BatchDone):
+                raise
+            failure = BadReply(f"its results cannot leave the process: {error}")
+            connection.send(BatchFailed(said.engine, said.instance, said.batch, failure))
+
+    serve(job, _PipeInbox(connection), say)
 
 
 class ServerInstance:
@@ -169,8 +224,9 @@ class ServerInstance:
         self._job = job
         self._say = say
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._engine: AsyncLLM | None = None
         try:
-            self._engine: AsyncLLM = job.executable(job.config)
+            self._engine = job.executable(job.config)
         except Exception as error:
             say(NotReady(typed(error)))
         else:
@@ -178,8 +234,8 @@ class ServerInstance:
 
     def send(self, command: Command) -> None:
         match command:
-            case AdmitTask(task):
-                self._tasks[task.id] = asyncio.create_task(self._generate(task))
+            case AdmitTask(task) if self._engine is not None:
+                self._tasks[task.id] = asyncio.create_task(self._generate(self._engine, task))
             case StopTask(task_id):
                 if task_id in self._tasks:
                     self._tasks.pop(task_id).cancel()
@@ -189,17 +245,23 @@ class ServerInstance:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if hasattr(self, "_engine"):
+        if self._engine is not None:
             await self._engine.aclose()
 
-    async def _generate(self, task: LLMTask) -> None:
-        job = self._job
+    async def _generate(self, engine: AsyncLLM, task: LLMTask) -> None:
+        has_ended = False
+
+        def emit(event: LLMEvent) -> None:
+            nonlocal has_ended
+            has_ended = has_ended or isinstance(event, Done | Failed)
+            self._say(LLMReport(self._job.engine, self._job.instance, event))
+
         try:
-            await self._engine.generate(
-                task, lambda event: self._say(LLMReport(job.engine, job.instance, event))
-            )
+            await engine.generate(task, emit)
+            if not has_ended:
+                emit(Failed(task.id, BadReply("the engine ended without an answer")))
         except Exception as error:
-            self._say(LLMReport(job.engine, job.instance, Failed(task.id, typed(error))))
+            emit(Failed(task.id, typed(error)))
         finally:
             self._tasks.pop(task.id, None)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from typing import Any
 
+from stretto.errors import UserError
 from stretto.messages import Reply
 
 
@@ -30,14 +31,19 @@ class Query:
 
     def cancel(self) -> None:
         """Give the query up: it ends with `QueryCancelled`, unless it has ended already."""
-        self._cancel()
+        if not self.is_done():
+            self._cancel()
 
     def is_done(self) -> bool:
         """Whether it has ended."""
         return self._reply.done()
 
     async def stream(self, output: str) -> AsyncIterator[str]:
-        """The text of an output, in pieces that join to the whole; ends with the query."""
+        """The text of an output, in pieces that join to the whole; ends with the query.
+
+        Raises:
+            UserError: at the end, when there is no such output.
+        """
         sent = 0
         while True:
             text = self._text.get(output, "")
@@ -46,7 +52,10 @@ class Query:
                 sent = len(text)
                 continue
             if self._reply.done():
-                value = self._reply.result().get(output)
+                outputs = self._reply.result()
+                if output not in outputs:
+                    raise UserError(f"there is no output {output!r}; there are {', '.join(outputs)}")
+                value = outputs[output]
                 if isinstance(value, str) and len(value) > sent:
                     yield value[sent:]
                 return

@@ -8,18 +8,29 @@ instances speak to it from their threads through `call_soon_threadsafe`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
+import reprlib
 from collections.abc import Iterable, Mapping
 from itertools import count
-from types import TracebackType
+from types import TracebackType, UnionType
 from typing import Any
 
-from stretto.core import Document
+from stretto.core import Chunk, Document, Hit
 from stretto.engine import Engine
-from stretto.errors import ConfigError, EngineUnavailable, StrettoError, UserError
+from stretto.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    EngineUnavailable,
+    QueryCancelled,
+    StrettoError,
+    UserError,
+)
 from stretto.frontend.planner import Planner
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.passes.pipeline import select_passes
+from stretto.graph.types import item_type
 from stretto.messages import (
     Action,
     Admit,
@@ -43,6 +54,14 @@ from stretto.sched.system import System
 from stretto.trace.recorder import Recorder
 
 _MAX_PUMP_S = 0.005
+_KINDS: Mapping[str, type | UnionType] = {
+    "text": str,
+    "number": int | float,
+    "bool": bool,
+    "document": Document,
+    "chunk": Chunk,
+    "hit": Hit,
+}
 
 
 class Runtime:
@@ -70,24 +89,30 @@ class Runtime:
         max_queries: int = 256,
         resources: Mapping[str, float] | None = None,
     ) -> None:
+        engines = tuple(engines)
         self.engines = {engine.name: engine for engine in engines}
         self.recorder = recorder
-        self.planner = Planner({engine.name: engine.profile for engine in self.engines.values()})
-        self.system = System(self.engines.values(), self.planner.expand)
-        _check_resources(self.engines.values(), resources)
+        self.planner = Planner({engine.name: engine.profile for engine in engines})
+        self.system = System(engines, self.planner.expand)
+        _check_resources(engines, resources)
+        if max_queries < 1:
+            raise ConfigError(f"max_queries={max_queries} is less than 1")
         self._slots = asyncio.Semaphore(max_queries)
         self._queries: dict[str, Query] = {}
         self._ids = count(1)
         self._inbox: list[Event] = []
         self._is_pumping = False
         self._instances: dict[tuple[str, int], Instance] = {}
-        self._retired: list[Instance] = []
+        self._closing: set[asyncio.Task[None]] = set()
         self._epochs: dict[tuple[str, int], int] = {}
         self._starting: dict[tuple[str, int], asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_open = False
 
     async def __aenter__(self) -> Runtime:
+        if self._loop is not None:
+            raise UserError("a runtime is entered once")
         self._loop = asyncio.get_running_loop()
         try:
             for engine in self.engines.values():
@@ -98,6 +123,7 @@ class Runtime:
         except BaseException:
             await self.aclose()
             raise
+        self._is_open = True
         return self
 
     async def __aexit__(
@@ -126,14 +152,24 @@ class Runtime:
 
         Raises:
             UserError: inputs, configuration or passes do not fit the app.
+            DeadlineExceeded: the deadline passed while it waited.
         """
         loop = self._running_loop()
         names = select_passes(passes if isinstance(passes, str) else list(passes))
         if isinstance(app, Template):
             app = self.planner.plan(app, configuration or {}, names)
         _check_inputs(app, inputs)
+        if deadline_s is not None and math.isnan(deadline_s):
+            raise UserError("deadline_s is not a number")
         due_s = None if deadline_s is None else loop.time() + deadline_s
-        await self._slots.acquire()
+        try:
+            async with asyncio.timeout_at(due_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before the query could start") from None
+        if not self._is_open:
+            self._slots.release()
+            raise QueryCancelled("the runtime was closed before the query could start")
         query_id = f"q{next(self._ids)}"
         query = Query(query_id, lambda: self._post(Cancel(query_id)), loop)
         self._queries[query_id] = query
@@ -161,20 +197,21 @@ class Runtime:
 
     async def aclose(self) -> None:
         """Cancel every query, end every instance. Idempotent."""
+        self._is_open = False
         for query_id in list(self._queries):
             self._post(Cancel(query_id))
         while self._inbox:
             self._pump()
+        self._epochs.clear()  # nobody is heard from here on
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        instances = [*self._instances.values(), *self._retired]
+        closing = [*self._closing, *(instance.close() for instance in self._instances.values())]
         self._instances.clear()
-        self._retired.clear()
-        await asyncio.gather(*(instance.close() for instance in instances))
+        await asyncio.gather(*closing, return_exceptions=True)  # one that cannot close keeps no other open
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None or (not self._instances and self.engines):
+        if self._loop is None or not self._is_open:
             raise UserError("the runtime is not running: use `async with Runtime(...)`")
         return self._loop
 
@@ -220,9 +257,10 @@ class Runtime:
                 if starting is not None and not starting.done():
                     starting.set_exception(_naming(key[0], error))
                 else:
+                    self._give_up(key)
                     self._post(InstanceLost(*key, EngineUnavailable(f"{key[0]} did not restart: {error}")))
             case InstanceLost():
-                self._restart(*key)
+                self._give_up(key)
                 self._post(said)
             case _:
                 self._post(said)
@@ -232,20 +270,22 @@ class Runtime:
     def _carry_out(self, action: Action) -> None:
         match action:
             case StartBatch(engine, instance, batch, tasks):
-                self._instances[engine, instance].send(RunBatch(batch, tasks))
+                self._instance(engine, instance).send(RunBatch(batch, tasks))
             case Admit(engine, instance, task, priority):
-                self._instances[engine, instance].send(AdmitTask(task, priority))
+                self._instance(engine, instance).send(AdmitTask(task, priority))
             case Emit(query, output, text):
                 self._queries[query].on_text(output, text)
             case Reply(query):
                 self._queries.pop(query).on_reply(action)
                 self._slots.release()
             case CancelTask(engine, instance, task_id):
-                self._instances[engine, instance].send(StopTask(task_id))
+                if (engine, instance) in self._instances:
+                    self._instances[engine, instance].send(StopTask(task_id))
             case Release(engine, instance, query):
-                self._instances[engine, instance].send(ForgetQuery(query))
+                if (engine, instance) in self._instances:
+                    self._instances[engine, instance].send(ForgetQuery(query))
             case Restart(engine, instance):
-                self._restart(engine, instance)
+                self._give_up((engine, instance))
             case WakeAt(time_s):
                 self._wake_at(time_s)
 
@@ -262,20 +302,33 @@ class Runtime:
         is_on_loop = engine.placement == "inline" or engine.kind == "llm_server"
 
         def say(said: Said) -> None:
-            if is_on_loop:
+            if is_on_loop and not isinstance(said, Ready | NotReady):
                 self._hear(key, epoch, said)
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(self._hear, key, epoch, said)
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
+                    loop.call_soon_threadsafe(self._hear, key, epoch, said)
 
         self._instances[key] = start_instance(engine, index, say)
 
-    def _restart(self, engine: str, index: int) -> None:
-        """Leave an instance behind and start a new one in its place."""
-        old = self._instances[engine, index]
+    def _instance(self, engine: str, index: int) -> Instance:
+        """A replica; started anew if it was lost.
+
+        Not sooner, so that an engine which dies as soon as it starts does so once for each attempt.
+        """
+        if (engine, index) not in self._instances:
+            self._start(self.engines[engine], index)
+        return self._instances[engine, index]
+
+    def _give_up(self, key: tuple[str, int]) -> None:
+        """Leave an instance behind, unheard."""
+        assert self._loop is not None
+        self._epochs[key] += 1
+        old = self._instances.pop(key)
         if isinstance(old, ProcessInstance):
             old.kill()
-        self._retired.append(old)
-        self._start(self.engines[engine], index)
+        closing = self._loop.create_task(old.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
 
 def _naming(engine: str, error: StrettoError) -> StrettoError:
@@ -288,15 +341,19 @@ def _check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
     for name, type_ in egraph.graph.inputs:
         if name not in inputs:
             raise UserError(f"{egraph.graph.name}: the query brings no input {name!r}")
-        value = inputs[name]
-        if type_ == "text" and not isinstance(value, str):
-            raise UserError(f"{egraph.graph.name}: input {name!r} is text, not a {type(value).__name__}")
-        if type_ == "list[document]" and not (
-            isinstance(value, list | tuple) and all(isinstance(item, Document) for item in value)
-        ):
-            raise UserError(f"{egraph.graph.name}: input {name!r} is a list of documents")
+        if not _is_of_type(inputs[name], type_):
+            value = reprlib.repr(inputs[name])
+            raise UserError(f"{egraph.graph.name}: input {name!r} takes {type_}, not {value}")
     if unknown := [name for name in inputs if name not in egraph.inputs]:
         raise UserError(f"{egraph.graph.name} has no input {unknown[0]!r}")
+
+
+def _is_of_type(value: object, type_: str) -> bool:
+    """Whether a query may bring `value`; what types do not say (vectors, "any") is not checked."""
+    item = item_type(type_)
+    if type_ != "any" and item is not None:
+        return isinstance(value, list | tuple) and all(_is_of_type(i, item) for i in value)
+    return type_ not in _KINDS or isinstance(value, _KINDS[type_])
 
 
 def _check_resources(engines: Iterable[Engine], available: Mapping[str, float] | None) -> None:

@@ -6,6 +6,7 @@ engine, says `Ready`, obeys commands until `Close`, and closes its engine.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -105,18 +106,23 @@ def serve(job: Job, inbox: Inbox, say: Callable[[Said], None]) -> None:
     """Run an instance to its end. Nothing is raised: what goes wrong is said."""
     try:
         engine = job.executable(job.config)
-    except Exception as error:
+    except BaseException as error:
         say(NotReady(typed(error)))
         return
     say(Ready())
     try:
         (_serve_llm if job.is_llm else _serve_batches)(job, engine, inbox, say)
     except BaseException as error:
-        lost = EngineUnavailable(f"{job.engine}/{job.instance} died: {type(error).__name__}: {error}")
-        lost.__cause__ = error
-        say(InstanceLost(job.engine, job.instance, lost))
-    finally:
+        say(died(job, error))
+    with contextlib.suppress(Exception):  # nobody waits for it any more
         engine.close()
+
+
+def died(job: Job, error: BaseException) -> InstanceLost:
+    """What is said of an instance that `error` has ended."""
+    lost = EngineUnavailable(f"{job.engine}/{job.instance} died: {type(error).__name__}: {error}")
+    lost.__cause__ = error
+    return InstanceLost(job.engine, job.instance, lost)
 
 
 def _serve_batches(job: Job, engine: BatchEngine, inbox: Inbox, say: Callable[[Said], None]) -> None:

@@ -209,7 +209,7 @@ class BatchScheduler:
         return batch
 
     def _retry_lost(self, batch: _Batch, error: StrettoError) -> list[Report]:
-        """The instance was at fault: try again, alone if several tasks might have killed it."""
+        """The instance was at fault, or a task killed it: try each again alone, so that it kills no other."""
         reports: list[Report] = []
         again = []
         for work, lo, hi in batch.parts:
@@ -218,7 +218,7 @@ class BatchScheduler:
             if work.attempt + 1 >= self.engine.max_attempts:
                 reports.append(Broken(work.query, error.at(work.node.name)))
             else:
-                again.append(work.again(lo, hi, attempt=work.attempt + 1, alone=len(batch.parts) > 1))
+                again.append(work.again(lo, hi, attempt=work.attempt + 1, alone=True))
         self.queue[:0] = again
         return reports
 

@@ -27,6 +27,7 @@ class Timeline(Protocol):
 
     def at(self, at_s: float, happen: Callable[[], Event | None]) -> None: ...
     def duration_s(self, seconds: float) -> float: ...
+    def lose(self, engine: str, instance: int, at_s: float) -> None: ...
 
 
 class SimulatedLLM:
@@ -86,7 +87,12 @@ class SimulatedLLM:
         self._held.setdefault(task.query, []).append(task.prompt)
         token_s = self._timeline.duration_s(self._engine.profile.per_output_s)
         at_s = self._timeline.now_s
-        for event in self._answer(task):
+        try:
+            answer = self._answer(task)
+        except Exception:  # as in a real driver, what escapes the engine takes the instance down
+            self._timeline.lose(self._engine.name, self._instance, at_s)
+            return None
+        for event in answer:
             if isinstance(event, Started):
                 continue
             if isinstance(event, Piece):

@@ -14,6 +14,7 @@ from stretto.engines.base import Decode, Done, Failed, LLMEvent, Piece, Started,
 from stretto.engines.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.reference import ReferenceConfig, ReferenceLLM
 from stretto.engines.standin import StandIn, StandInConfig
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import BadReply, ConfigError
 
 pytest_plugins = ("llm_fixtures",)
@@ -44,7 +45,7 @@ TEXT = Decode(max_tokens=12)
 LIST = Decode(max_tokens=40, items="json_list", max_items=2)
 
 
-@pytest.fixture(params=["standin", "fake", "reference", "server"])
+@pytest.fixture(params=["standin", "fake", "reference", "transformer", "server"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -55,6 +56,7 @@ def make_llm(kind: str, tiny_checkpoint: Path) -> Iterator[MakeLLM]:
         "standin": lambda: StandIn(StandInConfig(max_running=2)),
         "fake": lambda: FakeLLM(FakeLLMConfig(max_running=2)),
         "reference": lambda: ReferenceLLM(ReferenceConfig(tiny_checkpoint, max_running=2)),
+        "transformer": lambda: TransformerLLM(TransformerConfig(tiny_checkpoint, max_running=2)),
         "server": SteppedServer,
     }
     made: list[SteppedLLM] = []
@@ -115,7 +117,7 @@ def test_list_is_delivered_item_by_item(llm: SteppedLLM, kind: str) -> None:
     llm.admit(task(7, AS_LIST, LIST), 0.0)
     events = drain(llm)
     check_events(events)
-    if kind == "reference":
+    if kind in ("reference", "transformer"):
         assert isinstance(events[-1], Failed)
         assert isinstance(events[-1].error, BadReply)
     else:

@@ -67,6 +67,6 @@ async def open_runner(recorder: Recorder | None = None) -> AsyncIterator[RunOnce
 
         async def run_once() -> list[int]:
             outputs = await runtime.run(app, {"value": 0})
-            return [outputs[name] for name in names]  # type: ignore[misc]
+            return [outputs[name] for name in names]
 
         yield run_once

@@ -1,0 +1,230 @@
+"""Paged attention in plain torch, with prefixes that several sequences share attended to once.
+
+Keys and values lie in blocks; a sequence's blocks may be anywhere. A run of consecutive blocks is read in
+place, any others are gathered. Prompt chunks go through torch's fused attention one by one, decoding sequences
+of like length together as one batched matrix product.
+
+Sequences that share a long prefix have the same leading blocks. Their queries, one of each, are stacked and
+attend to the prefix as one matrix; each attends to its own part; and the two are merged exactly, by what
+their softmaxes would have been normalised with (log-sum-exp).
+Source: Parrot §7; Hydragen.
+
+    T  tokens of the step    B  sequences of a part   L  keys, padded       P  keys of a shared prefix
+    H  query heads           K  key-value heads       G  query heads of a key-value head: H / K
+    D  size of a head        R  H + K + K             N  blocks
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from stretto.engines.transformer.config import ModelConfig
+
+
+class KVCache:
+    """The keys and values of all blocks: (layer, key or value, K, N, block_tokens, D).
+
+    It starts as zeros: what is masked is multiplied by zero, and must be finite.
+    """
+
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, block_tokens: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (config.layers, 2, config.kv_heads, num_blocks, block_tokens, config.head_dim)
+        self._data = torch.zeros(shape, dtype=dtype, device=device)
+        # Views of each layer: by (key or value, K, N) and by single token.
+        self._by_block = [layer.flatten(0, 2).flatten(1) for layer in self._data]
+        self._by_token = [layer.flatten(0, 3) for layer in self._data]
+        self.block_tokens = block_tokens
+        self.kv_heads = config.kv_heads
+        rows = torch.arange(2 * config.kv_heads, device=device) * num_blocks
+        self._first_rows = rows.unflatten(0, (2, config.kv_heads))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self._data.device
+
+    def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
+        """Copy whole blocks, (from, to): all are read before any is written."""
+        if copies:
+            sources, targets = torch.tensor(copies, device=self.device).unbind(1)
+            self._data[:, :, :, targets] = self._data[:, :, :, sources]
+
+    def token_rows(self, blocks_T: Tensor, offsets_T: Tensor) -> Tensor:
+        """Where `write` puts the keys and values of tokens: (T · 2 · K,)."""
+        rows = self._first_rows.flatten() + blocks_T.unsqueeze(1)
+        return (rows * self.block_tokens + offsets_T.unsqueeze(1)).flatten()
+
+    def block_rows(self, blocks_BN: Tensor) -> Tensor:
+        """What `gather` reads for tables of blocks: (2 · B · K · N,)."""
+        return (self._first_rows[:, None, :, None] + blocks_BN[None, :, None, :]).flatten()
+
+    def write(self, layer: int, rows: Tensor, kv_TRD: Tensor) -> None:
+        """Store the step's keys and values, (T, K + K, D)."""
+        self._by_token[layer].index_copy_(0, rows, kv_TRD.flatten(0, 1))
+
+    def gather(self, layer: int, rows: Tensor) -> Tensor:
+        """A copy of those blocks: (rows, block_tokens · D)."""
+        return self._by_block[layer].index_select(0, rows)
+
+    def run(self, layer: int, first: int, num_blocks: int) -> Tensor:
+        """Consecutive blocks in place: (2, K, num_blocks · block_tokens, D)."""
+        return self._data[layer, :, :, first : first + num_blocks].flatten(2, 3)
+
+
+class Keys:
+    """The keys and values of the tokens [0, num_tokens) that a list of blocks holds."""
+
+    def __init__(self, blocks: list[int], num_tokens: int, kv: KVCache) -> None:
+        self.num_tokens = num_tokens
+        self.device = kv.device
+        self._first, self._num_blocks = blocks[0], len(blocks)
+        is_run = blocks == list(range(blocks[0], blocks[0] + len(blocks)))
+        self._rows = None if is_run else kv.block_rows(torch.tensor([blocks], device=kv.device))
+
+    def read(self, kv: KVCache, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, each (K, num_tokens, D)."""
+        if self._rows is None:
+            both = kv.run(layer, self._first, self._num_blocks)
+        else:
+            gathered = kv.gather(layer, self._rows)
+            both = gathered.view(2, -1, self._num_blocks * kv.block_tokens, gathered.shape[1] // kv.block_tokens)
+        return both[0, :, : self.num_tokens], both[1, :, : self.num_tokens]
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows [start, stop) of the step: the last tokens of those that `keys` holds, of one sequence."""
+
+    start: int
+    stop: int
+    keys: Keys
+    masks: dict[int | None, Tensor | None]
+
+    @classmethod
+    def of(cls, start: int, stop: int, keys: Keys, windows: tuple[int | None, ...]) -> Chunk:
+        """A chunk, with its mask for every window that a layer has."""
+        masks = {window: _chunk_mask(stop - start, keys, window) for window in dict.fromkeys(windows)}
+        return cls(start, stop, keys, masks)
+
+    def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
+        """The attended values of its rows, (T, H, D)."""
+        k_KLD, v_KLD = self.keys.read(kv, layer)
+        # The queries of a key-value head are the batch: one stride-0 view serves them all.
+        q_GKTD = q_THD.unflatten(1, (k_KLD.shape[0], -1)).permute(2, 1, 0, 3)
+        shape = (q_GKTD.shape[0], *k_KLD.shape)
+        mask = self.masks[window]
+        out_GKTD = F.scaled_dot_product_attention(
+            q_GKTD,
+            k_KLD.expand(shape),
+            v_KLD.expand(shape),
+            attn_mask=mask,
+            is_causal=mask is None and q_THD.shape[0] > 1,
+        )
+        return out_GKTD.permute(2, 1, 0, 3).flatten(1, 2)
+
+
+def _chunk_mask(num_rows: int, keys: Keys, window: int | None) -> Tensor | None:
+    """Which keys each row sees, (T, L); None if plain causal attention, or none, says it all."""
+    num_before = keys.num_tokens - num_rows
+    reaches_all = window is None or window >= keys.num_tokens
+    if reaches_all and (num_rows == 1 or num_before == 0):
+        return None
+    positions = torch.arange(keys.num_tokens, device=keys.device)
+    distance = positions[num_before:].unsqueeze(1) - positions
+    seen = distance >= 0
+    return seen if window is None else seen & (distance < window)
+
+
+@dataclass(slots=True)
+class Decodes:
+    """Rows [start, stop) of the step: the last token of as many sequences, which may share `prefix`."""
+
+    start: int
+    stop: int
+    prefix: Keys | None
+    rows: Tensor
+    masks: dict[int | None, Tensor]
+
+    @classmethod
+    def of(
+        cls,
+        start: int,
+        tables: list[list[int]],
+        lengths: list[int],
+        num_shared: int,
+        kv: KVCache,
+        windows: tuple[int | None, ...],
+    ) -> Decodes:
+        """Sequences whose blocks, the first `num_shared` of them the same, hold `lengths` tokens."""
+        widest = max(map(len, tables)) - num_shared
+        own = [table[num_shared:] for table in tables]
+        padded = torch.tensor([blocks + [blocks[0]] * (widest - len(blocks)) for blocks in own], device=kv.device)
+        num_before = num_shared * kv.block_tokens
+        positions = torch.arange(num_before, num_before + widest * kv.block_tokens, device=kv.device)
+        distance = torch.tensor(lengths, device=kv.device).unsqueeze(1) - 1 - positions
+        masks = {}
+        for window in dict.fromkeys(windows):
+            hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+            masks[window] = torch.zeros(hidden.shape, device=kv.device).masked_fill_(hidden, -math.inf)
+        prefix = Keys(tables[0][:num_shared], num_before, kv) if num_shared else None
+        return cls(start, start + len(tables), prefix, kv.block_rows(padded), masks)
+
+    def attend(self, q_BHD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
+        """The attended values of its rows, (B, H, D)."""
+        mask_BL = self.masks[window]
+        num_sequences, num_keys = mask_BL.shape
+        num_heads, dim = q_BHD.shape[1:]
+        num_pairs = num_sequences * kv.kv_heads
+        k_BKLD, v_BKLD = kv.gather(layer, self.rows).view(2, num_pairs, num_keys, dim)
+        q_BKGD = (q_BHD * dim**-0.5).view(num_pairs, -1, dim)
+        scores_BKGL = torch.bmm(q_BKGD, k_BKLD.transpose(1, 2))
+        scores_BHL = scores_BKGL.view(num_sequences, num_heads, num_keys)
+        scores_BHL = scores_BHL + mask_BL.unsqueeze(1)
+        if self.prefix is None:
+            weights_BKGL = scores_BHL.softmax(-1).to(q_BHD.dtype).view_as(scores_BKGL)
+            return torch.bmm(weights_BKGL, v_BKLD).view(q_BHD.shape)
+        lse_BH1 = scores_BHL.logsumexp(-1, keepdim=True)
+        weights_BKGL = (scores_BHL - lse_BH1).exp_().to(q_BHD.dtype).view_as(scores_BKGL)
+        own_BHD = torch.bmm(weights_BKGL, v_BKLD).view(q_BHD.shape)
+        shared_BHD, shared_lse_BH1 = _attend_together(q_BHD, *self.prefix.read(kv, layer))
+        share_BH1 = torch.sigmoid(shared_lse_BH1 - lse_BH1)
+        return torch.lerp(own_BHD.float(), shared_BHD.float(), share_BH1).to(q_BHD.dtype)
+
+
+def _attend_together(q_BHD: Tensor, k_KPD: Tensor, v_KPD: Tensor) -> tuple[Tensor, Tensor]:
+    """All sequences over one prefix that each sees whole: values, and log-sum-exp of the scores, (B, H, 1)."""
+    num_sequences, num_heads, dim = q_BHD.shape
+    q_KBGD = (q_BHD * dim**-0.5).unflatten(1, (k_KPD.shape[0], -1)).transpose(0, 1).flatten(1, 2)
+    scores = torch.bmm(q_KBGD, k_KPD.transpose(1, 2)).float()
+    lse = scores.logsumexp(-1, keepdim=True)
+    out = torch.bmm((scores - lse).exp_().to(q_BHD.dtype), v_KPD)
+
+    def by_sequence(x: Tensor) -> Tensor:
+        return x.unflatten(1, (num_sequences, -1)).transpose(0, 1).reshape(num_sequences, num_heads, -1)
+
+    return by_sequence(out), by_sequence(lse)
+
+
+@dataclass(slots=True)
+class StepAttention:
+    """How a step's tokens attend: worked out once, used by every layer."""
+
+    parts: list[Chunk | Decodes]
+    token_rows: Tensor
+    windows: tuple[int | None, ...]
+    heads: int
+
+    def attend(self, qkv_TRD: Tensor, kv: KVCache, layer: int) -> Tensor:
+        """Write the step's keys and values, and attend: (T, H, D)."""
+        q_THD = qkv_TRD[:, : self.heads]
+        kv.write(layer, self.token_rows, qkv_TRD[:, self.heads :])
+        window = self.windows[layer]
+        outs = [part.attend(q_THD[part.start : part.stop], kv, layer, window) for part in self.parts]
+        return outs[0] if len(outs) == 1 else torch.cat(outs)

@@ -1,0 +1,267 @@
+"""The in-process LLM engine: a Hugging Face checkpoint, paged KV, and continuous batching."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from stretto.engines.base import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.engines.prompt_tokens import PromptTokenizer
+from stretto.engines.transformer.runner import Runner
+from stretto.engines.transformer.sampler import Choice, Chosen, TokenLogprobs
+from stretto.engines.transformer.text_stream import TextStream
+from stretto.errors import CapacityError, ConfigError, StrettoError, UserError
+from stretto.llm.kv_events import KVEvent
+from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
+from stretto.llm.output import Output
+from stretto.llm.sampling import check_sampling, ending_tokens, is_plain_greedy
+from stretto.llm.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerConfig:
+    """`path` is a checkpoint in Hugging Face layout, of the Llama, Mistral, Qwen2 or Qwen3 kind.
+
+    Attributes:
+        num_threads: of torch, for the whole process; None leaves it alone.
+        kv_bytes: memory for keys and values; taken as it is used, on the CPU.
+        block_tokens: tokens of a KV block.
+        max_batch_tokens: tokens computed in one step.
+        policy: `chunked` or `prefill_first`, see `stretto.llm.local_scheduler`.
+        shares_attention: whether decodes attend to a shared prefix together.
+        keeps_released: a released query's prefixes stay until their room is needed, instead of going at once.
+        num_repeats: decode steps between two looks at the queue.
+        with_kv_events: record what the prefix cache holds, for `take_kv_events`.
+        clock: seconds; waiting sequences age by it.
+    """
+
+    path: str | Path
+    dtype: str = "float32"
+    device: str = "cpu"
+    num_threads: int | None = 1
+    max_running: int = 16
+    max_batch_tokens: int = 512
+    kv_bytes: int = 512 * 2**20
+    block_tokens: int = 32
+    policy: str = "chunked"
+    ageing_s: float = 5.0
+    shares_attention: bool = True
+    keeps_released: bool = False
+    num_repeats: int = 1
+    with_kv_events: bool = False
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerUsage(Usage):
+    """`tokens` are those generated; `logprobs` of each, if they were asked for."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(slots=True)
+class _Running:
+    """A task in the scheduler's hands. `ending` are the tokens that end its output."""
+
+    task: LLMTask
+    sequence: Sequence
+    output: Output | None
+    text: TextStream
+    ending: frozenset[int]
+    is_started: bool = False
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+class TransformerLLM:
+    """A `SteppedLLM`: a step decodes a token of every running sequence, and prefills beside it."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        """Raises ConfigError if the checkpoint or a setting cannot be used."""
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        folder = Path(config.path)
+        self.runner = Runner(
+            folder,
+            dtype=config.dtype,
+            device=config.device,
+            kv_bytes=config.kv_bytes,
+            block_tokens=config.block_tokens,
+            shares_attention=config.shares_attention,
+        )
+        self.scheduler = LocalScheduler(
+            SchedulerConfig(
+                num_blocks=self.runner.num_blocks,
+                block_tokens=config.block_tokens,
+                max_running=config.max_running,
+                max_batch_tokens=config.max_batch_tokens,
+                policy=config.policy,
+                ageing_s=config.ageing_s,
+                with_events=config.with_kv_events,
+            )
+        )
+        self.tokenizer = _load_tokenizer(folder)
+        self._eos = frozenset(_eos_tokens(folder, self.tokenizer))
+        self._config = config
+        self._tasks: dict[int, _Running] = {}
+        self._by_sequence: dict[int, _Running] = {}
+        self._failed: list[LLMEvent] = []
+        self._num_sequences = 0
+
+    def admit(self, task: LLMTask, priority: float) -> None:
+        """Queue a task."""
+        try:
+            tokens = self.tokenizer.encode(task.prompt)
+            self.admit_tokens(task, tokens, priority)
+        except StrettoError as error:
+            self._failed += [Started(task.id), Failed(task.id, error.at(task.step))]
+
+    def admit_tokens(self, task: LLMTask, tokens: list[int], priority: float, salt: str = "") -> None:
+        """Queue a task whose prompt is already tokens.
+
+        Raises:
+            StrettoError: what is wrong with the task.
+        """
+        decode = task.decode
+        output, ending, max_new_tokens = None, frozenset[int](), 0
+        if decode is not None:
+            output = Output(decode)
+            check_sampling(decode, self.runner.config.vocabulary)
+            ending, max_new_tokens = ending_tokens(decode, self._eos), decode.max_tokens
+            tokens = tokens + self.tokenizer.suffix
+            if not tokens:
+                raise UserError("the prompt is empty: there is nothing to complete")
+        if len(tokens) + max_new_tokens > self.runner.config.context_tokens:
+            raise CapacityError(
+                f"{len(tokens)} prompt tokens and max_tokens {max_new_tokens} exceed "
+                f"the model's context of {self.runner.config.context_tokens} tokens"
+            )
+        sequence = Sequence(
+            self._num_sequences, tokens, max_new_tokens, priority=priority, query=task.query, salt=salt
+        )
+        self._num_sequences += 1
+        self.scheduler.add(sequence, self._config.clock())
+        running = _Running(task, sequence, output, TextStream(self.tokenizer), ending)
+        self._tasks[task.id] = self._by_sequence[sequence.id] = running
+
+    def cancel(self, task: int) -> None:
+        """Stop a task, waiting or running."""
+        self._failed = [event for event in self._failed if event.task != task]
+        if (running := self._tasks.get(task)) is not None:
+            self.scheduler.abort(running.sequence)
+            self._forget(running)
+
+    def has_work(self) -> bool:
+        """Whether any task waits or runs."""
+        return bool(self._tasks or self._failed)
+
+    def step(self) -> list[LLMEvent]:
+        """Schedule, run, tell."""
+        events, self._failed = self._failed, []
+        if not self._tasks:
+            return events
+        batch = self.scheduler.schedule(self._config.clock(), self._config.num_repeats)
+        running = [self._by_sequence[piece.sequence.id] for piece in batch.slices]
+        for one in running:
+            if not one.is_started:
+                one.is_started = True
+                events.append(Started(one.task.id))
+        chosen = self.runner.run(batch, self._choice_of)
+        told = [(one, *self._tell(one, chosen.get(one.sequence.id, []))) for one in running]
+        self.scheduler.complete(batch, {one.sequence.id: tokens for one, tokens, _, _ in told})
+        for one, _, pieces, ending in told:
+            events += pieces
+            if one.sequence.max_new_tokens == 0 and one.sequence.num_missing == 0:
+                ending = self._done(one, None)
+            if ending is not None:
+                events.append(ending)
+                self.scheduler.finish(one.sequence)
+                self._forget(one)
+        return events
+
+    def release(self, query: str) -> None:
+        """Forget the KV that only `query` used."""
+        if not self._config.keeps_released:
+            self.scheduler.cache.forget(query)
+
+    def take_kv_events(self) -> list[KVEvent]:
+        """What has come into the prefix cache and gone since the last call, `with_kv_events`."""
+        return self.scheduler.cache.take_events()
+
+    def close(self) -> None:
+        """Drop the model and the KV."""
+        del self.runner
+
+    def _choice_of(self, sequence: Sequence, generated: list[int]) -> Choice | None:
+        running = self._by_sequence[sequence.id]
+        decode = running.task.decode
+        if decode is None or is_plain_greedy(decode):
+            return None
+        prompt = sequence.tokens[: sequence.num_prompt_tokens]
+        generated = sequence.tokens[sequence.num_prompt_tokens :] + generated
+        return Choice(decode, prompt, generated, running.ending)
+
+    def _tell(self, one: _Running, chosen: list[Chosen]) -> tuple[list[int], list[LLMEvent], LLMEvent | None]:
+        """The tokens of `chosen` that count, the pieces they complete, and the ending if one ends it."""
+        tokens: list[int] = []
+        pieces: list[LLMEvent] = []
+        task, output = one.task, one.output
+        if output is None or not chosen:
+            return tokens, pieces, None
+        try:
+            for made in chosen:
+                tokens.append(made.token)
+                if made.logprobs is not None:
+                    one.logprobs.append(made.logprobs)
+                is_over = made.token in one.ending
+                if not is_over:
+                    completed, is_over = output.feed(one.text.feed(made.token))
+                    pieces += [Piece(task.id, piece) for piece in completed]
+                if is_over or one.sequence.num_generated + len(tokens) >= one.sequence.max_new_tokens:
+                    last, value = output.finish()
+                    pieces += [Piece(task.id, piece) for piece in last]
+                    return tokens, pieces, self._done(one, value, tokens)
+        except StrettoError as error:
+            return tokens, pieces, Failed(task.id, error.at(task.step))
+        return tokens, pieces, None
+
+    def _done(self, one: _Running, value: object, last_tokens: list[int] | None = None) -> Done:
+        sequence = one.sequence
+        tokens = (*sequence.tokens[sequence.num_prompt_tokens :], *(last_tokens or ()))
+        usage = TransformerUsage(
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_cached_tokens=sequence.num_cached or 0,
+            num_output_tokens=len(tokens),
+            tokens=tokens,
+            logprobs=tuple(one.logprobs),
+        )
+        return Done(one.task.id, value, usage)
+
+    def _forget(self, one: _Running) -> None:
+        del self._tasks[one.task.id]
+        del self._by_sequence[one.sequence.id]
+
+
+def _load_tokenizer(folder: Path) -> PromptTokenizer:
+    try:
+        return PromptTokenizer(folder)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the loaders raise, it is about these files
+        raise ConfigError(f"cannot load the tokenizer in {folder}: {error}") from error
+
+
+def _eos_tokens(folder: Path, tokenizer: PromptTokenizer) -> list[int]:
+    """The tokenizer's, the configuration's, and those that generation is configured with."""
+    found = [tokenizer.eos_token_id]
+    for name in ("config.json", "generation_config.json"):
+        path = folder / name
+        if path.is_file():
+            eos = json.loads(path.read_text("utf-8")).get("eos_token_id")
+            found += eos if isinstance(eos, list) else [eos]
+    return [token for token in found if token is not None]

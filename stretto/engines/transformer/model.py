@@ -1,0 +1,84 @@
+"""The forward pass of Llama, Mistral, Qwen2 and Qwen3: a step's tokens in, their last hidden states out.
+
+Tensors carry their shape as a suffix:
+
+    T  tokens of the step, of all its sequences, one behind the other
+    E  hidden size              F  intermediate size        V  vocabulary
+    H  query heads              K  key-value heads          R  all heads of a token: H + K + K
+    D  size of a head           S  tokens for which a next one is chosen
+
+There is no batch dimension: what belongs to which sequence matters to attention alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from stretto.engines.transformer.attention import KVCache, StepAttention
+from stretto.engines.transformer.config import Llama3Scaling, ModelConfig
+from stretto.engines.transformer.weights import LayerWeights, Weights
+
+
+class Transformer:
+    """Weights and the tables of the rotation."""
+
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+        self.config = config
+        self.weights = weights
+        device = weights.embedding.device
+        angles = torch.outer(torch.arange(config.context_tokens).float(), _frequencies(config))
+        self._cos = angles.cos().repeat(1, 2).unsqueeze(1).to(device, weights.embedding.dtype)
+        # The half that changes its sign does so here, once for all.
+        self._sin = torch.cat((-angles.sin(), angles.sin()), 1).unsqueeze(1).to(self._cos)
+
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, attention: StepAttention, kv: KVCache) -> Tensor:
+        """The hidden states of the tokens, (T, E); their keys and values are written into `kv`."""
+        rotation = self._cos[positions_T], self._sin[positions_T]
+        x_TE = F.embedding(tokens_T, self.weights.embedding)
+        for number, layer in enumerate(self.weights.layers):
+            h_TE = self._norm(x_TE, layer.attention_norm)
+            qkv_TRD = self._project(h_TE, layer, *rotation)
+            attended_THD = attention.attend(qkv_TRD, kv, number)
+            x_TE = x_TE + F.linear(attended_THD.flatten(1), layer.output, layer.output_bias)
+            h_TE = self._norm(x_TE, layer.mlp_norm)
+            gate_TF, up_TF = F.linear(h_TE, layer.gate_up).chunk(2, dim=1)
+            x_TE = x_TE + F.linear(F.silu(gate_TF).mul_(up_TF), layer.down)
+        return x_TE
+
+    def logits(self, x_SE: Tensor) -> Tensor:
+        """Of the next token, in float32, (S, V)."""
+        return F.linear(self._norm(x_SE, self.weights.norm), self.weights.vocabulary).float()
+
+    def _project(self, h_TE: Tensor, layer: LayerWeights, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
+        """Queries and keys, normalised if the family does so and rotated, and values: (T, R, D)."""
+        heads, turned = self.config.heads, self.config.heads + self.config.kv_heads
+        qkv_TRD = F.linear(h_TE, layer.qkv, layer.qkv_bias).unflatten(1, (-1, self.config.head_dim))
+        if layer.q_norm is not None and layer.k_norm is not None:
+            qkv_TRD[:, :heads] = self._norm(qkv_TRD[:, :heads], layer.q_norm)
+            qkv_TRD[:, heads:turned] = self._norm(qkv_TRD[:, heads:turned], layer.k_norm)
+        qk_TD = qkv_TRD[:, :turned]
+        swapped_TD = qk_TD.roll(self.config.head_dim // 2, dims=2)
+        qk_TD.mul_(cos_T1D).addcmul_(swapped_TD, sin_T1D)
+        return qkv_TRD
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight, self.config.norm_eps)
+
+
+def _frequencies(config: ModelConfig) -> Tensor:
+    """Radians per token of each pair of a head's dimensions, (D / 2,)."""
+    exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
+    frequencies = 1.0 / config.rope_theta**exponents
+    return frequencies if config.rope_scaling is None else _stretch(frequencies, config.rope_scaling)
+
+
+def _stretch(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """Source: Llama 3.1's reference code."""
+    turns = scaling.original_context_tokens * frequencies / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    share_kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (share_kept + (1 - share_kept) / scaling.factor)

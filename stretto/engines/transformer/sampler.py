@@ -1,0 +1,110 @@
+"""Chooses the next tokens from their logits.
+
+A sequence's choice depends on its logits, its own tokens and its seed: not on what else is in the batch, nor
+on the steps it took to get there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stretto.llm.sampling import is_plain_greedy, noise_seed
+from stretto.tasks import Decode
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms of probabilities before temperature and penalties: the chosen token's, the likeliest."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to know for choosing a sequence's next token.
+
+    Attributes:
+        generated: the output so far; `prompt` what led to it.
+        ending: tokens that would end the output.
+    """
+
+    decode: Decode
+    prompt: list[int]
+    generated: list[int]
+    ending: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A token, and its log-probabilities if they were asked for."""
+
+    token: int
+    logprobs: TokenLogprobs | None = None
+
+
+def choose(logits_SV: Tensor, choices: list[Choice | None]) -> list[Chosen]:
+    """The next token of each row; None says: the likeliest, and nothing else to it."""
+    best = logits_SV.argmax(1).tolist()
+    return [
+        Chosen(token) if choice is None or is_plain_greedy(choice.decode) else _choose(row_V, choice)
+        for token, row_V, choice in zip(best, logits_SV, choices, strict=True)
+    ]
+
+
+def _choose(logits_V: Tensor, choice: Choice) -> Chosen:
+    decode = choice.decode
+    adjusted_V = _penalise(logits_V, choice)
+    if decode.temperature == 0:
+        token = int(adjusted_V.argmax())
+    else:
+        token = _sample(adjusted_V / decode.temperature, decode, len(choice.generated))
+    return Chosen(token, None if decode.logprobs is None else _logprobs(logits_V, token, decode.logprobs))
+
+
+def _penalise(logits_V: Tensor, choice: Choice) -> Tensor:
+    decode = choice.decode
+    logits_V = logits_V.clone()
+    if decode.repetition_penalty != 1:
+        seen = torch.tensor(sorted({*choice.prompt, *choice.generated}), device=logits_V.device)
+        values = logits_V[seen]
+        penalty = decode.repetition_penalty
+        logits_V[seen] = torch.where(values > 0, values / penalty, values * penalty)
+    if choice.generated and (decode.presence_penalty or decode.frequency_penalty):
+        counts = Counter(choice.generated)
+        tokens = torch.tensor(list(counts), device=logits_V.device)
+        times = torch.tensor(list(counts.values()), device=logits_V.device, dtype=logits_V.dtype)
+        logits_V[tokens] -= decode.presence_penalty + decode.frequency_penalty * times
+    if len(choice.generated) < decode.min_tokens:
+        logits_V[sorted(choice.ending)] = -torch.inf
+    return logits_V
+
+
+def _sample(logits_V: Tensor, decode: Decode, position: int) -> int:
+    """By exponential noise: the token whose probability over its noise is largest is a fair draw."""
+    if decode.top_k:
+        kth = logits_V.topk(min(decode.top_k, logits_V.numel())).values[-1]
+        logits_V = logits_V.masked_fill(logits_V < kth, -torch.inf)
+    probabilities_V = logits_V.softmax(-1)
+    if decode.top_p < 1:
+        sorted_V, order_V = probabilities_V.sort(descending=True, stable=True)
+        is_beyond_V = sorted_V.cumsum(-1) - sorted_V >= decode.top_p
+        probabilities_V = probabilities_V.index_fill(0, order_V[is_beyond_V], 0)
+    if decode.min_p:
+        least = decode.min_p * probabilities_V.max()
+        probabilities_V = probabilities_V.masked_fill(probabilities_V < least, 0)
+    generator = torch.Generator().manual_seed(noise_seed(decode.seed, position))
+    noise_V = torch.empty(logits_V.shape).exponential_(generator=generator).to(logits_V.device)
+    return int((probabilities_V / noise_V).argmax())
+
+
+def _logprobs(logits_V: Tensor, token: int, num_top: int) -> TokenLogprobs:
+    logprobs_V = logits_V.log_softmax(-1)
+    top = logprobs_V.topk(num_top)
+    pairs = tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    return TokenLogprobs(token, float(logprobs_V[token]), pairs)

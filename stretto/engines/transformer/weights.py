@@ -1,0 +1,113 @@
+"""Reads a checkpoint's tensors from safetensors files, one or many, into the shapes that the model uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from stretto.engines.transformer.config import ModelConfig
+from stretto.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerWeights:
+    """One layer. Projections that read the same input are one matrix: q, k, v; and gate, up."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    output: Tensor
+    output_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """All of a model. Matrices are (out, in), as in the checkpoint."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    vocabulary: Tensor
+
+
+def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+    """Read the tensors in `folder`.
+
+    Raises:
+        ConfigError: files or tensors are missing, corrupt or misshapen.
+    """
+    with ExitStack() as stack:
+        try:
+            where = _locate(folder)
+            files = {
+                file: stack.enter_context(safe_open(folder / file, "pt")) for file in dict.fromkeys(where.values())
+            }
+
+            def get(name: str, *shape: int) -> Tensor:
+                if name not in where:
+                    raise ConfigError(f"the weights in {folder} lack {name}")
+                tensor: Tensor = files[where[name]].get_tensor(name)
+                if tensor.shape != shape:
+                    raise ConfigError(f"{name} in {folder} is {tuple(tensor.shape)}, expected {shape}")
+                return tensor.to(device=device, dtype=dtype)
+
+            return _assemble(config, get)
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            raise ConfigError(f"cannot read the weights in {folder}: {error}") from error
+
+
+def _locate(folder: Path) -> dict[str, str]:
+    """Tensor name to file name."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return dict(json.loads(index.read_text("utf-8"))["weight_map"])
+    single = "model.safetensors"
+    if not (folder / single).is_file():
+        raise ConfigError(f"no weights in {folder}: neither {single} nor {index.name}")
+    with safe_open(folder / single, "pt") as file:
+        return dict.fromkeys(file.keys(), single)
+
+
+def _assemble(config: ModelConfig, get: Callable[..., Tensor]) -> Weights:
+    hidden, mlp, dim = config.hidden, config.intermediate, config.head_dim
+    q_rows, kv_rows = config.heads * dim, config.kv_heads * dim
+
+    def layer(number: int) -> LayerWeights:
+        at = f"model.layers.{number}."
+        projections = (("q", q_rows), ("k", kv_rows), ("v", kv_rows))
+        attn = at + "self_attn."
+        return LayerWeights(
+            attention_norm=get(at + "input_layernorm.weight", hidden),
+            qkv=torch.cat([get(f"{attn}{p}_proj.weight", rows, hidden) for p, rows in projections]),
+            qkv_bias=torch.cat([get(f"{attn}{p}_proj.bias", rows) for p, rows in projections])
+            if config.has_qkv_bias
+            else None,
+            q_norm=get(attn + "q_norm.weight", dim) if config.has_qk_norm else None,
+            k_norm=get(attn + "k_norm.weight", dim) if config.has_qk_norm else None,
+            output=get(attn + "o_proj.weight", hidden, q_rows),
+            output_bias=get(attn + "o_proj.bias", hidden) if config.has_output_bias else None,
+            mlp_norm=get(at + "post_attention_layernorm.weight", hidden),
+            gate_up=torch.cat([get(f"{at}mlp.{p}_proj.weight", mlp, hidden) for p in ("gate", "up")]),
+            down=get(at + "mlp.down_proj.weight", hidden, mlp),
+        )
+
+    embedding = get("model.embed_tokens.weight", config.vocabulary, hidden)
+    tied = config.ties_embeddings
+    return Weights(
+        embedding=embedding,
+        layers=tuple(layer(number) for number in range(config.layers)),
+        norm=get("model.norm.weight", hidden),
+        vocabulary=embedding if tied else get("lm_head.weight", config.vocabulary, hidden),
+    )

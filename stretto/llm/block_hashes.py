@@ -1,0 +1,36 @@
+"""Chained hashes of token blocks: equal hashes mean equal tokens from the beginning, under one salt.
+
+The hash is cryptographic and starts from the tenant's salt, so that no tenant can build, or guess from
+timings, a prefix that another one's cache holds.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TypeAlias
+
+BlockHash: TypeAlias = bytes
+
+
+class Hasher:
+    """Hashes blocks of `block_tokens` tokens."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+
+    def root(self, salt: str) -> BlockHash:
+        """What a tenant's first block is chained to."""
+        return blake2b(salt.encode(), digest_size=16, person=b"stretto-kv").digest()
+
+    def chain(self, parent: BlockHash, tokens: Sequence[int]) -> BlockHash:
+        """The hash of a block with these tokens, full or not, behind `parent`."""
+        return blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent).digest()
+
+    def extend(self, hashes: list[BlockHash], salt: str, tokens: Sequence[int]) -> None:
+        """Append to `hashes` those of the full blocks of `tokens` that it lacks."""
+        size = self.block_tokens
+        for start in range(len(hashes) * size, len(tokens) - size + 1, size):
+            parent = hashes[-1] if hashes else self.root(salt)
+            hashes.append(self.chain(parent, tokens[start : start + size]))

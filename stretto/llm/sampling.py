@@ -1,0 +1,58 @@
+"""How tokens are chosen: the sampling part of a `Decode`, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+
+from stretto.errors import ConfigError
+from stretto.tasks import Decode
+
+MAX_LOGPROBS = 20
+
+
+def check_sampling(decode: Decode, vocabulary: int) -> None:
+    """Raises ConfigError, naming the field, for a value that makes no sense."""
+    _check(decode, "temperature", decode.temperature, 0.0, math.inf)
+    _check(decode, "top_p", decode.top_p, 0.0, 1.0, above=True)
+    _check(decode, "top_k", decode.top_k, 0, math.inf)
+    _check(decode, "min_p", decode.min_p, 0.0, 1.0)
+    _check(decode, "repetition_penalty", decode.repetition_penalty, 0.0, math.inf, above=True)
+    _check(decode, "presence_penalty", decode.presence_penalty, -2.0, 2.0)
+    _check(decode, "frequency_penalty", decode.frequency_penalty, -2.0, 2.0)
+    _check(decode, "min_tokens", decode.min_tokens, 0, decode.max_tokens)
+    if decode.logprobs is not None:
+        _check(decode, "logprobs", decode.logprobs, 0, min(MAX_LOGPROBS, vocabulary))
+    for token in decode.stop_tokens:
+        if not (isinstance(token, int) and 0 <= token < vocabulary):
+            raise ConfigError(f"stop_tokens: {token!r} is no token of a vocabulary of {vocabulary}")
+
+
+def _check(
+    decode: Decode, name: str, value: float, low: float, high: float, *, above: bool = False
+) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(getattr(Decode(), name), int) and not isinstance(value, int):
+        is_number = False
+    if not is_number or not low <= value <= high or (above and value == low):
+        raise ConfigError(f"{name} is {value!r}: expected {'above' if above else 'at least'} {low} and at most {high}")
+
+
+def is_plain_greedy(decode: Decode) -> bool:
+    """Whether the likeliest token is chosen with nothing else to it."""
+    return (
+        decode.temperature == 0
+        and decode.repetition_penalty == 1
+        and not (decode.presence_penalty or decode.frequency_penalty or decode.min_tokens)
+        and decode.logprobs is None
+    )
+
+
+def ending_tokens(decode: Decode, eos: Set[int]) -> frozenset[int]:
+    """Tokens that end the output."""
+    return frozenset(decode.stop_tokens) | (frozenset() if decode.ignore_eos else frozenset(eos))
+
+
+def noise_seed(seed: int, position: int) -> int:
+    """The seed of the noise that chooses an output's token number `position`, whatever else runs."""
+    return (seed * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**63

@@ -1,0 +1,83 @@
+"""A prompt and its continuation, as the scheduler sees it: tokens, and the blocks that hold their KV."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from stretto.llm.block_hashes import BlockHash, Hasher
+
+
+class Status(Enum):
+    """Where a sequence is. A preempted one waits again."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Mutable, and owned by one `LocalScheduler`.
+
+    Attributes:
+        tokens: the prompt, then what was generated; only ever appended to.
+        num_prompt_tokens: of `tokens`, those not generated here.
+        max_new_tokens: upper bound of generated tokens; 0 for a prefill.
+        priority: from the upper tier; higher goes first.
+        query: for whom; its prefixes are forgotten when the query is released.
+        salt: of the tenant: equal tokens under different salts share nothing.
+        capacity_tokens: how many tokens may be on board beside this sequence before it gets too slow;
+            None for as many as there is room for.
+        blocks: KV of tokens [i·block_tokens, (i+1)·block_tokens) is in `blocks[i]`.
+        num_computed: leading tokens whose KV is in the blocks.
+        num_cached: of the prompt, those found in the cache when it was first started.
+        num_shared_blocks: leading blocks that are registered in the prefix cache.
+    """
+
+    id: int
+    tokens: list[int]
+    max_new_tokens: int
+    priority: float = 0.0
+    query: str = ""
+    salt: str = ""
+    capacity_tokens: int | None = None
+
+    status: Status = Status.WAITING
+    num_prompt_tokens: int = field(init=False)
+    arrived_s: float = 0.0
+    order: int = 0
+    blocks: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    num_cached: int | None = None
+    num_shared_blocks: int = 0
+    num_preemptions: int = 0
+    _hashes: list[BlockHash] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.tokens)
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def num_remaining(self) -> int:
+        """Tokens still to be generated, at most."""
+        return self.max_new_tokens - self.num_generated
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether all but the last token is computed, and that one was generated."""
+        return self.num_generated > 0 and self.num_computed == len(self.tokens) - 1
+
+    @property
+    def num_missing(self) -> int:
+        """Tokens whose KV has to be computed before the next one can be chosen."""
+        return len(self.tokens) - self.num_computed
+
+    def hashes(self, hasher: Hasher) -> list[BlockHash]:
+        """Chained hashes of the full blocks of `tokens`; computed once."""
+        hasher.extend(self._hashes, self.salt, self.tokens)
+        return self._hashes

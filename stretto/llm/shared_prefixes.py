@@ -1,0 +1,49 @@
+"""Which sequences share leading blocks for long enough that attending to them together pays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sharers:
+    """Members, by their position in the list that was grouped, and how many leading blocks they share."""
+
+    members: tuple[int, ...]
+    num_blocks: int
+
+    @property
+    def num_saved(self) -> int:
+        """Blocks not read again."""
+        return self.num_blocks * (len(self.members) - 1)
+
+
+def group_by_prefix(tables: list[list[int]], min_blocks: int) -> list[Sharers]:
+    """Partition block tables so that most is read once; who shares less than `min_blocks` is left out.
+
+    Equal tables at some place are equal before it: a block is behind one prefix only. The last block of a
+    table is never shared.
+    """
+    by_depth: dict[int, list[int]] = {}
+    for member, table in enumerate(tables):
+        if len(table) > min_blocks:
+            by_depth.setdefault(table[min_blocks - 1], []).append(member)
+    return [found for members in by_depth.values() for found in _best(tables, members)]
+
+
+def _best(tables: list[list[int]], members: list[int]) -> list[Sharers]:
+    """All of them together, or the best of each branch where they part: whichever saves more."""
+    if len(members) < 2:
+        return []
+    first, last = min(tables[m] for m in members), max(tables[m] for m in members)
+    shortest = min(len(tables[m]) for m in members) - 1
+    num_blocks = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), shortest)
+    together = Sharers(tuple(members), min(num_blocks, shortest))
+    branches: dict[int, list[int]] = {}
+    for member in members:
+        if len(tables[member]) > together.num_blocks + 1:
+            branches.setdefault(tables[member][together.num_blocks], []).append(member)
+    if len(branches) < 2:
+        return [together]
+    apart = [found for branch in branches.values() for found in _best(tables, branch)]
+    return apart if sum(found.num_saved for found in apart) > together.num_saved else [together]

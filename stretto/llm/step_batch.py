@@ -1,0 +1,38 @@
+"""What one step of an LLM instance computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.llm.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Tokens [start, start + num_tokens) of a sequence, whose KV is to be computed.
+
+    With `samples` they are the last ones, and the next token is to be chosen.
+    """
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """Slices to run at once, `num_repeats` times: in a repeat, what was sampled is the next input.
+
+    Only decodes are repeated. Before anything else the contents of blocks are copied, (from, to): all are
+    read before any is written.
+    """
+
+    slices: tuple[Slice, ...]
+    copies: tuple[tuple[int, int], ...] = ()
+    num_repeats: int = 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in one repeat."""
+        return sum(piece.num_tokens for piece in self.slices)

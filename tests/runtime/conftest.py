@@ -1,0 +1,28 @@
+"""Every test of the runtime ends with nothing left running."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from runtime_engines import LET_GO
+
+from stretto.runtime import instances
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(instances, "_CLOSE_TIMEOUT_S", 0.5)
+    before = set(threading.enumerate())
+    LET_GO.clear()
+    yield
+    LET_GO.set()
+    ends_s = time.monotonic() + 5
+    while (left := [*(set(threading.enumerate()) - before), *multiprocessing.active_children()]) and (
+        time.monotonic() < ends_s
+    ):
+        time.sleep(0.005)
+    assert not left

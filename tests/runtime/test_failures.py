@@ -1,0 +1,447 @@
+"""Engines that fail, hang, die or say nonsense: what becomes of their queries, and of the others'."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime_engines import (
+    COMPLETE,
+    LET_GO,
+    SHOUT,
+    SHOUT_EACH,
+    Acting,
+    ActingConfig,
+    Log,
+    acting,
+    fake_llm,
+    graph,
+    server,
+)
+from virtual_loop import in_real_time, in_virtual_time
+
+from stretto import Runtime
+from stretto.engine import Engine
+from stretto.engines.base import LLMEvent, LLMTask
+from stretto.engines.fake import FakeLLM, FakeLLMConfig
+from stretto.errors import (
+    BadReply,
+    ConfigError,
+    EngineFailure,
+    EngineTimeout,
+    EngineUnavailable,
+    QueryCancelled,
+    StrettoError,
+    UserError,
+)
+
+PLACEMENTS = pytest.mark.parametrize("placement", ["inline", "thread"])
+
+
+# --- answers that are none
+
+
+@pytest.mark.parametrize(
+    ("app", "text", "kind", "message"),
+    [
+        (SHOUT, "raise", EngineFailure, "ValueError: told to"),
+        (SHOUT, "none", BadReply, "the engine returned None"),
+        (SHOUT, "short", BadReply, "the engine answered 0 of 1 tasks"),
+        (SHOUT, "no list", BadReply, "the engine answered a generator, not a list"),
+        (SHOUT_EACH, "short list", BadReply, "the engine returned 1 results for 2 items"),
+        (SHOUT_EACH, "none", BadReply, "the engine returned None for item 1"),
+    ],
+)
+@PLACEMENTS
+@in_real_time
+async def test_an_answer_that_is_none_fails_its_query(
+    app: Any, text: str, kind: type[StrettoError], message: str, placement: str
+) -> None:
+    async with Runtime([acting(placement=placement)]) as runtime:
+        inputs = {"text": text} if app is SHOUT else {"texts": ["ok", text]}
+        with pytest.raises(kind) as caught:
+            await runtime.run(app, inputs)
+        assert type(caught.value) is kind
+        assert str(caught.value) == f"step 'loud': {message}"
+        assert await runtime.run(SHOUT, {"text": "a"}) == {"loud": "A"}
+
+
+@in_virtual_time
+async def test_a_server_that_raises_or_ends_without_an_answer_fails_the_query() -> None:
+    async with Runtime([server(timeout_s=None)]) as runtime:
+        with pytest.raises(EngineFailure, match=r"^step 'answer': ValueError: told to$"):
+            await runtime.run(COMPLETE, {"text": "raise"})
+        with pytest.raises(BadReply, match=r"^step 'answer': the engine ended without an answer$"):
+            await runtime.run(COMPLETE, {"text": "say nothing"})
+        assert await runtime.run(COMPLETE, {"text": "end twice"}) == {"answer": "END"}
+        assert await runtime.run(COMPLETE, {"text": "a"}) == {"answer": "A "}
+
+
+# --- engines that cannot be constructed
+
+
+def _fail_at(*numbers: int) -> ActingConfig:
+    def make(number: int) -> None:
+        if number in numbers:
+            raise OSError(f"no model for number {number}")
+
+    return ActingConfig(makes=make)
+
+
+@PLACEMENTS
+@in_real_time
+async def test_an_engine_that_cannot_be_constructed_is_named_at_the_start(placement: str) -> None:
+    config = _fail_at(2)
+    runtime = Runtime([acting(config, placement=placement, instances=3), server()])
+    with pytest.raises(EngineFailure) as caught:
+        await runtime.__aenter__()
+    assert str(caught.value) == "engine 'acting': OSError: no model for number 2"
+    assert len(config.log.closed) == 2, "the others are closed"
+    with pytest.raises(UserError, match="not running"):
+        await runtime.submit(SHOUT, {"text": "a"})
+
+
+@in_real_time
+async def test_a_server_that_cannot_be_constructed_is_named_at_the_start() -> None:
+    with pytest.raises(EngineFailure, match=r"^engine 'llm': TypeError"):
+        await Runtime([Engine("llm", dict, 5, kind="llm_server")]).__aenter__()
+
+
+@in_real_time
+async def test_a_typed_error_of_a_constructor_stays_what_it_is() -> None:
+    def refuse(config: object) -> None:
+        raise ConfigError("no such model")
+
+    with pytest.raises(ConfigError, match=r"^engine 'acting': no such model$"):
+        await Runtime([Engine("acting", refuse)]).__aenter__()
+
+
+@in_real_time
+async def test_a_constructor_that_exits_keeps_nobody_waiting() -> None:
+    def leave(config: object) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(EngineFailure, match=r"^engine 'acting': SystemExit: 3$"):
+        await Runtime([Engine("acting", leave)]).__aenter__()
+
+
+@in_real_time
+async def test_an_llm_cannot_run_inline_and_placements_have_names() -> None:
+    with pytest.raises(ConfigError, match=r"^engine 'llm': an LLM cannot run inline$"):
+        await Runtime([acting(), fake_llm(placement="inline")]).__aenter__()
+    with pytest.raises(ConfigError, match=r"^engine 'acting': there is no placement 'cloud'$"):
+        await Runtime([acting(placement="cloud")]).__aenter__()
+
+
+# --- instances that die, and come back
+
+
+@in_real_time
+async def test_an_instance_that_dies_is_started_anew_and_the_work_tried_again(tmp_path: Path) -> None:
+    config = ActingConfig(folder=tmp_path)
+    async with Runtime([acting(config)]) as runtime:
+        assert await runtime.run(SHOUT, {"text": "once exit"}) == {"loud": "ONCE EXIT"}
+        assert len(config.log.made) == 2
+        assert await runtime.run(SHOUT, {"text": "once unavailable"}) == {"loud": "ONCE UNAVAILABLE"}
+        assert len(config.log.made) == 2, "it only said that it could not"
+    assert len(config.log.closed) == 2
+
+
+@in_real_time
+async def test_work_that_always_kills_its_instance_fails_after_its_attempts() -> None:
+    config = ActingConfig(log=Log())
+    async with Runtime([acting(config, max_attempts=2)]) as runtime:
+        deadly = await runtime.submit(SHOUT, {"text": "exit"})
+        harmless = await runtime.submit(SHOUT, {"text": "a"})
+        with pytest.raises(EngineUnavailable, match=r"^step 'loud': acting/0 died: SystemExit: 7$"):
+            await deadly
+        assert await harmless == {"loud": "A"}
+    assert config.log.batches == [["q1", "q2"], ["q1"], ["q2"]]
+
+
+@PLACEMENTS
+@in_real_time
+async def test_an_instance_that_does_not_come_back_fails_queries_and_not_hope(placement: str) -> None:
+    """Its second to fifth constructions fail: two queries fail, a later one finds it well."""
+    config = _fail_at(2, 3, 4, 5)
+    async with Runtime([acting(config, placement=placement, max_attempts=3, keeps_state=True)]) as runtime:
+        runtime._hear(("acting", 0), 1, _lost())
+        for _ in range(2):
+            with pytest.raises(EngineUnavailable) as caught:
+                await asyncio.wait_for(runtime.run(SHOUT, {"text": "a"}), 5)
+            if len(config.log.made) == 4:
+                assert str(caught.value) == (
+                    "step 'loud': acting did not restart: OSError: no model for number 4"
+                )
+                break
+        assert await runtime.run(SHOUT, {"text": "a"}) == {"loud": "A"}
+        assert len(config.log.made) == 6
+
+
+def _lost() -> Any:
+    from stretto.messages import InstanceLost
+
+    return InstanceLost("acting", 0, EngineUnavailable("gone"))
+
+
+@in_real_time
+async def test_an_instance_that_dies_at_once_does_not_start_over_and_over() -> None:
+    """It is started when there is work for it, and not before."""
+    made: list[int] = []
+
+    class Doomed(FakeLLM):
+        def has_work(self) -> bool:
+            made.append(1)
+            raise RuntimeError("doomed")
+
+    async with Runtime([Engine("llm", Doomed, FakeLLMConfig(), kind="llm", max_attempts=3)]) as runtime:
+        await asyncio.sleep(0.1)
+        assert len(made) == 1
+        with pytest.raises(EngineUnavailable, match="died: RuntimeError: doomed"):
+            await runtime.run(COMPLETE, {"text": "a"})
+        assert len(made) == 4
+
+
+@in_real_time
+async def test_a_stepped_llm_that_crashes_is_started_anew() -> None:
+    crashes = iter([ZeroDivisionError("a bug"), None, None])
+    config = FakeLLMConfig(fail_on=lambda task: next(crashes))
+    async with Runtime([Engine("llm", FakeLLM, config, kind="llm")]) as runtime:
+        assert (await runtime.run(COMPLETE, {"text": "a"}))["answer"]
+
+
+@PLACEMENTS
+@in_real_time
+async def test_an_engine_that_fails_to_forget_is_lost_and_not_the_queries(placement: str) -> None:
+    class Stubborn(Acting):
+        def release(self, query: str) -> None:
+            raise RuntimeError("I remember")
+
+    config = ActingConfig(log=Log())
+    engine = Engine("acting", Stubborn, config, placement=placement, keeps_state=True)
+    async with Runtime([engine]) as runtime:
+        for text in ("a", "b", "c"):
+            assert await runtime.run(SHOUT, {"text": text}) == {"loud": text.upper()}
+
+
+@PLACEMENTS
+@in_real_time
+async def test_an_engine_that_cannot_close_keeps_no_other_open(placement: str) -> None:
+    class Stuck(Acting):
+        def close(self) -> None:
+            super().close()
+            raise RuntimeError("the door is stuck")
+
+    config = ActingConfig(log=Log())
+    async with Runtime([Engine("acting", Stuck, config, placement=placement, instances=3)]) as runtime:
+        await runtime.run(SHOUT, {"text": "a"})
+    assert len(config.log.closed) == 3
+
+
+# --- instances that hang
+
+
+@in_real_time
+async def test_an_instance_that_hangs_is_replaced(tmp_path: Path) -> None:
+    config = ActingConfig(folder=tmp_path)
+    async with Runtime([acting(config, timeout_s=0.1)]) as runtime:
+        assert await runtime.run(SHOUT, {"text": "once hang"}) == {"loud": "ONCE HANG"}
+        with pytest.raises(EngineTimeout, match=r"^step 'loud': engine 'acting' gave no answer for 0\.1 s$"):
+            await runtime.run(SHOUT, {"text": "hang"})
+        LET_GO.set()
+        assert await runtime.run(SHOUT, {"text": "a"}) == {"loud": "A"}
+        assert len(config.log.made) == 5
+
+
+@in_real_time
+async def test_a_thread_that_was_given_up_ends_when_it_can() -> None:
+    config = ActingConfig(log=Log())
+    async with Runtime([acting(config, timeout_s=0.05, max_attempts=1)]) as runtime:
+        with pytest.raises(EngineTimeout):
+            await runtime.run(SHOUT, {"text": "hang"})
+        LET_GO.set()
+        while len(config.log.closed) < 1:
+            await asyncio.sleep(0.001)
+        assert await runtime.run(SHOUT, {"text": "a"}) == {"loud": "A"}
+
+
+@in_virtual_time
+async def test_a_server_that_hangs_is_left_and_its_requests_with_it() -> None:
+    log = Log()
+    loop = asyncio.get_running_loop()
+    async with Runtime([server(log, timeout_s=10, max_attempts=2)]) as runtime:
+        with pytest.raises(EngineTimeout, match="engine 'llm' was silent for 10 s"):
+            await runtime.run(COMPLETE, {"text": "hang"})
+        assert loop.time() == 20
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert log.released == ["q1", "q1"], "both requests were aborted"
+        assert log.closed == [1, 1], "both clients were closed"
+        assert await runtime.run(COMPLETE, {"text": "a"}) == {"answer": "A "}
+    assert log.closed == [1, 1, 1]
+
+
+@in_virtual_time
+async def test_a_server_that_speaks_now_and_then_is_not_given_up() -> None:
+    log = Log()
+    async with Runtime([server(log, timeout_s=1.5)]) as runtime:
+        text = "a b c d e f g h"
+        assert await runtime.run(COMPLETE, {"text": text}) == {"answer": text.upper() + " "}
+    assert log.made == [1]
+
+
+@in_virtual_time
+async def test_text_is_streamed_once_though_its_request_is_repeated() -> None:
+    """The first attempt falls silent after two words; the second says all of them again."""
+    attempts = iter((2, 9))
+
+    class Faltering:
+        def __init__(self, config: object) -> None: ...
+
+        async def generate(self, task: LLMTask, emit: Any) -> None:
+            from stretto.engines.base import Done, Piece
+
+            said: list[LLMEvent] = [Piece(task.id, word) for word in ("a ", "b ", "c")]
+            for event in [*said, Done(task.id, "a b c")][: next(attempts)]:
+                await asyncio.sleep(1)
+                emit(event)
+            await asyncio.sleep(100)
+
+        async def aclose(self) -> None: ...
+
+    async with Runtime([Engine("llm", Faltering, kind="llm_server", timeout_s=5)]) as runtime:
+        query = await runtime.submit(COMPLETE, {"text": "x"})
+        assert [piece async for piece in query.stream("answer")] == ["a ", "b ", "c"]
+        assert await query == {"answer": "a b c"}
+
+
+# --- leaving
+
+
+@in_real_time
+async def test_leaving_cancels_every_query_whatever_it_is_doing() -> None:
+    config = ActingConfig(log=Log())
+    engines = [acting(config, keeps_state=True, max_batch=1), server(), fake_llm(instances=2, max_running=1)]
+    engines[2] = Engine("other", FakeLLM, FakeLLMConfig(), kind="llm", max_running=1)
+    async with Runtime(engines, max_queries=4) as runtime:
+        queries = [await runtime.submit(SHOUT, {"text": "hang"}) for _ in range(2)]
+        queries += [await runtime.submit(COMPLETE, {"text": "hang"}) for _ in range(2)]
+        outside = asyncio.create_task(runtime.submit(SHOUT, {"text": "a"}))
+        streaming = asyncio.create_task(anext(queries[2].stream("answer")))
+        await asyncio.sleep(0.02)
+        asyncio.get_running_loop().call_later(0.05, LET_GO.set)
+    for query in queries:
+        assert query.is_done()
+        with pytest.raises(QueryCancelled):
+            await query
+    with pytest.raises(QueryCancelled):
+        await streaming
+    with pytest.raises(QueryCancelled, match="closed before the query could start"):
+        await outside
+    queries[0].cancel()
+    await runtime.aclose()
+    with pytest.raises(UserError, match="not running"):
+        await runtime.submit(SHOUT, {"text": "a"})
+
+
+@in_real_time
+async def test_leaving_right_after_submitting_ends_the_query() -> None:
+    async with Runtime([acting()]) as runtime:
+        query = await runtime.submit(SHOUT, {"text": "a"})
+    with pytest.raises(QueryCancelled):
+        await query
+
+
+def test_a_thread_that_hangs_at_the_end_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """It speaks after the loop has ended, to nobody."""
+    config = ActingConfig(log=Log())
+
+    async def leave() -> None:
+        async with Runtime([acting(config)]) as runtime:
+            await runtime.submit(SHOUT, {"text": "hang"})
+            await asyncio.sleep(0.02)
+
+    asyncio.run(leave())
+    assert not config.log.closed
+    LET_GO.set()
+    for thread in threading.enumerate():
+        if thread.name == "acting/0":
+            thread.join(5)
+    assert len(config.log.closed) == 1
+    assert not caplog.records
+
+
+@in_real_time
+async def test_a_batch_that_ends_while_the_runtime_closes_disturbs_nobody() -> None:
+    """What its instance then says finds no instance to send the rest to."""
+    problems: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+    config = ActingConfig(log=Log())
+    async with Runtime([acting(config, keeps_state=True, instances=2)]) as runtime:
+        for _ in range(3):
+            await runtime.submit(SHOUT, {"text": "hang"})
+        await asyncio.sleep(0.02)
+        asyncio.get_running_loop().call_later(0.05, LET_GO.set)
+    await asyncio.sleep(0.01)
+    assert not problems
+    assert len(config.log.closed) == 2
+
+
+@in_real_time
+async def test_an_instance_that_dies_while_the_runtime_closes_stays_dead(tmp_path: Path) -> None:
+    class Dying(Acting):
+        def run(self, tasks: Any) -> Any:
+            LET_GO.wait(10)
+            raise SystemExit(1)
+
+    config = ActingConfig(log=Log())
+    async with Runtime([Engine("acting", Dying, config)]) as runtime:
+        await runtime.submit(SHOUT, {"text": "a"})
+        await asyncio.sleep(0.02)
+        asyncio.get_running_loop().call_later(0.05, LET_GO.set)
+    await asyncio.sleep(0.01)
+    assert len(config.log.made) == 1
+
+
+@in_real_time
+async def test_leaving_while_engines_are_still_being_constructed() -> None:
+    config = ActingConfig(log=Log(), makes=lambda number: LET_GO.wait(60) and None)
+    runtime = Runtime([acting(config), server()])
+    entering = asyncio.create_task(runtime.__aenter__())
+    await asyncio.sleep(0.02)
+    asyncio.get_running_loop().call_later(0.05, LET_GO.set)
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    assert len(config.log.closed) == 1
+
+
+@in_real_time
+async def test_an_error_in_the_body_leaves_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        async with Runtime([acting()]) as runtime:
+            await runtime.submit(SHOUT, {"text": "a"})
+            raise ZeroDivisionError
+
+
+@in_real_time
+async def test_a_runtime_is_entered_once() -> None:
+    runtime = Runtime([acting()])
+    with pytest.raises(UserError, match="not running"):
+        await runtime.submit(SHOUT, {"text": "a"})
+    async with runtime:
+        with pytest.raises(UserError, match="entered once"):
+            await runtime.__aenter__()
+        assert await runtime.run(SHOUT, {"text": "a"}) == {"loud": "A"}
+    with pytest.raises(UserError, match="entered once"):
+        await runtime.__aenter__()
+
+
+@in_virtual_time
+async def test_a_runtime_without_engines_runs_control_flow() -> None:
+    app = graph("graph one(%t: text)\n  %all = aggregate(%t) : list[text]\n  return %all")
+    async with Runtime([]) as runtime:
+        assert await runtime.run(app, {"t": "x"}) == {"all": ["x"]}

@@ -1,0 +1,253 @@
+"""The lower tier for batch engines: events in, exact actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import pytest
+from machines import batch_engine, batch_work
+
+from stretto.costs.profile import Profile
+from stretto.engine import Engine
+from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.messages import Action, Release, Restart, StartBatch
+from stretto.sched.batch_scheduler import BatchScheduler
+from stretto.sched.results import Broken, Completed, Report
+from stretto.sched.work import Work
+
+
+class Machine(BatchScheduler):
+    """Remembers the batch that each instance was given last."""
+
+    batches: dict[int, int]
+
+    def start(self, now_s: float = 0.0) -> list[tuple[int, list[tuple[str, object]]]]:
+        """What `schedule` starts: (instance, [(step, items)])."""
+        actions = [action for action in self.schedule(now_s) if isinstance(action, StartBatch)]
+        self.check_invariants()
+        self.batches.update({action.instance: action.batch for action in actions})
+        return [(action.instance, parts(action)) for action in actions]
+
+    def answer(self, results: object, instance: int = 0) -> list[Report]:
+        return self.done(instance, self.batches[instance], results)  # type: ignore[arg-type]
+
+    def fail(self, error: StrettoError, instance: int = 0) -> list[Report]:
+        return self.failed(instance, self.batches[instance], error)
+
+
+def machine(*works: Work, engine: Engine | None = None) -> Machine:
+    scheduler = Machine(engine or batch_engine(), count(1))
+    scheduler.batches = {}
+    for work in works:
+        scheduler.add(work, 0.0)
+    return scheduler
+
+
+def parts(action: Action) -> list[tuple[str, object]]:
+    assert isinstance(action, StartBatch)
+    return [(task.step, task.inputs["texts"]) for task in action.tasks]
+
+
+def errors(reports: Sequence[Report]) -> list[tuple[str, type[StrettoError], str | None]]:
+    broken = [report for report in reports if isinstance(report, Broken)]
+    assert len(broken) == len(reports)
+    return [(report.query, type(report.error), report.error.step) for report in broken]
+
+
+def test_a_batch_is_filled_from_several_queries_and_a_part_stays_behind() -> None:
+    scheduler = machine(batch_work("1", "a", "xyz"), batch_work("2", "b", "uvw"))
+    (action,) = scheduler.schedule(0.0)
+    assert isinstance(action, StartBatch)
+    assert (action.engine, action.instance, action.batch, action.num_units) == ("e", 0, 3, 4)
+    assert parts(action) == [("a", ["x", "y", "z"]), ("b", ["u"])]
+    assert [(t.id, t.query, t.op, t.num_items, t.each) for t in action.tasks] == [
+        (1, "1", "embed", 3, ("texts",)),
+        (2, "2", "embed", 1, ("texts",)),
+    ]
+    assert scheduler.start() == []
+    reports = scheduler.done(0, action.batch, [["X", "Y", "Z"], ["U"]])
+    assert reports == [Completed("1", 0, 0, ["X", "Y", "Z"]), Completed("2", 0, 0, ["U"])]
+    assert scheduler.start() == [(0, [("b", ["v", "w"])])]
+    assert scheduler.answer([["V", "W"]]) == [Completed("2", 0, 1, ["V", "W"])]
+    assert scheduler.is_idle()
+
+
+def test_every_idle_instance_gets_a_batch_the_least_worked_first() -> None:
+    engine = batch_engine(instances=3, max_batch=2, profile=Profile(1.0, 1.0))
+    scheduler = machine(batch_work("1", "a", "pqrst"), engine=engine)
+    assert scheduler.start() == [(0, [("a", ["p", "q"])]), (1, [("a", ["r", "s"])]), (2, [("a", ["t"])])]
+    for instance, items in enumerate(("PQ", "RS", "T")):
+        scheduler.answer([list(items)], instance)
+    scheduler.add(batch_work("1", "b", "u"), 1.0)
+    assert scheduler.start() == [(2, [("b", ["u"])])], "it has had one unit less"
+
+
+def test_an_item_larger_than_a_batch_runs_alone_and_is_not_starved() -> None:
+    large = batch_work("1", "large", "xy", units=(9, 1))
+    for policy in ("topology_aware", "critical_path", "throughput", "per_invocation"):
+        large.lo = 0
+        scheduler = machine(large, engine=batch_engine(policy=policy))
+        assert scheduler.start() == [(0, [("large", ["x"])])], policy
+    large.lo = 0
+    scheduler = machine(large, batch_work("2", "b", "uvwxyz"))
+    assert scheduler.start() == [(0, [("b", ["u", "v", "w", "x"])])]
+    scheduler.answer([list("UVWX")])
+    assert scheduler.start(11.0) == [(0, [("large", ["x"])])], "aged by now"
+
+
+def test_a_single_application_has_no_item_count() -> None:
+    work = batch_work("1", "a", "x")
+    work.each = ()
+    scheduler = machine(work)
+    (action,) = scheduler.schedule(0.0)
+    assert isinstance(action, StartBatch)
+    assert action.tasks[0].num_items is None
+    assert scheduler.done(0, action.batch, ["X"]) == [Completed("1", 0, 0, ("X",))]
+
+
+def test_a_failed_batch_is_run_again_task_by_task() -> None:
+    """Only the culprit's query fails; attempts do not count, for the instance was not at fault."""
+    scheduler = machine(
+        batch_work("1", "a", "xy"), batch_work("2", "b", "u"), engine=batch_engine(max_attempts=1)
+    )
+    scheduler.start()
+    scheduler.add(batch_work("3", "c", "p"), 0.0)
+    assert scheduler.fail(EngineFailure("broken")) == []
+    assert scheduler.start() == [(0, [("a", ["x", "y"])])]
+    assert errors(scheduler.fail(EngineFailure("broken"))) == [("1", EngineFailure, "a")]
+    assert scheduler.start() == [(0, [("b", ["u"])])]
+    assert scheduler.answer([["U"]]) == [Completed("2", 0, 0, ["U"])]
+    assert scheduler.start() == [(0, [("c", ["p"])])]
+
+
+def test_a_step_that_the_error_names_keeps_its_name() -> None:
+    scheduler = machine(batch_work("1", "a", "x"))
+    scheduler.start()
+    assert errors(scheduler.fail(BadReply("no", step="inner"))) == [("1", BadReply, "inner")]
+
+
+@pytest.mark.parametrize("results", [[["X"]], [], [["X"], ["U"], ["?"]], None, "XU", 7, {"a": 1}])
+def test_a_batch_with_the_wrong_number_of_answers_is_run_again_apart(results: object) -> None:
+    scheduler = machine(batch_work("1", "a", "x"), batch_work("2", "b", "u"))
+    scheduler.start()
+    assert scheduler.answer(results) == []
+    assert scheduler.start() == [(0, [("a", ["x"])])]
+    assert errors(scheduler.answer(None)) == [("1", BadReply, "a")]
+    assert scheduler.start() == [(0, [("b", ["u"])])]
+
+
+@pytest.mark.parametrize(
+    ("result", "kind", "message"),
+    [
+        (None, BadReply, "None"),
+        (["X"], BadReply, "1 results for 2 items"),
+        ("XY", BadReply, "a str, not a list"),
+        ({"a": 1}, BadReply, "a dict, not a list"),
+        (["X", None], BadReply, "None for item 1"),
+        (EngineFailure("no"), EngineFailure, "no"),
+        (["X", EngineFailure("no")], EngineFailure, "no"),
+    ],
+)
+def test_a_bad_answer_fails_its_own_query_only(
+    result: object, kind: type[StrettoError], message: str
+) -> None:
+    scheduler = machine(batch_work("1", "a", "xy"), batch_work("2", "b", "u"))
+    scheduler.start()
+    broken, fine = scheduler.answer([result, ["U"]])
+    assert isinstance(broken, Broken)
+    assert type(broken.error) is kind
+    assert broken.error.step == "a"
+    assert message in broken.error.message
+    assert fine == Completed("2", 0, 0, ["U"])
+
+
+def test_lost_work_is_tried_elsewhere_apart_and_not_for_ever() -> None:
+    engine = batch_engine(max_attempts=3, instances=2)
+    scheduler = machine(batch_work("1", "a", "xy"), batch_work("2", "b", "u"), engine=engine)
+    assert scheduler.start() == [(0, [("a", ["x", "y"]), ("b", ["u"])])]
+    error = EngineUnavailable("it died")
+    assert scheduler.lost(0, error) == []
+    assert scheduler.start() == [(0, [("a", ["x", "y"])]), (1, [("b", ["u"])])]
+    assert scheduler.lost(0, error) == []
+    assert scheduler.lost(1, error) == []
+    assert len(scheduler.start()) == 2
+    assert sorted(errors(scheduler.lost(0, error) + scheduler.lost(1, error))) == [
+        ("1", EngineUnavailable, "a"),
+        ("2", EngineUnavailable, "b"),
+    ]
+    assert scheduler.is_idle()
+
+
+def test_a_batch_that_says_the_instance_is_gone_counts_as_lost() -> None:
+    scheduler = machine(batch_work("1", "a", "x"), engine=batch_engine(max_attempts=2))
+    scheduler.start()
+    assert scheduler.fail(EngineUnavailable("no route")) == []
+    assert scheduler.start() == [(0, [("a", ["x"])])]
+    assert errors(scheduler.fail(EngineUnavailable("no route"))) == [("1", EngineUnavailable, "a")]
+
+
+def test_losing_an_idle_instance_is_nothing() -> None:
+    assert machine().lost(0, EngineUnavailable("it died")) == []
+
+
+def test_an_instance_that_does_not_answer_is_given_up() -> None:
+    engine = batch_engine(timeout_s=5.0, instances=2, max_batch=1)
+    scheduler = machine(batch_work("1", "a", "x"), engine=engine)
+    assert scheduler.next_expiry_s() is None
+    scheduler.schedule(1.0)
+    scheduler.add(batch_work("2", "b", "u"), 2.0)
+    scheduler.schedule(2.0)
+    assert scheduler.next_expiry_s() == 6.0
+    assert scheduler.expire(5.9) == ([], [])
+    assert scheduler.expire(6.0) == ([], [Restart("e", 0)])
+    assert scheduler.start(6.0) == [(0, [("a", ["x"])])]
+    assert scheduler.next_expiry_s() == 7.0
+    assert scheduler.expire(20.0) == ([], [Restart("e", 0), Restart("e", 1)])
+    scheduler.start(20.0)
+    reports, _ = scheduler.expire(25.0)
+    assert errors(reports) == [("1", EngineTimeout, "a")]
+    assert reports[0].error.message == "engine 'e' gave no answer for 5 s"  # type: ignore[union-attr]
+
+
+def test_late_answers_are_ignored() -> None:
+    scheduler = machine(batch_work("1", "a", "x"))
+    scheduler.start()
+    old = scheduler.batches[0]
+    scheduler.lost(0, EngineUnavailable("it died"))
+    assert scheduler.start() == [(0, [("a", ["x"])])]
+    assert scheduler.done(0, old, [["old"]]) == []
+    assert scheduler.failed(0, old, EngineFailure("old")) == []
+    assert scheduler.answer([["X"]]) == [Completed("1", 0, 0, ["X"])]
+    assert scheduler.answer([["again"]]) == []
+
+
+def test_an_ended_query_is_released_once_nothing_of_it_runs() -> None:
+    engine = batch_engine(keeps_state=True, max_batch=2)
+    scheduler = machine(batch_work("1", "a", "xyz"), batch_work("2", "b", "u"), engine=engine)
+    assert scheduler.start() == [(0, [("a", ["x", "y"])])]
+    assert scheduler.end_query("1") == []
+    assert [work.query for work in scheduler.queue] == ["2"]
+    assert scheduler.releases() == []
+    scheduler.answer([["X", "Y"]])
+    assert scheduler.releases() == [Release("e", 0, "1")]
+    assert scheduler.releases() == []
+    assert scheduler.end_query("3") == [], "never seen here"
+
+
+def test_what_a_cancelled_query_lost_is_not_tried_again() -> None:
+    engine = batch_engine(keeps_state=True)
+    scheduler = machine(batch_work("1", "a", "x"), batch_work("2", "b", "u"), engine=engine)
+    scheduler.start()
+    scheduler.end_query("1")
+    assert scheduler.fail(EngineFailure("broken")) == []
+    assert scheduler.releases() == [Release("e", 0, "1")]
+    assert scheduler.start() == [(0, [("b", ["u"])])]
+
+
+def test_throughput_waits_and_then_starts() -> None:
+    scheduler = machine(batch_work("1", "a", "x"), engine=batch_engine(policy="throughput"))
+    assert scheduler.start() == []
+    assert scheduler.not_before_s == 0.005
+    assert scheduler.start(0.005) == [(0, [("a", ["x"])])]
+    assert scheduler.not_before_s is None
