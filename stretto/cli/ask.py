@@ -117,8 +117,10 @@ def ask(
     asked += options.read_questions(questions) if questions else []
     if not docs and collection is None:
         raise UserError("give documents with --docs, or the name of a --collection")
-    if trace is not None and not trace.parent.is_dir():
-        raise UserError(f"--trace {trace}: there is no folder {trace.parent}")
+    if collection is not None and not collection.strip():
+        raise UserError("the collection has no name")
+    if trace is not None:
+        options.checked_target("--trace", trace)
     select_passes(passes)
     template = options.template(app, named_collection=True)
     configuration = options.configuration(settings)
@@ -133,7 +135,7 @@ def ask(
         documents = _missing(store, collection, documents, recipe, errors)
     engines = local_engines(llm=llm_, vectors=store, profiles=options.saved_profiles())
     if llm is None:
-        errors.print(f"[dim]{_STAND_IN}[/]")
+        errors.print(f"[dim]{_STAND_IN}[/]", soft_wrap=True)
     recorder = Recorder()
     run = _Run(template, configuration, passes, timeout, collection or _SESSION, documents, asked, as_json)
     try:
@@ -267,7 +269,7 @@ def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Docume
         return load_documents(
             paths,
             max_bytes=max_bytes,
-            on_document=lambda path: progress.update(task, description=f"reading {path}"),
+            on_document=lambda path: progress.update(task, description=f"reading {escape(path)}"),
         )
 
 
@@ -306,7 +308,10 @@ def _missing(
         missing: list[Document] = vectors.missing(collection, documents, recipe)
     if len(missing) < len(documents):
         present = len(documents) - len(missing)
-        errors.print(f"[dim]in {collection!r} already: {present} of {len(documents)} documents[/]")
+        errors.print(
+            f"[dim]in {escape(repr(collection))} already: {present} of {len(documents)} documents[/]",
+            soft_wrap=True,
+        )
     return missing
 
 
@@ -318,7 +323,7 @@ def _write_trace(
     write_trace(path, recorder, [plan])
     chrome = path.with_suffix(".trace.json")
     chrome.write_text(json.dumps(chrome_trace(recorder)))
-    errors.print(f"[dim]wrote {escape(os.fspath(path))} and {escape(os.fspath(chrome))}[/]")
+    errors.print(f"[dim]wrote {escape(os.fspath(path))} and {escape(os.fspath(chrome))}[/]", soft_wrap=True)
 
 
 def _print_times(recorder: Recorder, errors: Console) -> None:

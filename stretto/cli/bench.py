@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from stretto.errors import UserError
+
 
 def bench(
     name: Annotated[str, typer.Argument(help="Which benchmark; `list` names them.")],
@@ -20,16 +22,22 @@ def bench(
     seed: Annotated[int, typer.Option("--seed", help="Of everything random.")] = 0,
 ) -> None:
     """Run a benchmark and say which goals it meets."""
-    from stretto.bench import registry, report
+    from stretto.bench import plotting, registry, report
 
     console = Console()
     if name == "list":
-        for known, benchmark in registry.BENCHMARKS.items():
-            console.print(f"{known}: {benchmark.question}", highlight=False, soft_wrap=True)
+        for benchmark in registry.BENCHMARKS.values():
+            console.print(f"[bold]{benchmark.name}[/]: {benchmark.summary}", highlight=False, soft_wrap=True)
         return
-    result = registry.run(name, quick=quick, data=data, seed=seed)
+    for path in (json, plot):
+        if path is not None and not path.parent.is_dir():
+            raise UserError(f"{path}: there is no folder {path.parent}")
+    if data is not None and not data.is_dir():
+        raise UserError(f"--data {data}: there is no such folder")
+    with Console(stderr=True).status(name) as status:
+        result = registry.run(name, quick=quick, data=data, seed=seed, say=status.update)
     report.print_report(result, console)
     if json is not None:
         report.write_json(result, json)
     if plot is not None:
-        registry.plot(result, plot)
+        plotting.plot(result, plot)

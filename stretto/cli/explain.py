@@ -38,6 +38,8 @@ def explain(
     console = Console()
     if question is not None:
         options.checked_question(question)
+    if html is not None:
+        options.checked_target("--html", html)
     template = options.template(app)
     profiles = {**PROFILES, **options.saved_profiles()}
     graph = template.lower(options.configuration(settings))
@@ -62,7 +64,7 @@ def explain(
     if html is not None:
         sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in steps]
         html.write_text(graph_page(template.name, sections), "utf-8")
-        console.print(f"wrote {html}", highlight=False)
+        console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int) -> dict[str, int]:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 an engine failed or a query ended early, 2 you asked for s
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import NoReturn
 
@@ -36,10 +37,13 @@ app.command()(bench)
 def main() -> NoReturn:
     """Entry point of the `stretto` command."""
     errors = Console(stderr=True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
     try:
         app(standalone_mode=True)
     except StrettoError as error:
-        errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", soft_wrap=True)
+        message = " ".join(str(error).split())
+        errors.print(f"[bold red]{type(error).__name__}[/]: {escape(message)}", soft_wrap=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
     except KeyboardInterrupt:
         errors.print("interrupted")

@@ -66,13 +66,15 @@ def checked_question(question: str) -> str:
         raise UserError("the question is empty")
     if len(question) > MAX_QUESTION_CHARS:
         raise UserError(f"the question has {len(question)} characters; at most {MAX_QUESTION_CHARS}")
+    if any("\ud800" <= char <= "\udfff" for char in question):
+        raise UserError("the question is not Unicode: it has a lone surrogate, or bytes that are not UTF-8")
     return question
 
 
 def read_questions(path: Path) -> list[str]:
     """Questions from a JSONL file: strings, or objects with the key `question`."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--questions {path}: {error}") from error
     questions = []
@@ -93,6 +95,16 @@ def read_questions(path: Path) -> list[str]:
     return questions
 
 
+def checked_target(option: str, path: Path) -> None:
+    """Refuse a file that could not be written when all the work is done."""
+    if path.is_dir():
+        raise UserError(f"{option} {path}: is a folder")
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{option} {path}: may not be written")
+
+
 def cache_dir() -> Path:
     """Where measured profiles are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stretto"
@@ -110,5 +122,5 @@ def saved_profiles() -> dict[str, Profile]:
         return {}
     try:
         return {name: Profile(**fields) for name, fields in json.loads(path.read_text()).items()}
-    except (ValueError, TypeError) as error:
+    except (ConfigError, OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} is no file of profiles ({error}); remove it") from error

@@ -13,7 +13,7 @@ from rich.table import Table
 from stretto.cli import options
 from stretto.engines.local import llm_engine, local_engines
 from stretto.engines.profiling import Measurement, profile_engine
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, UserError
 
 
 def profile(
@@ -60,6 +60,9 @@ def profile(
         path = options.cache_dir() / "profiles.json"
         saved = {name: asdict(known) for name, known in options.saved_profiles().items()}
         saved[engine] = asdict(fitted)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(saved, indent=2))
-        console.print(f"saved to {path}", highlight=False)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(saved, indent=2))
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}") from error
+        console.print(f"saved to {path}", markup=False, highlight=False, soft_wrap=True)

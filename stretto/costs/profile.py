@@ -6,6 +6,7 @@ unit is what the engine batches (texts, pairs, rows; prompt tokens for an LLM).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,8 +32,8 @@ class Profile:
     per_output_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.base_s < 0 or self.per_unit_s < 0 or self.per_output_s < 0:
-            raise ConfigError(f"a profile has no negative times: {self}")
+        if not all(0 <= time_s < math.inf for time_s in (self.base_s, self.per_unit_s, self.per_output_s)):
+            raise ConfigError(f"a profile has finite times, and none is negative: {self}")
         if self.max_efficient_batch < 1:
             raise ConfigError(f"max_efficient_batch is at least 1: {self}")
 
@@ -50,7 +51,8 @@ def fit_profile(units: Sequence[int], seconds: Sequence[float], *, tolerance: fl
     Raises:
         ConfigError: fewer than two sizes, or a time that is not positive.
     """
-    if len(set(units)) < 2 or len(units) != len(seconds) or min(seconds) <= 0 or min(units) < 1:
+    is_positive = min(units, default=0) >= 1 and all(0 < time_s < math.inf for time_s in seconds)
+    if len(set(units)) < 2 or len(units) != len(seconds) or not is_positive:
         raise ConfigError("a profile needs positive times of at least two batch sizes")
     n, t = np.asarray(units, float), np.asarray(seconds, float)
     design = np.stack([1 / t, n / t], axis=1)

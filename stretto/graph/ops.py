@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from stretto.core import ABSENT, Hit, as_text, document_order
@@ -33,7 +34,7 @@ class Port:
     variadic: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OpSpec:
     """One row of the table.
 
@@ -60,12 +61,13 @@ class OpSpec:
 
     def port(self, name: str) -> Port | None:
         """The port that takes an argument called `name`."""
-        for port in self.ports:
-            if port.name == name:
-                return port
-        return self.variadic
+        return self._by_name.get(name, self.variadic)
 
-    @property
+    @cached_property
+    def _by_name(self) -> Mapping[str, Port]:
+        return {port.name: port for port in self.ports}
+
+    @cached_property
     def variadic(self) -> Port | None:
         """The port for any number of arguments, if there is one."""
         return next((port for port in self.ports if port.variadic), None)

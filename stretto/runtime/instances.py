@@ -38,7 +38,7 @@ from stretto.runtime.worker import (
 )
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask
 
-_CLOSE_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 2.0
 
 Say = Callable[[Said], None]
 

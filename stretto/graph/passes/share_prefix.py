@@ -59,11 +59,12 @@ def _merge_equal(graph: Graph) -> Graph:
     for earlier, later in graph.order:
         before[later] = before.get(later, frozenset()) | {earlier}
     for primitive in graph:
-        if renamed:
+        if any(arg.ref.name in renamed for arg in primitive.args):
             primitive = replace(primitive, args=tuple(_rename(arg, renamed) for arg in primitive.args))
         if primitive.op == "prefill":
             earlier_names = frozenset(renamed.get(name, name) for name in before.get(primitive.name, ()))
-            key = (replace(primitive, name=""), earlier_names)
+            own = primitive
+            key = (own.args, own.prompt, own.config, own.engine, own.hints, earlier_names)
             if key in first:
                 renamed[primitive.name] = first[key]
                 continue
