@@ -128,7 +128,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send `Wake` at that time, or a little later."""
+    """Send `Wake` at that time, or a little later. Takes the place of any earlier `WakeAt`."""
 
     time_s: float
 

@@ -98,7 +98,7 @@ def question_sets(data: Path, num_questions: int, seed: int) -> list[QuestionSet
     counts = dict.fromkeys(found, num_questions)
     if len(found) == 2:
         counts = {"squad_xquad_en": num_questions - num_questions // 4, "tatqa": num_questions // 4}
-    return [_question_set(name, folder, counts[name], seed) for name, folder in found.items()]
+    return [_question_set(name, folder, counts[name], seed) for name, folder in found.items() if counts[name]]
 
 
 def _question_set(name: str, folder: Path, count: int, seed: int) -> QuestionSet:
