@@ -193,16 +193,18 @@ class _Run:
             progress.add_task("reading and answering")
             first = await anext(pieces, "")
         if not self.as_json:
-            sys.stdout.write(first)
-            async for piece in pieces:
-                sys.stdout.write(piece)
-                sys.stdout.flush()
+            _show(first)
+            try:
+                async for piece in pieces:
+                    _show(piece)
+            except StrettoError:
+                _show("\n")
+                raise
         answer = _answer(self.questions[0], await query)
         if self.as_json:
             self._print(answer)
         else:
-            sys.stdout.write("\n" if answer.answer else _NOTHING_FOUND + "\n")
-            sys.stdout.flush()
+            _show("\n" if answer.answer else _NOTHING_FOUND + "\n")
             _print_sources(answer)
         return answer
 
@@ -243,6 +245,11 @@ def _answer(question: str, outputs: Mapping[str, object]) -> Answer:
     text, sources = outputs["answer"], outputs["sources"]
     hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
     return Answer(question, None if text is ABSENT else str(text), hits)
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _print_sources(answer: Answer) -> None:

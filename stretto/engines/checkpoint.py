@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from stretto.engines.prompt_tokens import PromptTokenizer
+from stretto.engines.quiet import no_progress_bars
 from stretto.errors import ConfigError
 
 
@@ -27,9 +28,10 @@ def load_checkpoint(folder: Path, dtype: str, device: str) -> tuple[PromptTokeni
     loaded: Any  # the signature does not know what output_loading_info returns
     try:
         tokenizer = PromptTokenizer(folder)
-        loaded = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch_dtype, local_files_only=True, output_loading_info=True
-        )
+        with no_progress_bars():
+            loaded = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch_dtype, local_files_only=True, output_loading_info=True
+            )
         model, info = loaded
         model.to(device)
     except ConfigError:

@@ -14,6 +14,7 @@ import numpy as np
 from stretto.core import as_text
 from stretto.engines.applications import Application, answer_batch
 from stretto.engines.base import Task
+from stretto.engines.quiet import no_progress_bars
 from stretto.errors import ConfigError, EngineFailure, TemplateError
 
 if TYPE_CHECKING:
@@ -111,22 +112,18 @@ def loading_model(model: str, num_threads: int | None) -> Iterator[None]:
     """
     try:
         import torch
-        from transformers.utils import logging
+        import transformers  # noqa: F401
     except ImportError as cause:
         raise ConfigError(f"model {model!r} {MISSING_PACKAGES}") from cause
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    show_progress = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        yield
+        with no_progress_bars():
+            yield
     except ImportError as cause:
         raise ConfigError(f"model {model!r} {MISSING_PACKAGES}") from cause
     except Exception as cause:  # what a broken checkpoint raises depends on where it is broken
         raise ConfigError(f"cannot load the model {model!r}: {cause}") from cause
-    finally:
-        if show_progress:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _load(config: EmbeddingConfig) -> SentenceTransformer:

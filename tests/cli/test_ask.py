@@ -39,7 +39,7 @@ def test_passes_do_not_change_the_answer(stretto: CommandLine, doc: Path, app: s
 
 
 def test_json_is_all_there_is_on_stdout(stretto: CommandLine, tmp_path: Path, doc: Path) -> None:
-    write_pdf(tmp_path / "more" / "b.pdf", [["The captain lived."]]) if (tmp_path / "more").mkdir() else None
+    (tmp_path / "more").mkdir()
     write_pdf(tmp_path / "more" / "b.pdf", [[], ["Rum was the captain's drink."]])
     ended = stretto("ask", QUESTION, "--docs", doc, "--docs", tmp_path / "more", "--json")
     row = json.loads(ended.out)
@@ -125,8 +125,9 @@ def test_nothing_found_is_said(stretto: CommandLine, doc: Path, monkeypatch: pyt
         assert (row["answer"], row["sources"]) == (None, [])
 
 
-@pytest.mark.parametrize("name", ["caf\udce9.txt", "a[/dim]b.txt", "über.txt"])
+@pytest.mark.parametrize("name", ["caf\udce9.txt", "a[/]b.txt", "[bold]über.txt"])
 def test_documents_may_have_any_name(stretto: CommandLine, tmp_path: Path, doc: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     doc.rename(tmp_path / name)
     ended = stretto("ask", QUESTION, "--docs", tmp_path / name)
     assert ended.code == 0
@@ -183,7 +184,10 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (docs(tmp_path / "secret.pdf"), f"DocumentError: {tmp_path}/secret.pdf: "),
         (docs(tmp_path / "corrupt.pdf"), f"DocumentError: {tmp_path}/corrupt.pdf: "),
         (docs(tmp_path / "binary.txt"), f"DocumentError: {tmp_path}/binary.txt: "),
-        (docs(doc, "--max-bytes", 10), f"DocumentError: {doc}: has {doc.stat().st_size} bytes, more than the 10"),
+        (
+            docs(doc, "--max-bytes", 10),
+            f"DocumentError: {doc}: has {doc.stat().st_size} bytes, more than the 10",
+        ),
         (("ask", "", "--docs", doc), "UserError: the question is empty"),
         (("ask", " \n", "--docs", doc), "UserError: the question is empty"),
         (("ask", "x" * 4001, "--docs", doc), "UserError: the question has 4001 characters; at most 4000"),
@@ -192,25 +196,43 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (questions("folder"), f"UserError: --questions {tmp_path}/folder: "),
         (questions("latin.jsonl"), f"UserError: --questions {tmp_path}/latin.jsonl: "),
         (questions("none.jsonl"), f"UserError: --questions {tmp_path}/none.jsonl: there are no questions"),
-        (questions("bad.jsonl"), f"UserError: --questions {tmp_path}/bad.jsonl, line 2: neither a string nor"),
+        (
+            questions("bad.jsonl"),
+            f"UserError: --questions {tmp_path}/bad.jsonl, line 2: neither a string nor",
+        ),
         (questions("number.jsonl"), f"UserError: --questions {tmp_path}/number.jsonl, line 1: neither"),
         (questions("other.jsonl"), f"UserError: --questions {tmp_path}/other.jsonl, line 1: neither"),
         (questions("blank.jsonl"), f"UserError: --questions {tmp_path}/blank.jsonl, line 2: the question is"),
-        (questions("surrogate.jsonl"), f"UserError: --questions {tmp_path}/surrogate.jsonl, line 1: the quest"),
+        (
+            questions("surrogate.jsonl"),
+            f"UserError: --questions {tmp_path}/surrogate.jsonl, line 1: the quest",
+        ),
         (docs(doc, "--app", "clever"), "ConfigError: there is no app 'clever'; there are naive, advanced"),
         (docs(doc, "--passes", "faster"), "ConfigError: there is no pass 'faster'; there are prune_order"),
         (docs(doc, "--passes", ""), "ConfigError: there is no pass ''"),
-        (docs(doc, "--set", "top_k=3"), "ConfigError: --set 'top_k=3' is not of the form component.setting=value"),
+        (
+            docs(doc, "--set", "top_k=3"),
+            "ConfigError: --set 'top_k=3' is not of the form component.setting=value",
+        ),
         (docs(doc, "--set", "search.top_k=3"), "ConfigError: advanced_rag has no component 'search'"),
         (docs(doc, "--set", "searching.k=3"), "ConfigError: searching: there is no setting 'k'"),
         (docs(doc, "--set", "searching.top_k=many"), "ConfigError: searching: top_k='many' is no int"),
         (docs(doc, "--set", "searching.top_k=true"), "ConfigError: searching: top_k=True is no int"),
         (docs(doc, "--set", "synthesis.prompt={question}"), "ConfigError: synthesis: a prompt does not use"),
-        (docs(doc, "--llm", tmp_path / "nowhere"), f"ConfigError: --llm '{tmp_path}/nowhere' is neither a URL"),
-        (docs(doc, "--llm", "localhost:80"), "ConfigError: --llm 'localhost:80' is neither a URL nor a direct"),
+        (
+            docs(doc, "--llm", tmp_path / "nowhere"),
+            f"ConfigError: --llm '{tmp_path}/nowhere' is neither a URL",
+        ),
+        (
+            docs(doc, "--llm", "localhost:80"),
+            "ConfigError: --llm 'localhost:80' is neither a URL nor a direct",
+        ),
         (docs(doc, "--collection", " "), "UserError: the collection has no name"),
         (docs(doc, "--trace", tmp_path), f"UserError: --trace {tmp_path}: is a folder"),
-        (docs(doc, "--trace", tmp_path / "no" / "t.html"), f"UserError: --trace {tmp_path}/no/t.html: there is no"),
+        (
+            docs(doc, "--trace", tmp_path / "no" / "t.html"),
+            f"UserError: --trace {tmp_path}/no/t.html: there is no",
+        ),
     ]
 
 
@@ -250,7 +272,7 @@ def test_a_failure_after_the_first_words_ends_the_line(stretto: CommandLine, doc
             "ask", QUESTION, "--docs", doc, "--llm", url, "--app", "naive", "--set=synthesis.num_hits=1"
         )
     assert ended.code == 1
-    assert ended.out in ("It was \n", "It was ")
+    assert ended.out == "It was\n"
     assert re.search(r"^(BadReply|EngineUnavailable): step 'leaf1'", ended.err, re.MULTILINE)
 
 
