@@ -1,0 +1,221 @@
+"""`stretto explain`, `profile`, `bench`, the help of all, and collections that outlive a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+
+QUESTION = "Where did the captain live?"
+ANSWER = "The captain lived at the inn with his sea chest."
+MAIN = (sys.executable, "-m", "stretto.cli.main")
+
+
+# --- explain
+
+
+def test_explain_shows_each_graph_and_what_each_pass_changed(stretto: CommandLine, doc: Path) -> None:
+    ended = stretto("explain", "What?", "--app", "advanced", "--unroll", "--docs", doc)
+    assert ended.code == 0
+    headings = ["p-graph", "prune_order", "split_stages", "split_prefill", "pipeline_decode", "share_prefix"]
+    places = [
+        ended.out.index(f"\n{heading}\n") for heading in [*headings[1:], "e-graph", "depths", "unrolled"]
+    ]
+    assert ended.out.startswith("p-graph\ngraph advanced_rag(")
+    assert places == sorted(places)
+    assert "\n- order indexed > queries.prompt" in ended.out
+    assert "each~" in ended.out[places[-3] :]
+
+
+def test_explain_without_passes_changes_nothing(stretto: CommandLine) -> None:
+    out = stretto("explain", "--app", "naive", "--passes", "none", "--set", "searching.top_k=7").out
+    p_graph, _, e_graph = out.partition("\ne-graph\n")
+    assert e_graph.startswith(p_graph.removeprefix("p-graph\n"))
+    assert "{k=7}" in p_graph
+
+
+def test_explain_writes_a_page(stretto: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "[page].html"
+    ended = stretto("explain", "--html", path)
+    assert f"wrote {path}\n" in ended.out
+    page = path.read_text("utf-8")
+    assert "<svg" in page
+    assert "share_prefix" in page
+
+
+def test_explain_refuses_what_ask_refuses(stretto: CommandLine, tmp_path: Path) -> None:
+    for args, message in (
+        ((" ",), "UserError: the question is empty"),
+        (("--app", "x"), "ConfigError: there is no app 'x'"),
+        (("--passes", "x"), "ConfigError: there is no pass 'x'"),
+        (("--set", "x.y=1"), "ConfigError: advanced_rag has no component 'x'"),
+        (("--docs", tmp_path / "x"), f"DocumentError: {tmp_path}/x: No such file"),
+        (("--html", tmp_path / "x" / "y.html"), f"UserError: --html {tmp_path}/x/y.html: there is no folder"),
+        (("--html", tmp_path), f"UserError: --html {tmp_path}: is a folder"),
+    ):
+        assert stretto.refuses("explain", *args).startswith(message)
+
+
+# --- profile and bench
+
+
+def test_a_profile_that_is_saved_is_used(
+    stretto: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stretto.engines.profiling._ROUNDS", 1)
+    before = stretto("explain").out
+    ended = stretto("profile", "vectors", "--json", "--save")
+    report = json.loads(ended.out)
+    path = tmp_path / "XDG_CACHE_HOME" / "stretto" / "profiles.json"
+    assert ended.code == 0
+    assert [row["units"] for row in report["rows"]] == [16, 64, 256, 1024]
+    assert json.loads(path.read_text()) == {"vectors": report["profile"]}
+    assert f"saved to {path}" in ended.err
+    table = stretto("profile", "vectors").out
+    assert "units/s" in table
+    assert "maximum efficient batch" in table
+    profiles = {"vectors": report["profile"], "embedding": {"max_efficient_batch": 3}}
+    path.write_text(json.dumps(profiles))
+    after = stretto("explain").out
+    assert "each~3 " in after
+    assert "each~3 " not in before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"llm": 1}',
+        '{"llm": {"speed": 1}}',
+        '{"llm": {"base_s": -1}}',
+        '{"llm": {"base_s": "x"}}',
+    ],
+)
+def test_a_broken_file_of_profiles_is_named(stretto: CommandLine, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "XDG_CACHE_HOME" / "stretto" / "profiles.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    line = stretto.refuses("explain")
+    assert line.startswith(f"ConfigError: {path} is no file of profiles (")
+    assert line.endswith("; remove it")
+
+
+def test_profile_refuses_what_it_cannot_measure(
+    stretto: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stretto.refuses("profile", "gpu").startswith(
+        "ConfigError: there is no engine 'gpu'; there are chunk"
+    )
+    server = stretto.refuses("profile", "llm", "--llm", "http://127.0.0.1:9")
+    assert server == "ConfigError: a server's engine is profiled where it runs"
+    assert stretto.refuses("profile", "llm", "--llm", tmp_path / "x").startswith("ConfigError: --llm '")
+    monkeypatch.setattr("stretto.engines.profiling._ROUNDS", 1)
+    (tmp_path / "XDG_CACHE_HOME").write_text("a file in the way")
+    ended = stretto("profile", "vectors", "--save")
+    assert ended.code == 2
+    assert "UserError: " in ended.err
+
+
+def test_the_stand_in_can_be_profiled(stretto: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stretto.engines.profiling._ROUNDS", 1)
+    profile = json.loads(stretto("profile", "llm", "--json").out)["profile"]
+    assert profile["per_unit_s"] >= 0
+    assert profile["per_output_s"] >= 0
+
+
+def test_bench_lists_its_benchmarks_and_knows_no_others(stretto: CommandLine) -> None:
+    ended = stretto("bench", "list")
+    assert ended.code == 0
+    assert "overhead: " in ended.out
+    assert stretto.refuses("bench", "speed").startswith("ConfigError: ")
+
+
+# --- help
+
+
+@pytest.mark.parametrize("command", [(), ("ask",), ("explain",), ("profile",), ("bench",)])
+def test_every_command_has_help(stretto: CommandLine, command: tuple[str, ...]) -> None:
+    ended = stretto(*command, "--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert " ".join(("Usage: stretto", *command)) in ended.out
+    options = [line for line in ended.out.splitlines() if " --" in line and "--help" not in line]
+    assert len(options) >= {(): 0, ("bench",): 4, ("profile",): 5}.get(command, 7)
+
+
+def test_no_command_is_help(stretto: CommandLine) -> None:
+    ended = stretto()
+    assert "Usage: stretto" in ended.out + ended.err
+    assert "Traceback" not in ended.err
+
+
+# --- collections
+
+
+def test_a_collection_outlives_its_process(stretto: CommandLine, tmp_path: Path, doc: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("The captain never paid. He drank rum every evening.")
+
+    def ask(*args: object) -> tuple[str, str]:
+        ended = stretto("ask", QUESTION, "--collection", "[books]", "--json", "--app", "naive", *args)
+        assert ended.code == 0, ended.err
+        row = json.loads(ended.out)
+        return row["answer"], ended.err
+
+    assert stretto.refuses("ask", QUESTION, "--collection", "[books]") == (
+        "UserError: there is no collection '[books]' (there are: none); give --docs to make it"
+    )
+    answer, said = ask("--docs", doc)
+    assert ANSWER in answer
+    assert "already" not in said
+    answer, said = ask("--docs", doc, "--docs", other)
+    assert "in '[books]' already: 1 of 2 documents" in said
+    answer, said = ask("--docs", doc, "--docs", other)
+    assert ANSWER in answer
+    assert "in '[books]' already: 2 of 2 documents" in said
+    doc.write_text("The captain lived on an island.")
+    answer, said = ask("--docs", doc)
+    assert "The captain lived on an island." in answer
+    assert ANSWER not in answer
+    assert "already" not in said
+    assert "already" not in ask("--docs", doc, "--set", "indexing.tokens=128")[1], "made otherwise"
+
+    environment = {**os.environ, "TERM": "dumb"}
+    command = [*MAIN, "ask", "Who drank rum?", "--collection", "[books]", "--json"]
+    elsewhere = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=60, check=True
+    )
+    assert "rum" in json.loads(elsewhere.stdout)["answer"]
+    assert "there is no collection 'book' (there are: [books])" in stretto.refuses(
+        "ask", QUESTION, "--collection", "book"
+    )
+
+
+# --- Ctrl-C
+
+
+def test_ctrl_c_ends_a_command_promptly(tmp_path: Path) -> None:
+    """While it answers: many long documents, which take the embedder minutes."""
+    long = tmp_path / "long.txt"
+    long.write_text("\n\n".join(f"Sentence {n} says something about the captain." for n in range(60_000)))
+    trace = tmp_path / "t.html"
+    command = [*MAIN, "ask", QUESTION, "--docs", str(long), "--trace", str(trace)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        time.sleep(0.5)
+        before_s = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert "stand-in" in said
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    assert time.monotonic() - before_s < 15
