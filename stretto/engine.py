@@ -6,6 +6,7 @@ that one value says all a scheduler, a driver or a simulator needs to know.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -36,7 +37,9 @@ class Engine:
         max_running: sequences in flight per LLM instance.
         timeout_s: no answer for that long, and the instance is given up and restarted.
         max_attempts: how often work is tried when instances are lost.
-        keeps_state: it remembers things for a query and wants to know when the query has ended.
+        keeps_state: it remembers things for a query and wants to know when the query has ended. What it
+            remembers must be shared by its instances and outlive any of them (it may hang on `config`),
+            or be no more than a hint, as KV is.
         profile: its latency, for passes and load balancing.
     """
 
@@ -63,8 +66,8 @@ class Engine:
                 raise ConfigError(f"engine {self.name!r}: {name} is at least 1")
         if self.max_batch is not None and self.max_batch < 1:
             raise ConfigError(f"engine {self.name!r}: max_batch is at least 1")
-        if self.timeout_s is not None and self.timeout_s <= 0:
-            raise ConfigError(f"engine {self.name!r}: timeout_s is positive")
+        if self.timeout_s is not None and not 0 < self.timeout_s < math.inf:
+            raise ConfigError(f"engine {self.name!r}: timeout_s is positive and finite, or None")
 
     @property
     def batch_units(self) -> int:

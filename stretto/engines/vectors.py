@@ -165,6 +165,9 @@ class Shelves:
     named: dict[str, _Collection] = field(default_factory=dict)
     private: dict[str, _Collection] = field(default_factory=dict)
 
+    def __reduce__(self) -> str:
+        raise TypeError("collections in memory belong to one process")
+
 
 class _Table:
     """An immutable matrix of N rows and D columns, and what each row is the vector of."""

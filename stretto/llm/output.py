@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stretto.engines.base import Decode
 from stretto.errors import ConfigError
 from stretto.llm.json_items import JsonItems
+from stretto.tasks import Decode
 
 
 class _Reader(Protocol):

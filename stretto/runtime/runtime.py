@@ -22,6 +22,7 @@ from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
     EngineUnavailable,
+    InternalError,
     QueryCancelled,
     StrettoError,
     UserError,
@@ -202,10 +203,7 @@ class Runtime:
             self._post(Cancel(query_id))
         while self._inbox:
             self._pump()
-        self._epochs.clear()  # nobody is heard from here on
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._hear_no_more()
         closing = [*self._closing, *(instance.close() for instance in self._instances.values())]
         self._instances.clear()
         await asyncio.gather(*closing, return_exceptions=True)  # one that cannot close keeps no other open
@@ -235,7 +233,12 @@ class Runtime:
             if self.recorder is not None:
                 for event in events:
                     self.recorder.on_event(event, now_s)
-            for action in self.system.handle(events, now_s):
+            try:
+                actions = self.system.handle(events, now_s)
+            except Exception as error:
+                self._break_down(error)
+                return
+            for action in actions:
                 if self.recorder is not None:
                     self.recorder.on_action(action, now_s)
                 self._carry_out(action)
@@ -243,6 +246,23 @@ class Runtime:
         self._is_pumping = bool(self._inbox)
         if self._is_pumping:
             self._loop.call_soon(self._pump)
+
+    def _break_down(self, error: Exception) -> None:
+        """A bug in the schedulers (or a policy of the user's) ends all queries: none would end by itself."""
+        self._is_open = self._is_pumping = False
+        self._hear_no_more()
+        bug = InternalError(f"the schedulers broke down: {type(error).__name__}: {error}")
+        bug.__cause__ = error
+        while self._queries:
+            query_id, query = self._queries.popitem()
+            query.on_reply(Reply(query_id, None, bug))
+            self._slots.release()
+
+    def _hear_no_more(self) -> None:
+        self._epochs.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _hear(self, key: tuple[str, int], epoch: int, said: Said) -> None:
         """An instance speaks; those that were given up are not heard."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
+from local_models import models_loaded_once
 
 TEXT = """\
 The Admiral Benbow is an inn near a cove. The captain lived at the inn with his sea chest.
@@ -14,30 +15,17 @@ Doctor Livesey came late one afternoon to see a patient. He had a bit of dinner 
 """
 
 
-@pytest.fixture(scope="session")
-def _models() -> Iterator[None]:
-    """The embedder and the tokenizer, for all commands of the session."""
-    from stretto.engines.chunking import Chunking, ChunkingConfig
-    from stretto.engines.embedding import Embedding, EmbeddingConfig
-
-    embedding, chunking = Embedding(EmbeddingConfig(num_threads=1)), Chunking(ChunkingConfig())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stretto.engines.local.Embedding", lambda config: embedding)
-        patch.setattr("stretto.engines.local.Chunking", lambda config: chunking)
-        yield
-
-
 @pytest.fixture
 def stretto(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
-    _models: None,
-) -> CommandLine:
+) -> Iterator[CommandLine]:
     for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(tmp_path / variable))
     monkeypatch.delenv("STRETTO_DSN", raising=False)
-    return CommandLine(monkeypatch, capsys)
+    with models_loaded_once():
+        yield CommandLine(monkeypatch, capsys)
 
 
 @pytest.fixture

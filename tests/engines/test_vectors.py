@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Sequence
 
 import numpy as np
@@ -186,3 +187,18 @@ def test_search_is_exact(seed: int, num_rows: int, dim: int, k: int) -> None:
     scores = [math.fsum(float(x) * float(q) for x, q in zip(row, query, strict=True)) for row in rows]
     expected = sorted(range(num_rows), key=lambda row: (-scores[row], row))[:k]
     assert search(engine, query, k=k) == [Hit(chunk(row), scores[row]) for row in expected]
+
+
+def test_collections_in_memory_are_not_sent_to_a_process() -> None:
+    with pytest.raises(TypeError, match="one process"):
+        pickle.dumps(MemoryVectorsConfig())
+
+
+def test_collections_in_memory_outlive_an_instance() -> None:
+    config = MemoryVectorsConfig()
+    first, second = MemoryVectors(config), MemoryVectors(config)
+    chunk, vector = Chunk("a", 0, "text"), np.ones(2, np.float32)
+    first.run([Task(1, "q", "in", "ingest", {"chunks": chunk, "vectors": vector}, {})])
+    first.close()
+    (hits,) = second.run([Task(2, "q", "out", "search", {"queries": vector}, {})])
+    assert [hit.chunk for hit in hits] == [chunk]  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -33,7 +34,9 @@ from stretto.errors import (
     EngineFailure,
     EngineTimeout,
     EngineUnavailable,
+    InternalError,
     QueryCancelled,
+    QueryEnded,
     StrettoError,
     UserError,
 )
@@ -316,6 +319,69 @@ async def test_text_is_streamed_once_though_its_request_is_repeated() -> None:
         query = await runtime.submit(COMPLETE, {"text": "x"})
         assert [piece async for piece in query.stream("answer")] == ["a ", "b ", "c"]
         assert await query == {"answer": "a b c"}
+
+
+# --- everything at once
+
+
+@in_real_time
+async def test_whatever_happens_to_some_queries_the_others_are_answered() -> None:
+    """Queries that fail, kill instances, are cancelled or late, among as many that are none of this."""
+    random = Random(7)
+    kinds = ("fine", "fine", "fine", "raise", "none", "exit", "cancelled", "late", "complete")
+    engines = [
+        acting(instances=3, max_batch=4, keeps_state=True),
+        fake_llm(instances=2, max_running=3, keeps_state=True),
+    ]
+    async with Runtime(engines, max_queries=40) as runtime:
+
+        async def run(number: int, kind: str) -> object:
+            is_plain = kind in ("fine", "cancelled", "late")
+            inputs = {"text": f"text {number}" if is_plain else kind}
+            if kind == "complete":
+                return (await runtime.run(COMPLETE, inputs))["answer"]
+            query = await runtime.submit(SHOUT, inputs, deadline_s=0.0 if kind == "late" else None)
+            if kind == "cancelled":
+                await asyncio.sleep(random.random() / 100)
+                query.cancel()
+            return (await query)["loud"]
+
+        chosen = [random.choice(kinds) for _ in range(300)]
+        ends = await asyncio.gather(*map(run, range(300), chosen), return_exceptions=True)
+        for number, (kind, end) in enumerate(zip(chosen, ends, strict=True)):
+            match kind:
+                case "fine":
+                    assert end == f"TEXT {number}"
+                case "complete":
+                    assert isinstance(end, str), end
+                case "cancelled" | "late":
+                    assert isinstance(end, QueryEnded) or end == f"TEXT {number}", end
+                case _:
+                    assert isinstance(end, EngineFailure), end
+        runtime.system.check_invariants()
+        assert runtime.system.is_idle()
+
+
+@in_virtual_time
+async def test_schedulers_that_break_down_end_every_query() -> None:
+    """A policy, say, that the user registered."""
+
+    def break_down(*args: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async with Runtime([server(Log())], max_queries=3) as runtime:
+        queries = [await runtime.submit(COMPLETE, {"text": "a b"}, deadline_s=9) for _ in range(3)]
+        waiting = asyncio.create_task(runtime.submit(COMPLETE, {"text": "a"}))
+        await asyncio.sleep(0.5)
+        runtime.system.handle = break_down  # type: ignore[method-assign, assignment]
+        for query in queries:
+            with pytest.raises(InternalError, match="the schedulers broke down: ZeroDivisionError: a bug"):
+                await query
+        with pytest.raises(QueryCancelled):
+            await waiting
+        with pytest.raises(UserError, match="not running"):
+            await runtime.submit(COMPLETE, {"text": "a"})
+        await asyncio.sleep(20)
 
 
 # --- leaving

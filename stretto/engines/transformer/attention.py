@@ -40,8 +40,11 @@ class KVCache:
         # Views of each layer: by (key or value, K, N) and by single token.
         self._by_block = [layer.flatten(0, 2).flatten(1) for layer in self._data]
         self._by_token = [layer.flatten(0, 3) for layer in self._data]
+        # Always the same memory: taking it anew for every layer costs more than filling it.
+        self._gathered = self._by_block[0].new_empty(0, self._by_block[0].shape[1])
         self.block_tokens = block_tokens
         self.kv_heads = config.kv_heads
+        self.positions = torch.arange(config.context_tokens + block_tokens, device=device)
         rows = torch.arange(2 * config.kv_heads, device=device) * num_blocks
         self._first_rows = rows.unflatten(0, (2, config.kv_heads))
 
@@ -49,6 +52,11 @@ class KVCache:
     def device(self) -> torch.device:
         """Where it lies."""
         return self._data.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its numbers."""
+        return self._data.dtype
 
     def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
         """Copy whole blocks, (from, to): all are read before any is written."""
@@ -58,20 +66,24 @@ class KVCache:
 
     def token_rows(self, blocks_T: Tensor, offsets_T: Tensor) -> Tensor:
         """Where `write` puts the keys and values of tokens: (T · 2 · K,)."""
-        rows = self._first_rows.flatten() + blocks_T.unsqueeze(1)
-        return (rows * self.block_tokens + offsets_T.unsqueeze(1)).flatten()
+        rows = (self._first_rows.flatten() + blocks_T.unsqueeze(1)) * self.block_tokens
+        return rows.add_(offsets_T.unsqueeze(1)).flatten()
 
-    def block_rows(self, blocks_BN: Tensor) -> Tensor:
-        """What `gather` reads for tables of blocks: (2 · B · K · N,)."""
-        return (self._first_rows[:, None, :, None] + blocks_BN[None, :, None, :]).flatten()
+    def block_rows(self, tables: list[list[int]]) -> Tensor:
+        """What `gather` reads for tables of equally many blocks: (2 · B · K · N,)."""
+        blocks_BN = torch.tensor(tables, device=self.device)
+        return (self._first_rows[:, None, :, None] + blocks_BN[:, None]).flatten()
 
     def write(self, layer: int, rows: Tensor, kv_TRD: Tensor) -> None:
         """Store the step's keys and values, (T, K + K, D)."""
         self._by_token[layer].index_copy_(0, rows, kv_TRD.flatten(0, 1))
 
     def gather(self, layer: int, rows: Tensor) -> Tensor:
-        """A copy of those blocks: (rows, block_tokens · D)."""
-        return self._by_block[layer].index_select(0, rows)
+        """A copy of those blocks, (rows, block_tokens · D), good until the next one."""
+        blocks = self._by_block[layer]
+        if len(rows) > len(self._gathered):
+            self._gathered = blocks.new_empty(len(rows), blocks.shape[1])
+        return torch.index_select(blocks, 0, rows, out=self._gathered[: len(rows)])
 
     def run(self, layer: int, first: int, num_blocks: int) -> Tensor:
         """Consecutive blocks in place: (2, K, num_blocks · block_tokens, D)."""
@@ -83,10 +95,10 @@ class Keys:
 
     def __init__(self, blocks: list[int], num_tokens: int, kv: KVCache) -> None:
         self.num_tokens = num_tokens
-        self.device = kv.device
+        self.positions = kv.positions[:num_tokens]
         self._first, self._num_blocks = blocks[0], len(blocks)
         is_run = blocks == list(range(blocks[0], blocks[0] + len(blocks)))
-        self._rows = None if is_run else kv.block_rows(torch.tensor([blocks], device=kv.device))
+        self._rows = None if is_run else kv.block_rows([blocks])
 
     def read(self, kv: KVCache, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values, each (K, num_tokens, D)."""
@@ -116,16 +128,22 @@ class Chunk:
     def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
         """The attended values of its rows, (T, H, D)."""
         k_KLD, v_KLD = self.keys.read(kv, layer)
+        mask = self.masks[window]
+        if len(q_THD) == 1:
+            q_1KGD = q_THD.unflatten(1, (k_KLD.shape[0], -1))
+            out_1KGD = F.scaled_dot_product_attention(
+                q_1KGD, k_KLD.unsqueeze(0), v_KLD.unsqueeze(0), attn_mask=mask
+            )
+            return out_1KGD.flatten(1, 2)
         # The queries of a key-value head are the batch: one stride-0 view serves them all.
         q_GKTD = q_THD.unflatten(1, (k_KLD.shape[0], -1)).permute(2, 1, 0, 3)
         shape = (q_GKTD.shape[0], *k_KLD.shape)
-        mask = self.masks[window]
         out_GKTD = F.scaled_dot_product_attention(
             q_GKTD,
             k_KLD.expand(shape),
             v_KLD.expand(shape),
             attn_mask=mask,
-            is_causal=mask is None and q_THD.shape[0] > 1,
+            is_causal=mask is None,
         )
         return out_GKTD.permute(2, 1, 0, 3).flatten(1, 2)
 
@@ -136,7 +154,7 @@ def _chunk_mask(num_rows: int, keys: Keys, window: int | None) -> Tensor | None:
     reaches_all = window is None or window >= keys.num_tokens
     if reaches_all and (num_rows == 1 or num_before == 0):
         return None
-    positions = torch.arange(keys.num_tokens, device=keys.device)
+    positions = keys.positions
     distance = positions[num_before:].unsqueeze(1) - positions
     seen = distance >= 0
     return seen if window is None else seen & (distance < window)
@@ -163,53 +181,54 @@ class Decodes:
         windows: tuple[int | None, ...],
     ) -> Decodes:
         """Sequences whose blocks, the first `num_shared` of them the same, hold `lengths` tokens."""
-        widest = max(map(len, tables)) - num_shared
-        own = [table[num_shared:] for table in tables]
-        padded = torch.tensor([blocks + [blocks[0]] * (widest - len(blocks)) for blocks in own], device=kv.device)
+        widest = max(map(len, tables))
+        padded = [table[num_shared:] + table[-1:] * (widest - len(table)) for table in tables]
         num_before = num_shared * kv.block_tokens
-        positions = torch.arange(num_before, num_before + widest * kv.block_tokens, device=kv.device)
-        distance = torch.tensor(lengths, device=kv.device).unsqueeze(1) - 1 - positions
+        positions_L = kv.positions[num_before : widest * kv.block_tokens]
+        lengths_B1 = torch.tensor(lengths, device=kv.device).unsqueeze(1)
         masks = {}
         for window in dict.fromkeys(windows):
-            hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-            masks[window] = torch.zeros(hidden.shape, device=kv.device).masked_fill_(hidden, -math.inf)
+            is_hidden_BL = positions_L >= lengths_B1
+            if window is not None:
+                is_hidden_BL |= positions_L < lengths_B1 - window
+            mask_BL = torch.where(is_hidden_BL, -math.inf, 0.0).to(kv.dtype)
+            masks[window] = mask_BL[:, None, None].expand(-1, kv.kv_heads, -1, -1).flatten(0, 1)
         prefix = Keys(tables[0][:num_shared], num_before, kv) if num_shared else None
         return cls(start, start + len(tables), prefix, kv.block_rows(padded), masks)
 
     def attend(self, q_BHD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
         """The attended values of its rows, (B, H, D)."""
-        mask_BL = self.masks[window]
-        num_sequences, num_keys = mask_BL.shape
-        num_heads, dim = q_BHD.shape[1:]
-        num_pairs = num_sequences * kv.kv_heads
+        mask_BK1L = self.masks[window]
+        num_pairs, _, num_keys = mask_BK1L.shape
+        dim = q_BHD.shape[-1]
         k_BKLD, v_BKLD = kv.gather(layer, self.rows).view(2, num_pairs, num_keys, dim)
-        q_BKGD = (q_BHD * dim**-0.5).view(num_pairs, -1, dim)
-        scores_BKGL = torch.bmm(q_BKGD, k_BKLD.transpose(1, 2))
-        scores_BHL = scores_BKGL.view(num_sequences, num_heads, num_keys)
-        scores_BHL = scores_BHL + mask_BL.unsqueeze(1)
+        q_BKGD = q_BHD.reshape(num_pairs, -1, dim)
+        scores_BKGL = torch.baddbmm(mask_BK1L, q_BKGD, k_BKLD.transpose(1, 2), alpha=dim**-0.5)
         if self.prefix is None:
-            weights_BKGL = scores_BHL.softmax(-1).to(q_BHD.dtype).view_as(scores_BKGL)
-            return torch.bmm(weights_BKGL, v_BKLD).view(q_BHD.shape)
-        lse_BH1 = scores_BHL.logsumexp(-1, keepdim=True)
-        weights_BKGL = (scores_BHL - lse_BH1).exp_().to(q_BHD.dtype).view_as(scores_BKGL)
-        own_BHD = torch.bmm(weights_BKGL, v_BKLD).view(q_BHD.shape)
+            return torch.bmm(scores_BKGL.softmax(-1), v_BKLD).view(q_BHD.shape)
+        own_BKGD, lse_BKG1 = _weighted(scores_BKGL, v_BKLD)
         shared_BHD, shared_lse_BH1 = _attend_together(q_BHD, *self.prefix.read(kv, layer))
-        share_BH1 = torch.sigmoid(shared_lse_BH1 - lse_BH1)
-        return torch.lerp(own_BHD.float(), shared_BHD.float(), share_BH1).to(q_BHD.dtype)
+        share_BH1 = torch.sigmoid(shared_lse_BH1 - lse_BKG1.view(shared_lse_BH1.shape))
+        return torch.lerp(own_BKGD.view(q_BHD.shape).float(), shared_BHD.float(), share_BH1).to(q_BHD.dtype)
 
 
 def _attend_together(q_BHD: Tensor, k_KPD: Tensor, v_KPD: Tensor) -> tuple[Tensor, Tensor]:
     """All sequences over one prefix that each sees whole: values, and log-sum-exp of the scores, (B, H, 1)."""
     num_sequences, num_heads, dim = q_BHD.shape
     q_KBGD = (q_BHD * dim**-0.5).unflatten(1, (k_KPD.shape[0], -1)).transpose(0, 1).flatten(1, 2)
-    scores = torch.bmm(q_KBGD, k_KPD.transpose(1, 2)).float()
-    lse = scores.logsumexp(-1, keepdim=True)
-    out = torch.bmm((scores - lse).exp_().to(q_BHD.dtype), v_KPD)
+    out, lse = _weighted(torch.bmm(q_KBGD, k_KPD.transpose(1, 2)), v_KPD)
 
     def by_sequence(x: Tensor) -> Tensor:
         return x.unflatten(1, (num_sequences, -1)).transpose(0, 1).reshape(num_sequences, num_heads, -1)
 
     return by_sequence(out), by_sequence(lse)
+
+
+def _weighted(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax of the scores times the values; and the log-sum-exp, in float32, that it was normalised with."""
+    scores = scores.float()
+    lse = scores.logsumexp(-1, keepdim=True)
+    return torch.bmm((scores - lse).exp_().to(values.dtype), values), lse
 
 
 @dataclass(slots=True)

@@ -136,6 +136,8 @@ class TransformerLLM:
             tokens = tokens + self.tokenizer.suffix
             if not tokens:
                 raise UserError("the prompt is empty: there is nothing to complete")
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.runner.config.vocabulary:
+            raise UserError(f"the prompt has tokens beyond the model's {self.runner.config.vocabulary}")
         if len(tokens) + max_new_tokens > self.runner.config.context_tokens:
             raise CapacityError(
                 f"{len(tokens)} prompt tokens and max_tokens {max_new_tokens} exceed "

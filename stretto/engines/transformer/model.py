@@ -43,20 +43,20 @@ class Transformer:
             h_TE = self._norm(x_TE, layer.attention_norm)
             qkv_TRD = self._project(h_TE, layer, *rotation)
             attended_THD = attention.attend(qkv_TRD, kv, number)
-            x_TE = x_TE + F.linear(attended_THD.flatten(1), layer.output, layer.output_bias)
+            x_TE = x_TE + layer.output(attended_THD.flatten(1))
             h_TE = self._norm(x_TE, layer.mlp_norm)
-            gate_TF, up_TF = F.linear(h_TE, layer.gate_up).chunk(2, dim=1)
-            x_TE = x_TE + F.linear(F.silu(gate_TF).mul_(up_TF), layer.down)
+            gate_TF, up_TF = layer.gate_up(h_TE).chunk(2, dim=1)
+            x_TE = x_TE + layer.down(F.silu(gate_TF).mul_(up_TF))
         return x_TE
 
     def logits(self, x_SE: Tensor) -> Tensor:
         """Of the next token, in float32, (S, V)."""
-        return F.linear(self._norm(x_SE, self.weights.norm), self.weights.vocabulary).float()
+        return self.weights.vocabulary(self._norm(x_SE, self.weights.norm)).float()
 
     def _project(self, h_TE: Tensor, layer: LayerWeights, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
         """Queries and keys, normalised if the family does so and rotated, and values: (T, R, D)."""
         heads, turned = self.config.heads, self.config.heads + self.config.kv_heads
-        qkv_TRD = F.linear(h_TE, layer.qkv, layer.qkv_bias).unflatten(1, (-1, self.config.head_dim))
+        qkv_TRD = layer.qkv(h_TE).unflatten(1, (-1, self.config.head_dim))
         if layer.q_norm is not None and layer.k_norm is not None:
             qkv_TRD[:, :heads] = self._norm(qkv_TRD[:, :heads], layer.q_norm)
             qkv_TRD[:, heads:turned] = self._norm(qkv_TRD[:, heads:turned], layer.k_norm)

@@ -25,12 +25,12 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Inputs:
-    """A step as tensors. Row i of the samples belongs to `sampling[i]`."""
+    """A step as tensors. A token is chosen behind each row in `sample_rows`, for each in `sampling`."""
 
     tokens_T: Tensor
     positions_T: Tensor
     attention: StepAttention
-    sample_rows_S: Tensor
+    sample_rows: list[int]
     sampling: list[Sequence]
 
 
@@ -92,79 +92,68 @@ class Runner:
             return None
         if len(inputs.sampling) == len(hidden_TE):
             return self.model.logits(hidden_TE)
-        return self.model.logits(hidden_TE[inputs.sample_rows_S])
+        return self.model.logits(hidden_TE[inputs.sample_rows])
 
     def prepare(self, slices: list[Slice], repeat: int, chosen: Mapping[int, list[Chosen]]) -> _Inputs:
         """Rows in the order chunks, then decodes group by group; and how they attend."""
-        chunks = [piece for piece in slices if piece.num_tokens > 1 or not _is_decode(piece)]
-        decodes = [piece for piece in slices if piece.num_tokens == 1 and _is_decode(piece)]
+        decodes: list[Slice] = []
+        chunks: list[Slice] = []
+        for piece in slices:
+            (decodes if _is_decode(piece) else chunks).append(piece)
         tokens: list[int] = []
         positions: list[int] = []
         blocks: list[int] = []
-        sample_rows: list[int] = []
-        sampling: list[Sequence] = []
         parts: list[Chunk | Decodes] = []
-        size = self.kv.block_tokens
-
-        def add(piece: Slice) -> None:
-            sequence, first = piece.sequence, piece.start + repeat
-            if repeat:
-                tokens.append(chosen[sequence.id][-1].token)
-            else:
-                tokens.extend(sequence.tokens[first : first + piece.num_tokens])
-            positions.extend(range(first, first + piece.num_tokens))
-            blocks.extend(sequence.blocks[p // size] for p in range(first, first + piece.num_tokens))
-            if piece.samples:
-                sample_rows.append(len(tokens) - 1)
-                sampling.append(sequence)
-
+        rows: list[Slice] = []
+        sample_rows: list[int] = []
+        size, kv, windows = self.kv.block_tokens, self.kv, self.config.windows
         for piece in chunks:
-            start, end = len(tokens), piece.start + repeat + piece.num_tokens
-            add(piece)
-            keys = Keys(piece.sequence.blocks[: -(-end // size)], end, self.kv)
-            parts.append(Chunk.of(start, len(tokens), keys, self.config.windows))
-        for members, num_shared in self._groups(decodes):
+            start, end = len(tokens), piece.start + piece.num_tokens
+            table = piece.sequence.blocks
+            tokens += piece.sequence.tokens[piece.start : end]
+            positions += range(piece.start, end)
+            blocks += [table[position // size] for position in range(piece.start, end)]
+            parts.append(Chunk.of(start, len(tokens), Keys(table[: -(-end // size)], end, kv), windows))
+            if piece.samples:
+                rows.append(piece)
+                sample_rows.append(len(tokens) - 1)
+        for group, num_shared in self._groups(decodes, repeat):
             start = len(tokens)
-            lengths = [piece.start + repeat + 1 for piece in members]
-            tables = [
-                piece.sequence.blocks[: -(-length // size)] for piece, length in zip(members, lengths, strict=True)
-            ]
-            for piece in members:
-                add(piece)
-            if len(members) == 1:
-                keys = Keys(tables[0], lengths[0], self.kv)
-                parts.append(Chunk.of(start, start + 1, keys, self.config.windows))
+            ends = [piece.start + repeat + 1 for piece in group]
+            tables = [piece.sequence.blocks[: -(-end // size)] for piece, end in zip(group, ends, strict=True)]
+            if repeat:
+                tokens += [chosen[piece.sequence.id][-1].token for piece in group]
             else:
-                parts.append(Decodes.of(start, tables, lengths, num_shared, self.kv, self.config.windows))
-        device = self.kv.device
-        positions_T = torch.tensor(positions, device=device)
-        rows = self.kv.token_rows(torch.tensor(blocks, device=device), positions_T % size)
-        return _Inputs(
-            torch.tensor(tokens, device=device),
-            positions_T,
-            StepAttention(parts, rows, self.config.windows, self.config.heads),
-            torch.tensor(sample_rows, device=device),
-            sampling,
-        )
+                tokens += [piece.sequence.tokens[-1] for piece in group]
+            positions += [end - 1 for end in ends]
+            blocks += [table[-1] for table in tables]
+            if len(group) > 1:
+                parts.append(Decodes.of(start, tables, ends, num_shared, kv, windows))
+            else:
+                parts.append(Chunk.of(start, start + 1, Keys(tables[0], ends[0], kv), windows))
+            rows += group
+            sample_rows += range(start, len(tokens))
+        tokens_T, positions_T, blocks_T = torch.tensor([tokens, positions, blocks], device=kv.device)
+        token_rows = kv.token_rows(blocks_T, positions_T % size)
+        attention = StepAttention(parts, token_rows, windows, self.config.heads)
+        return _Inputs(tokens_T, positions_T, attention, sample_rows, [piece.sequence for piece in rows])
 
-    def _groups(self, decodes: list[Slice]) -> list[tuple[list[Slice], int]]:
+    def _groups(self, decodes: list[Slice], repeat: int) -> list[tuple[list[Slice], int]]:
         """Decodes that are attended together: those that share a prefix, the others by like length."""
-        if not decodes:
-            return []
+        size = self.kv.block_tokens
         groups: list[tuple[list[Slice], int]] = []
-        rest = decodes
         if self._shares_attention and len(decodes) > 1:
-            min_blocks = -(-MIN_SHARED_TOKENS // self.kv.block_tokens)
-            tables = [piece.sequence.blocks[: -(-(piece.start + 1) // self.kv.block_tokens)] for piece in decodes]
-            sharers = group_by_prefix(tables, min_blocks)
-            groups += [([decodes[m] for m in found.members], found.num_blocks) for found in sharers]
+            # Where all its tokens but the last one are computed, a sequence's blocks are full before it.
+            tables = [piece.sequence.blocks[: piece.start // size + 1] for piece in decodes]
+            sharers = group_by_prefix(tables, -(-MIN_SHARED_TOKENS // size))
+            groups = [([decodes[member] for member in found.members], found.num_blocks) for found in sharers]
             taken = {member for found in sharers for member in found.members}
-            rest = [piece for index, piece in enumerate(decodes) if index not in taken]
+            decodes = [piece for index, piece in enumerate(decodes) if index not in taken]
         by_length: dict[int, list[Slice]] = {}
-        for piece in rest:
-            by_length.setdefault(max(4, piece.start // self.kv.block_tokens).bit_length(), []).append(piece)
+        for piece in decodes:
+            by_length.setdefault(max(4, (piece.start + repeat) // size).bit_length(), []).append(piece)
         return groups + [(members, 0) for members in by_length.values()]
 
 
 def _is_decode(piece: Slice) -> bool:
-    return piece.samples and piece.start + 1 == len(piece.sequence.tokens)
+    return piece.samples and piece.num_tokens == 1

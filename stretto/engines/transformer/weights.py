@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -16,30 +17,58 @@ from stretto.engines.transformer.config import ModelConfig
 from stretto.errors import ConfigError
 
 
+class Linear:
+    """A matrix (out, in), as in the checkpoint, and perhaps a bias.
+
+    In bfloat16 on the CPU the matrix is laid out as oneDNN's kernels want it, where torch can do that: they take a
+    third less time for a few rows than with a plain one, which they lay out anew every time.
+    """
+
+    def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
+        self._bias = bias
+        self._is_packed = _can_pack(matrix)
+        self._matrix = torch.ops.mkldnn._reorder_linear_weight(matrix, 16) if self._is_packed else matrix
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x times the transposed matrix, plus the bias."""
+        if self._is_packed:
+            result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._matrix, self._bias, "none", [], "")
+            return result
+        return F.linear(x, self._matrix, self._bias)
+
+
+def _can_pack(matrix: Tensor) -> bool:
+    return (
+        matrix.device.type == "cpu"
+        and matrix.dtype is torch.bfloat16
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerWeights:
     """One layer. Projections that read the same input are one matrix: q, k, v; and gate, up."""
 
     attention_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Linear
     q_norm: Tensor | None
     k_norm: Tensor | None
-    output: Tensor
-    output_bias: Tensor | None
+    output: Linear
     mlp_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """All of a model. Matrices are (out, in), as in the checkpoint."""
+    """All of a model."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
     norm: Tensor
-    vocabulary: Tensor
+    vocabulary: Linear
 
 
 def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
@@ -88,19 +117,20 @@ def _assemble(config: ModelConfig, get: Callable[..., Tensor]) -> Weights:
         at = f"model.layers.{number}."
         projections = (("q", q_rows), ("k", kv_rows), ("v", kv_rows))
         attn = at + "self_attn."
+        qkv = torch.cat([get(f"{attn}{p}_proj.weight", rows, hidden) for p, rows in projections])
+        qkv_bias = None
+        if config.has_qkv_bias:
+            qkv_bias = torch.cat([get(f"{attn}{p}_proj.bias", rows) for p, rows in projections])
+        output_bias = get(attn + "o_proj.bias", hidden) if config.has_output_bias else None
         return LayerWeights(
             attention_norm=get(at + "input_layernorm.weight", hidden),
-            qkv=torch.cat([get(f"{attn}{p}_proj.weight", rows, hidden) for p, rows in projections]),
-            qkv_bias=torch.cat([get(f"{attn}{p}_proj.bias", rows) for p, rows in projections])
-            if config.has_qkv_bias
-            else None,
+            qkv=Linear(qkv, qkv_bias),
             q_norm=get(attn + "q_norm.weight", dim) if config.has_qk_norm else None,
             k_norm=get(attn + "k_norm.weight", dim) if config.has_qk_norm else None,
-            output=get(attn + "o_proj.weight", hidden, q_rows),
-            output_bias=get(attn + "o_proj.bias", hidden) if config.has_output_bias else None,
+            output=Linear(get(attn + "o_proj.weight", hidden, q_rows), output_bias),
             mlp_norm=get(at + "post_attention_layernorm.weight", hidden),
-            gate_up=torch.cat([get(f"{at}mlp.{p}_proj.weight", mlp, hidden) for p in ("gate", "up")]),
-            down=get(at + "mlp.down_proj.weight", hidden, mlp),
+            gate_up=Linear(torch.cat([get(f"{at}mlp.{p}_proj.weight", mlp, hidden) for p in ("gate", "up")])),
+            down=Linear(get(at + "mlp.down_proj.weight", hidden, mlp)),
         )
 
     embedding = get("model.embed_tokens.weight", config.vocabulary, hidden)
@@ -109,5 +139,5 @@ def _assemble(config: ModelConfig, get: Callable[..., Tensor]) -> Weights:
         embedding=embedding,
         layers=tuple(layer(number) for number in range(config.layers)),
         norm=get("model.norm.weight", hidden),
-        vocabulary=embedding if tied else get("lm_head.weight", config.vocabulary, hidden),
+        vocabulary=Linear(embedding if tied else get("lm_head.weight", config.vocabulary, hidden)),
     )

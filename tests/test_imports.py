@@ -1,0 +1,81 @@
+"""Imports run one way, and only adapters import what is heavy."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import stretto
+
+ROOT = Path(stretto.__file__).parent
+LAYERS = (
+    "core errors",
+    "tasks",
+    "costs",
+    "graph engine messages",
+    "frontend components sched cluster",
+    "llm",
+    "engines documents",
+    "trace",
+    "runtime sim",
+    "planner",
+    "apps bench service",
+    "cli",
+)
+LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
+LIGHT = (
+    "core",
+    "errors",
+    "tasks",
+    "engine",
+    "messages",
+    "costs",
+    "graph",
+    "frontend",
+    "sched",
+    "cluster",
+    "llm",
+)
+
+
+def imports() -> Iterator[tuple[str, str, str]]:
+    """(package, file, imported module) of every import in the source, wherever it stands."""
+    for path in sorted(ROOT.rglob("*.py")):
+        place = path.relative_to(ROOT)
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                yield place.parts[0].removesuffix(".py"), str(place), name
+
+
+def test_imports_run_one_way() -> None:
+    for package, file, name in imports():
+        if package == "__init__" or not name.startswith("stretto."):
+            continue
+        assert LEVELS[name.split(".")[1]] <= LEVELS[package], f"{file} imports {name}"
+
+
+def test_what_decides_needs_the_standard_library_and_numpy_alone() -> None:
+    allowed = sys.stdlib_module_names | {"stretto", "numpy"}
+    for package, file, name in imports():
+        assert package not in LIGHT or name.split(".")[0] in allowed, f"{file} imports {name}"
+
+
+def test_starting_up_loads_no_model_library() -> None:
+    script = "import sys, stretto, stretto.cli.main; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    heavy = {
+        "torch",
+        "transformers",
+        "sentence_transformers",
+        "psycopg",
+        "pypdfium2",
+        "matplotlib",
+        "hypothesis",
+    }
+    assert not heavy & set(loaded.split())
