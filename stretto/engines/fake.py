@@ -107,7 +107,8 @@ class FakeLLM(ScriptedLLM):
 
 
 def _write(task: LLMTask, decode: Decode) -> str:
-    digest = _digest("".join(segment.text for segment in task.prompt), decode)
+    text = "".join(segment.text for segment in task.prompt)
+    digest = _digest(text, decode.max_tokens, decode.items, decode.max_items, decode.temperature, decode.seed)
     words = [digest.hex()[start : start + 4] for start in range(0, 2 * len(digest), 4)]
     if decode.items is None:
         return " ".join(words[: 1 + digest[0] % len(words)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from zlib import crc32
 
 import pytest
 from graphs import ADVANCED_RAG
@@ -10,12 +11,14 @@ from graphs import ADVANCED_RAG
 from stretto.core import Document, Section
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
-from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.engines.fake import FakeBatch, FakeBatchConfig
+from stretto.engines.scripted import ScriptedLLM
 from stretto.graph.compile import compile_graph
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph
 from stretto.messages import Admit, Reply, StartBatch
 from stretto.sim.driver import VirtualDriver
+from stretto.tasks import Decode, LLMTask
 from stretto.trace.recorder import Span
 
 PROFILES = {
@@ -29,6 +32,13 @@ WORDS = " ".join(f"word{i}" for i in range(666 * 4))
 INPUTS = {"question": "which words come first", "files": [Document("a.txt", (Section(WORDS),), "0")]}
 
 
+def write(task: LLMTask, decode: Decode) -> str:
+    """Three queries, or an answer that depends on all of the prompt."""
+    if decode.items is not None:
+        return '["ante", "bell", "cave"]'
+    return f"{crc32(''.join(segment.text for segment in task.prompt).encode()):08x}"
+
+
 def driver(passes: Sequence[str] = tuple(PASSES)) -> VirtualDriver:
     """One query, submitted at 0."""
     engines = [
@@ -39,8 +49,7 @@ def driver(passes: Sequence[str] = tuple(PASSES)) -> VirtualDriver:
     engines.append(
         Engine(
             "llm",
-            FakeLLM,
-            FakeLLMConfig(),
+            lambda _: ScriptedLLM(write, max_running=16),
             kind="llm",
             instances=2,
             profile=PROFILES["llm"],

@@ -215,8 +215,14 @@ class Decodes:
 def _attend_together(q_BHD: Tensor, k_KPD: Tensor, v_KPD: Tensor) -> tuple[Tensor, Tensor]:
     """All sequences over one prefix that each sees whole: values, and log-sum-exp of the scores, (B, H, 1)."""
     num_sequences, num_heads, dim = q_BHD.shape
-    q_KBGD = (q_BHD * dim**-0.5).unflatten(1, (k_KPD.shape[0], -1)).transpose(0, 1).flatten(1, 2)
-    out, lse = _weighted(torch.bmm(q_KBGD, k_KPD.transpose(1, 2)), v_KPD)
+    q_KBGD = q_BHD.unflatten(1, (k_KPD.shape[0], -1)).transpose(0, 1).flatten(1, 2)
+    if q_BHD.device.type == "cpu":
+        # Torch's fused kernel never stores the scores; what it normalised with, only this form returns.
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        out, lse = fused(q_KBGD.unsqueeze(0), k_KPD.unsqueeze(0), v_KPD.unsqueeze(0))
+        out, lse = out.squeeze(0), lse.view(*q_KBGD.shape[:2], 1)
+    else:
+        out, lse = _weighted(torch.bmm(q_KBGD * dim**-0.5, k_KPD.transpose(1, 2)), v_KPD)
 
     def by_sequence(x: Tensor) -> Tensor:
         return x.unflatten(1, (num_sequences, -1)).transpose(0, 1).reshape(num_sequences, num_heads, -1)
