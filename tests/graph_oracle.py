@@ -11,9 +11,9 @@ from random_apps import expand_body
 
 from stretto.core import ABSENT, KV, Segment, as_text
 from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.graph.compile import _decode_of
+from stretto.graph.compile import decode_of
 from stretto.graph.graph import Constant, Graph, Primitive, Ref
-from stretto.graph.ops import OPS
+from stretto.graph.ops import OPS, is_effect
 from stretto.tasks import Done, LLMTask, Task
 
 
@@ -57,7 +57,7 @@ class _Interpreter:
                 results.append(ABSENT)
             else:
                 results.append(self._apply(primitive, inputs | dict(zip(each, row, strict=True)))[""])
-        if spec.effect:
+        if is_effect(primitive):
             return {"": True}
         if spec.flatten:
             return {"": [item for result in results if isinstance(result, list) for item in result]}
@@ -86,7 +86,7 @@ class _Interpreter:
         if primitive.op == "decode":
             kv = inputs["kv"]
             assert isinstance(kv, KV)
-            return {"": _complete(LLMTask(1, "q", primitive.name, kv.prompt, _decode_of(config)))}
+            return {"": _complete(LLMTask(1, "q", primitive.name, kv.prompt, decode_of(primitive)))}
         task = Task(1, "q", primitive.name, primitive.op, inputs, config)
         return {"": self._engine.run([task])[0]}
 

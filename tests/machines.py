@@ -34,10 +34,12 @@ def batch_work(
 
 
 def llm_work(query: str, name: str, tokens: int, *, depth: int = 0, num: int = 1, **changes: Any) -> Work:
-    """`num` requests of `tokens` each, half of them to be decoded."""
+    """`num` requests of `tokens` each, half of them to be decoded; a hint is to the whole prompt."""
     node: Node = replace(_DECODE, name=name, depth=depth)
     prompt = (Segment(f"{query}.{name}"),)
     decode = changes.pop("decode", Decode(tokens // 2))
+    if "hint" in changes:
+        changes.setdefault("num_held_tokens", tokens - tokens // 2)
     return Work(
         query, node, name, 0, 0, num, {}, ("kv",), (prompt,) * num, decode, (tokens,) * num, **changes
     )

@@ -26,11 +26,12 @@ from dataclasses import dataclass, field
 
 from stretto.core import ABSENT, KV, Prompt, Segment, as_text
 from stretto.costs.profile import Profile
+from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
 from stretto.engines.base import Piece, SteppedLLM
+from stretto.graph.compile import decode_of
 from stretto.graph.graph import WHEN, Arg, Constant, Graph, Primitive, Ref
-from stretto.graph.ops import OPS
-from stretto.sim.llm import num_tokens
+from stretto.graph.ops import OPS, is_effect
 from stretto.tasks import Decode, LLMTask, Task
 
 _QUERY = "bound"
@@ -76,7 +77,7 @@ def lower_bound(graph: Graph, inputs: Mapping[str, object], engines: Iterable[En
     for primitive in graph:
         run.step(primitive)
     ends_s = [run.ref(ref).at_s for _, ref in graph.outputs]
-    ends_s += [run.values[p.name, ""].at_s for p in graph if OPS[p.op].effect]
+    ends_s += [run.values[p.name, ""].at_s for p in graph if is_effect(p)]
     outputs = {name: run.ref(ref).value for name, ref in graph.outputs}
     return Bound(max(ends_s), run.work_bounds_s(), outputs)
 
@@ -175,7 +176,7 @@ class _Run:
             items_s += [start_s + profile.batch_s(units)] * len(parts)
         self._least_s[primitive.name] = least_s if results else 0.0
         end_s = max([ready_s, *items_s])
-        self.values[primitive.name, ""] = _Timed(True if spec.effect else value, end_s, items_s)
+        self.values[primitive.name, ""] = _Timed(True if is_effect(primitive) else value, end_s, items_s)
 
     def _note_work(self, primitive: Primitive, start_s: float, units: int) -> None:
         work = self._work.setdefault(primitive.engine or "", _Work())
@@ -212,8 +213,7 @@ class _Run:
         prefill = next(arg.ref.name for arg in primitive.args if arg.port == "kv")
         start_s = self._prefilled_s(primitive, self._prompts[prefill])
         llm: SteppedLLM = self._executables[primitive.engine or ""]
-        settings = {key: value for key, value in primitive.config if key in Decode.__dataclass_fields__}
-        pieces, value = _complete(llm, primitive.name, kv.prompt, Decode(**settings))  # type: ignore[arg-type]
+        pieces, value = _complete(llm, primitive.name, kv.prompt, decode_of(primitive))
         token_s = self._profile(primitive).per_output_s
         times_s = [start_s]
         for piece in pieces:

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from stretto.core import ABSENT
 from stretto.engines.base import Task
-from stretto.errors import ConfigError, TemplateError
+from stretto.errors import BadReply, ConfigError
 
 T = TypeVar("T")
 
@@ -30,13 +30,13 @@ class Application:
         """The value at a port that may be unfed or absent.
 
         Raises:
-            TemplateError: it is not a `kind`.
+            BadReply: it is not a `kind`.
         """
         value = self.inputs.get(port, ABSENT)
         if value is ABSENT or value is None:
             return None
         if not isinstance(value, kind):
-            raise TemplateError(
+            raise BadReply(
                 f"{self.task.op}: port {port!r} wants a {kind.__name__}, got a {type(value).__name__}",
                 step=self.task.step,
             )
@@ -46,7 +46,7 @@ class Application:
         """The value at a port that must be fed; raises as `get` does."""
         value = self.get(port, kind)
         if value is None:
-            raise TemplateError(f"{self.task.op}: nothing at port {port!r}", step=self.task.step)
+            raise BadReply(f"{self.task.op}: nothing at port {port!r}", step=self.task.step)
         return value
 
 
@@ -57,7 +57,7 @@ def applications(task: Task) -> list[Application]:
     """A task's applications, in item order.
 
     Raises:
-        TemplateError: a port in `each` holds no list of `num_items`.
+        BadReply: a port in `each` holds no list of `num_items`.
     """
     if task.num_items is None:
         return [Application(task, task.inputs)]
@@ -65,7 +65,7 @@ def applications(task: Task) -> list[Application]:
     for port in task.each:
         items = task.inputs.get(port)
         if not isinstance(items, Sequence) or isinstance(items, str) or len(items) != task.num_items:
-            raise TemplateError(f"{task.op}: port {port!r} wants {task.num_items} items", step=task.step)
+            raise BadReply(f"{task.op}: port {port!r} wants {task.num_items} items", step=task.step)
         lists[port] = items
     return [
         Application(task, {**task.inputs, **{port: items[i] for port, items in lists.items()}})

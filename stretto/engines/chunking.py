@@ -8,12 +8,14 @@ the sentence, and it ends the chunk unless that is still tiny (under a quarter f
 under several headings share a chunk, and nothing overlaps across a heading. A chunk has the page and
 title of the section it starts in.
 
-Tokens. The embedder's tokenizer splits at white space before anything else, so the tokens of a chunk are
-those of its sentences added up, and each sentence is tokenised once.
+Tokens. The tokenizers of all-MiniLM-L6-v2 and its kind split at white space before anything else, so the
+tokens of a chunk are those of its sentences added up, and each sentence is tokenised once. A tokenizer that
+counts the space before a word (RoBERTa's) may find one more for each further sentence of a chunk.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,7 @@ from stretto.core import Chunk, Document, Section
 from stretto.documents.sentences import split_sentences
 from stretto.engines.applications import Application, answer_batch, setting
 from stretto.engines.base import Task
-from stretto.engines.embedding import MISSING_PACKAGES, minilm_path
+from stretto.engines.embedding import MINILM, MISSING_PACKAGES, model_file
 from stretto.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 DEFAULT_TOKENS = 256
 DEFAULT_OVERLAP = 30
 MIN_TOKENS = 16
-MAX_TOKENS = 256  # the embedder reads no further
-NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
+NUM_SPECIAL_TOKENS = 2  # before and behind a text, as [CLS] and [SEP]
+_NO_LIMIT = 1_000_000  # tokenizers that know none name a huge number
 TINY = 4  # a chunk under 1/4 of the budget runs on past a heading
 MAX_TOKENS_PER_LETTER = 3  # a Hangul syllable is three
 _UNBROKEN = re.compile(r"[^ \t\r\n]+")
@@ -43,7 +45,9 @@ _UNBROKEN = re.compile(r"[^ \t\r\n]+")
 
 @dataclass(frozen=True, slots=True)
 class ChunkingConfig:
-    """Nothing to choose: tokens are those of all-MiniLM-L6-v2, the sizes come with each task."""
+    """`model` is the embedder whose tokens count, as in `EmbeddingConfig`; sizes come with each task."""
+
+    model: str = MINILM
 
 
 class Chunking:
@@ -57,16 +61,17 @@ class Chunking:
         """Load the tokenizer.
 
         Raises:
-            ConfigError: packages are missing.
+            ConfigError: packages are missing, there is no such model, or it has no usable tokenizer.
         """
-        self._tokenizer = _minilm_tokenizer()
+        self._max_tokens = max_tokens(config.model)
+        self._tokenizer = _load_tokenizer(config.model)
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """See `BatchEngine`.
 
         Raises:
             ConfigError: `tokens` is out of range, or `overlap` leaves no room for anything new.
-            TemplateError: an input is no document.
+            BadReply: an input is no document.
         """
         return answer_batch(tasks, {"chunk": self._chunk})
 
@@ -78,9 +83,18 @@ class Chunking:
 
     def _chunk(self, applications: Sequence[Application]) -> list[object]:
         return [
-            chunk_document(application.require("files", Document), self._tokenizer, *_sizes(application.task))
+            chunk_document(
+                application.require("files", Document), self._tokenizer, *self._sizes(application.task)
+            )
             for application in applications
         ]
+
+    def _sizes(self, task: Task) -> tuple[int, int]:
+        """Tokens of a chunk's text, and of these the most that overlap."""
+        tokens = setting(task, "tokens", int, DEFAULT_TOKENS)
+        overlap = setting(task, "overlap", int, DEFAULT_OVERLAP)
+        check_sizes(tokens, overlap, self._max_tokens, step=task.step)
+        return tokens - NUM_SPECIAL_TOKENS, overlap
 
 
 def chunk_document(
@@ -225,29 +239,57 @@ def _atoms(sentence: str, encoding: Encoding, budget_tokens: int) -> Iterator[_S
                 yield from (_Span(at, min(at + step, end), budget_tokens) for at in range(start, end, step))
 
 
-def _sizes(task: Task) -> tuple[int, int]:
-    """Tokens of a chunk's text, and of these the most that overlap."""
-    tokens = setting(task, "tokens", int, DEFAULT_TOKENS)
-    overlap = setting(task, "overlap", int, DEFAULT_OVERLAP)
-    if not MIN_TOKENS <= tokens <= MAX_TOKENS:
+def max_tokens(model: str) -> int:
+    """The most tokens of a text that an embedder reads, special ones included. Loads no model.
+
+    Raises:
+        ConfigError: there is no such model, or it does not say.
+    """
+    for name, key in (
+        ("sentence_bert_config.json", "max_seq_length"),
+        ("tokenizer_config.json", "model_max_length"),
+        ("config.json", "max_position_embeddings"),
+    ):
+        path = model_file(model, name)
+        try:
+            found = json.loads(path.read_text("utf-8")).get(key) if path is not None else None
+        except (OSError, ValueError, AttributeError) as cause:
+            raise ConfigError(f"cannot load the model {model!r}: {path}: {cause}") from cause
+        if isinstance(found, int) and found < _NO_LIMIT:
+            return found
+    raise ConfigError(f"the model {model!r} does not say how many tokens it reads")
+
+
+def check_sizes(tokens: int, overlap: int, most_tokens: int, *, step: str | None = None) -> None:
+    """Refuse chunks that an embedder with `most_tokens` would not read to the end, and degenerate ones.
+
+    Raises:
+        ConfigError: what is out of range.
+    """
+    if not MIN_TOKENS <= tokens <= most_tokens:
         raise ConfigError(
-            f"chunk: tokens is {tokens}, must be {MIN_TOKENS} to {MAX_TOKENS} (the embedder reads no more)",
-            step=task.step,
+            f"chunk: tokens is {tokens}, must be {MIN_TOKENS} to {most_tokens} (the embedder reads no more)",
+            step=step,
         )
     if not 0 <= overlap < tokens - NUM_SPECIAL_TOKENS:
         raise ConfigError(
             f"chunk: overlap is {overlap}, must leave room for new text in chunks of {tokens} tokens",
-            step=task.step,
+            step=step,
         )
-    return tokens - NUM_SPECIAL_TOKENS, overlap
 
 
-def _minilm_tokenizer() -> Tokenizer:
+def _load_tokenizer(model: str) -> Tokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError as cause:
         raise ConfigError(f"chunking {MISSING_PACKAGES}") from cause
-    tokenizer = Tokenizer.from_file(str(minilm_path() / "tokenizer.json"))
+    path = model_file(model, "tokenizer.json")
+    if path is None:
+        raise ConfigError(f"the model {model!r} has no tokenizer.json, by which chunks are measured")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as cause:  # tokenizers raises nothing more special
+        raise ConfigError(f"cannot load the model {model!r}: {path}: {cause}") from cause
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from stretto.core import as_text
 from stretto.engines.applications import Application, answer_batch
 from stretto.engines.base import Task
 from stretto.engines.quiet import no_progress_bars
-from stretto.errors import ConfigError, EngineFailure, TemplateError
+from stretto.errors import BadReply, ConfigError, EngineFailure
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -95,12 +96,37 @@ def minilm_path() -> Path:
     return Path(get_model_path())
 
 
+def model_name(model: str) -> str:
+    """What a model is known by wherever one asks: a directory by its absolute path."""
+    return os.path.realpath(model) if model != MINILM and os.path.isdir(model) else model
+
+
+def model_file(model: str, name: str) -> Path | None:
+    """The file `name` of a model: packaged, in a directory, or of the Hugging Face hub; None if it has none.
+
+    Raises:
+        ConfigError: packages are missing, or there is no such model.
+    """
+    if model == MINILM or os.path.isdir(model):
+        path = (minilm_path() if model == MINILM else Path(model)) / name
+        return path if path.is_file() else None
+    try:
+        from transformers.utils.hub import cached_file
+    except ImportError as cause:
+        raise ConfigError(f"model {model!r} {MISSING_PACKAGES}") from cause
+    try:
+        found = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
+    except (OSError, ValueError) as cause:
+        raise ConfigError(f"cannot load the model {model!r}: {cause}") from cause
+    return None if found is None else Path(found)
+
+
 def _text(application: Application) -> str:
     value = application.require("texts", object)
     try:
         return as_text(value)
     except TypeError as cause:
-        raise TemplateError(f"embed: {cause}", step=application.task.step) from cause
+        raise BadReply(f"embed: {cause}", step=application.task.step) from cause
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from typing import Any
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
 from stretto.engines.base import SteppedLLM
+from stretto.engines.calls import Calls, CallsConfig
 from stretto.engines.chunking import Chunking, ChunkingConfig
-from stretto.engines.embedding import MINILM, Embedding, EmbeddingConfig
-from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.engines.embedding import MINILM, MISSING_PACKAGES, Embedding, EmbeddingConfig, model_name
 from stretto.engines.reranking import Reranking, RerankingConfig
 from stretto.engines.standin import StandIn, StandInConfig
 from stretto.engines.vectors import MemoryVectors, MemoryVectorsConfig
@@ -29,25 +29,43 @@ PROFILES: Mapping[str, Profile] = {
     "llm": Profile(base_s=0.0, per_unit_s=0.00007, per_output_s=0.004),
 }
 
+COMPLETION_STOP = ("\nQuestion:", "\n\n\n")
+
 
 def llm_engine(where: str | None, *, instances: int = 1) -> Engine:
     """The LLM engine for `--llm`: a server's URL, a checkpoint's directory, or None for the stand-in.
 
     Raises:
-        ConfigError: there is no such directory.
+        ConfigError: there is no such directory, or packages are missing.
     """
     if where is None:
         return _in_process(StandIn, StandInConfig(), instances)
     if where.startswith(("http://", "https://")):
-        server = OpenAIServerConfig(where)
-        return Engine(
-            "llm", OpenAIServer, server, kind="llm_server", profile=PROFILES["llm"], instances=instances
-        )
+        return _server(where, instances)
     if not Path(where).is_dir():
         raise ConfigError(f"--llm {where!r} is neither a URL nor a directory with a checkpoint")
-    from stretto.engines.reference import ReferenceConfig, ReferenceLLM  # torch: only if wanted
+    try:
+        from stretto.engines.reference import ReferenceConfig, ReferenceLLM  # torch: only if wanted
+    except ImportError as cause:
+        raise ConfigError(f"--llm {where!r} {MISSING_PACKAGES}") from cause
 
     return _in_process(ReferenceLLM, ReferenceConfig(where), instances)
+
+
+def _server(url: str, instances: int) -> Engine:
+    """Completions stop where a base model would begin a further question, or nothing."""
+    try:
+        from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+    except ImportError as cause:
+        raise ConfigError(f"--llm {url!r} {MISSING_PACKAGES}") from cause
+    return Engine(
+        "llm",
+        OpenAIServer,
+        OpenAIServerConfig(url, stop=COMPLETION_STOP),
+        kind="llm_server",
+        profile=PROFILES["llm"],
+        instances=instances,
+    )
 
 
 def _in_process(executable: Callable[[Any], SteppedLLM], config: object, instances: int) -> Engine:
@@ -80,6 +98,7 @@ def local_engines(
     vectors: Engine | None = None,
     embedding_model: str = MINILM,
     reranking_model: str | None = None,
+    functions: Mapping[str, Callable[..., object]] | None = None,
     profiles: Mapping[str, Profile] | None = None,
 ) -> list[Engine]:
     """All engines that the ready-made apps name, one instance of each.
@@ -87,16 +106,28 @@ def local_engines(
     Args:
         llm: default: the stand-in, which is no language model.
         vectors: default: in memory.
-        embedding_model: a sentence-transformers name or path.
+        embedding_model: a sentence-transformers name or path; chunks are measured in its tokens.
         reranking_model: a cross-encoder's name or path; None scores by words.
-        profiles: measured profiles, by engine, in place of the built-in ones.
+        functions: what `call` may call, by name: with them there is an engine "calls" too.
+        profiles: profiles by engine, in place of the built-in ones.
     """
     engines = [
-        Engine("chunking", Chunking, ChunkingConfig(), profile=PROFILES["chunking"]),
+        Engine("chunking", Chunking, ChunkingConfig(embedding_model), profile=PROFILES["chunking"]),
         Engine("embedding", Embedding, EmbeddingConfig(embedding_model), profile=PROFILES["embedding"]),
         vectors or vectors_engine(),
         Engine("reranking", Reranking, RerankingConfig(reranking_model), profile=PROFILES["reranking"]),
         llm or llm_engine(None),
     ]
-    measured = profiles or {}
-    return [replace(engine, profile=measured.get(engine.name, engine.profile)) for engine in engines]
+    if functions is not None:
+        engines.append(Engine("calls", Calls, CallsConfig(functions)))
+    given = profiles or {}
+    return [replace(engine, profile=given.get(engine.name, engine.profile)) for engine in engines]
+
+
+def engine_and_model(engine: Engine) -> str:
+    """What a measured profile is of: the engine's name and its model, or what it is where it has none."""
+    config = engine.config
+    model = getattr(config, "model", None) or getattr(config, "path", None)
+    if model is None:
+        return f"{engine.name}:{type(config).__name__.removesuffix('Config')}"
+    return f"{engine.name}:{model_name(str(model))}"

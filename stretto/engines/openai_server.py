@@ -1,4 +1,10 @@
-"""An LLM behind any server that speaks OpenAI's completions API: vLLM, SGLang, llama.cpp."""
+"""An LLM behind any server that speaks OpenAI's completions API: vLLM, SGLang, llama.cpp.
+
+The prompt is one text for `/v1/completions`: no chat template is applied, so a chat model sees it without
+its turns, and a base model writes on until `max_tokens` or a stop string. Settings beyond OpenAI's own
+(`top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`, `stop_tokens`) have vLLM's names; other
+servers may ignore them.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +19,16 @@ from typing import Any
 import httpx
 
 from stretto.engines.base import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.engines.decoding import BASIC, changed, refuse_others
 from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.llm.output import Output
+
+# What a request calls a setting that is sent only if it is not the default.
+_NAMES = {
+    **{name: name for name in ("top_p", "presence_penalty", "frequency_penalty")},
+    **{name: name for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")},
+    "stop_tokens": "stop_token_ids",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +40,8 @@ class OpenAIServerConfig:
         model: the name the server knows; None takes the first that it lists.
         api_key_env: environment variable that holds the key, if there is one.
         timeout_s: longest silence of the server, before or within an answer.
+        stop: stop strings of every text, besides those of the task; a list ends with its JSON anyway. Servers
+            may take four in all.
         max_retries: further attempts after a 429 or 5xx, `backoff_s` later and twice as long each time.
     """
 
@@ -34,6 +50,7 @@ class OpenAIServerConfig:
     api_key_env: str = "OPENAI_API_KEY"
     timeout_s: float = 60
     connect_timeout_s: float = 5
+    stop: tuple[str, ...] = ()
     max_retries: int = 2
     backoff_s: float = 0.5
 
@@ -71,6 +88,9 @@ class OpenAIServer:
         await self._client.aclose()
 
     async def _complete(self, task: LLMTask, decode: Decode, emit: Callable[[LLMEvent], None]) -> Done:
+        refuse_others(decode, BASIC | _NAMES.keys(), "an OpenAI-compatible server")
+        if decode.items is None:
+            decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
         output = Output(decode)
         usage = Usage()
         body: dict[str, object] = {
@@ -82,6 +102,7 @@ class OpenAIServer:
             "stop": list(decode.stop) or None,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **{_NAMES[name]: value for name, value in changed(decode).items() if name in _NAMES},
         }
         async with self._open("POST", "completions", body) as response:
             async for chunk in _chunks(response):

@@ -1,16 +1,15 @@
-"""Vector search in PostgreSQL with pgvector: collections that outlive the process.
+"""Vector search in PostgreSQL with pgvector: named collections that outlive the process.
 
-Named collections are rows of one table; those of a query are rows of a temporary one, which the server
-drops with the session, so a crash leaves nothing behind and no other process sees them.
-
-A document is complete when all its chunks are there, made by the same *recipe* (a text naming chunk size,
-overlap and embedder). One version of a source is kept: ingesting or asking for another deletes it.
+A document's version is its source, the hash of its bytes and the *recipe* of its chunks (a text naming chunk
+size, overlap and embedder). A version is complete when all its chunks are there; only then is it found, and
+in the same transaction it takes the place of the versions before it. So a search meets one version of each
+document, the last complete one, whatever is being ingested or was cut off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,20 +18,12 @@ from stretto.core import Chunk, Document, Hit
 from stretto.engines.applications import Application, answer_batch, setting
 from stretto.engines.base import Task
 from stretto.engines.embedded_postgres import EmbeddedServer
-from stretto.engines.vectors import (
-    Vector,
-    collection_name,
-    num_wanted,
-    shelf_key,
-    vector_at,
-    wrong_dimension,
-)
+from stretto.engines.vectors import Vector, collection_name, num_wanted, vector_at, wrong_dimension
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
 
 try:
     import psycopg
     from pgvector.psycopg import register_vector
-    from psycopg import sql
 except ImportError as missing_package:
     raise ConfigError(
         f"PostgreSQL needs the package {missing_package.name}: pip install 'stretto[postgres]'"
@@ -42,58 +33,69 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
 Connection: TypeAlias = "psycopg.Connection[TupleRow]"
-Version: TypeAlias = tuple[str, str, str, str]  # collection, source, document_sha256, recipe
-
-NAMED = sql.Identifier("stretto_chunks")
-PRIVATE = sql.Identifier("pg_temp", "stretto_private_chunks")
+Version: TypeAlias = tuple[str, str, str, str]  # collection, source, sha256, recipe
 
 # "C" collation is code point order, as Python's. Storage "main" keeps a vector beside its row.
-_SCHEMA = sql.SQL(
-    """
+_SCHEMA = """
     SELECT pg_advisory_xact_lock(hashtext('stretto schema'));
     CREATE EXTENSION IF NOT EXISTS vector;
-    CREATE TABLE IF NOT EXISTS {named} (
+    CREATE TABLE IF NOT EXISTS stretto_documents (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         collection text NOT NULL,
         source text COLLATE "C" NOT NULL,
-        document_sha256 text NOT NULL,
+        sha256 text NOT NULL,
         recipe text NOT NULL,
+        is_complete boolean NOT NULL DEFAULT false,
+        UNIQUE (collection, source, sha256, recipe)
+    );
+    CREATE TABLE IF NOT EXISTS stretto_document_chunks (
+        document bigint NOT NULL REFERENCES stretto_documents ON DELETE CASCADE,
         index integer NOT NULL,
         num_chunks integer NOT NULL,
         text text NOT NULL,
         title text,
         page integer,
         embedding vector STORAGE MAIN NOT NULL,
-        PRIMARY KEY (collection, source, document_sha256, index)
+        PRIMARY KEY (document, index)
     );
-    CREATE TEMPORARY TABLE {private} (LIKE {named} INCLUDING ALL);
-    """
-).format(named=NAMED, private=PRIVATE)
-_DELETE_OTHER_VERSIONS = sql.SQL(
-    "DELETE FROM {} WHERE collection = %s AND source = %s AND (document_sha256, recipe) <> (%s, %s)"
-)
-_DIMENSION = sql.SQL("SELECT vector_dims(embedding) FROM {} WHERE collection = %s LIMIT 1")
-_UPSERT = sql.SQL(
-    """
-    INSERT INTO {}
-        (collection, source, document_sha256, recipe, index, num_chunks, text, title, page, embedding)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-    ON CONFLICT (collection, source, document_sha256, index) DO UPDATE SET
+"""
+_CHUNKS = "stretto_documents JOIN stretto_document_chunks ON document = id"
+_LOCK_COLLECTION = "SELECT pg_advisory_xact_lock(hashtextextended('stretto ' || %s, 0))"
+_DIMENSION = f"SELECT vector_dims(embedding) FROM {_CHUNKS} WHERE collection = %s LIMIT 1"
+_DOCUMENT = """
+    INSERT INTO stretto_documents (collection, source, sha256, recipe) VALUES (%s, %s, %s, %s)
+    ON CONFLICT (collection, source, sha256, recipe) DO UPDATE SET recipe = excluded.recipe RETURNING id
+"""
+_UPSERT = """
+    INSERT INTO stretto_document_chunks (document, index, num_chunks, text, title, page, embedding)
+    VALUES (%s, %s, %s, %s, %s, %s, %s)
+    ON CONFLICT (document, index) DO UPDATE SET
         num_chunks = excluded.num_chunks, text = excluded.text, title = excluded.title,
         page = excluded.page, embedding = excluded.embedding
-    """
-)
-_SEARCH = sql.SQL(
-    """
-    SELECT source, index, text, title, page, document_sha256, num_chunks, embedding <#> %s AS distance FROM {}
-    WHERE collection = %s ORDER BY distance, source, index, document_sha256 LIMIT %s
-    """
-)
-_COMPLETE = sql.SQL(
-    """
-    SELECT source, document_sha256 FROM {} WHERE collection = %s AND source = ANY(%s) AND recipe = %s
-    GROUP BY source, document_sha256 HAVING count(*) = max(num_chunks)
-    """
-)
+"""
+# Chunks that do not say how many they are (0) are complete at once.
+_COMPLETE = """
+    UPDATE stretto_documents SET is_complete = true WHERE id = %s AND
+        (SELECT count(*) >= max(num_chunks) FROM stretto_document_chunks WHERE document = id)
+"""
+_DELETE_OTHER_VERSIONS = """
+    DELETE FROM stretto_documents AS other USING stretto_documents AS this
+    WHERE this.id = %s AND this.is_complete AND other.id <> this.id
+        AND other.collection = this.collection AND other.source = this.source
+"""
+_SEARCH = f"""
+    SELECT source, index, text, title, page, sha256, num_chunks, embedding <#> %s AS distance
+    FROM {_CHUNKS} WHERE collection = %s AND is_complete
+    ORDER BY distance, source, index, sha256 LIMIT %s
+"""
+_PRESENT = """
+    SELECT source, sha256 FROM stretto_documents
+    WHERE collection = %s AND source = ANY(%s) AND recipe = %s AND is_complete
+"""
+_COLLECTIONS = f"""
+    SELECT collection, count(DISTINCT source), count(*), array_agg(DISTINCT recipe)
+    FROM {_CHUNKS} WHERE is_complete GROUP BY collection ORDER BY collection COLLATE "C"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,21 @@ class PostgresConfig:
     data_dir: Path | None = None
 
 
-class PostgresVectors:
-    """Collections of chunks and their vectors, in a database. Search is exact.
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What a named collection holds; `recipes` are those its documents were made by, sorted."""
 
-    Ops `ingest` and `search` as in `MemoryVectors`; `ingest` also reads the config `recipe` (default "").
+    name: str
+    num_documents: int
+    num_chunks: int
+    recipes: tuple[str, ...]
+
+
+class PostgresVectors:
+    """Named collections of chunks and their vectors, in a database. Search is exact.
+
+    Ops `ingest` and `search` as in `MemoryVectors`, but always with a `collection`; `ingest` also reads the
+    config `recipe` (default "").
     """
 
     def __init__(self, config: PostgresConfig) -> None:
@@ -127,18 +140,15 @@ class PostgresVectors:
         """See `BatchEngine`. The chunks of neighbouring tasks are stored together or not at all.
 
         Raises:
-            ConfigError: a vector's dimension differs from what is stored; `k` below 1.
-            TemplateError: an input has the wrong type.
+            ConfigError: there is no `collection`; a vector's dimension differs from what is stored; `k`
+                below 1.
+            BadReply: an input has the wrong type.
             EngineUnavailable: the server is gone. The next call connects again.
         """
         return answer_batch(tasks, {"ingest": self._ingest, "search": self._search})
 
     def release(self, query: str) -> None:
-        """Drop the query's own collection."""
-        delete = sql.SQL("DELETE FROM {} WHERE collection = %s").format(PRIVATE)
-        with suppress(psycopg.OperationalError):  # then it has gone with the session
-            if self._connection.execute(delete, [query]).rowcount:
-                self._connection.execute(sql.SQL("VACUUM {}").format(PRIVATE))  # nobody else does it
+        """Nothing is kept for a query."""
 
     def close(self) -> None:
         """Disconnect; the embedded server stops unless another process uses it."""
@@ -146,38 +156,35 @@ class PostgresVectors:
         if self._server is not None:
             self._server.close()
 
-    def collections(self) -> list[str]:
-        """The named collections, sorted."""
+    def collections(self) -> list[Collection]:
+        """The collections with a complete document, by name."""
         with self._session() as connection:
-            rows = connection.execute(sql.SQL("SELECT DISTINCT collection FROM {}").format(NAMED))
-            return sorted(str(name) for (name,) in rows)
+            rows = connection.execute(_COLLECTIONS).fetchall()
+        return [
+            Collection(name, documents, chunks, tuple(recipes)) for name, documents, chunks, recipes in rows
+        ]
 
-    def drop(self, collection: str) -> None:
-        """Delete a named collection, if it exists."""
+    def drop(self, collection: str) -> bool:
+        """Delete a collection; whether there was one."""
         with self._session() as connection:
-            connection.execute(sql.SQL("DELETE FROM {} WHERE collection = %s").format(NAMED), [collection])
+            delete = "DELETE FROM stretto_documents WHERE collection = %s"
+            return connection.execute(delete, [collection]).rowcount > 0
 
     def missing(self, collection: str, documents: Iterable[Document], recipe: str) -> list[Document]:
-        """The documents that are not there in full, made by `recipe`.
-
-        Deletes other versions of their sources.
-        """
+        """The documents that are not there in full, made by `recipe`."""
         documents = list(documents)
         sources = [document.source for document in documents]
-        versions = [(collection, document.source, document.sha256, recipe) for document in documents]
         with self._session() as connection:
-            _delete_others(connection, NAMED, versions)
-            complete = set(connection.execute(_COMPLETE.format(NAMED), [collection, sources, recipe]))
-        return [document for document in documents if (document.source, document.sha256) not in complete]
+            present = set(connection.execute(_PRESENT, [collection, sources, recipe]))
+        return [document for document in documents if (document.source, document.sha256) not in present]
 
     def _ingest(self, applications: Sequence[Application]) -> list[object]:
-        rows: dict[bool, list[_Row]] = {True: [], False: []}
+        versions: dict[Version, list[_Row]] = {}
         for application in applications:
-            rows[collection_name(application) is None].append(_Row.of(application))
+            row = _Row.of(application)
+            versions.setdefault(row.version, []).append(row)
         with self._session() as connection, connection.transaction():
-            for is_private, table_rows in rows.items():
-                if table_rows:
-                    _store(connection, PRIVATE if is_private else NAMED, table_rows)
+            _store(connection, versions)
         return [True] * len(applications)
 
     def _search(self, applications: Sequence[Application]) -> list[object]:
@@ -193,6 +200,8 @@ class PostgresVectors:
             yield self._connection
         except psycopg.DataError as cause:
             raise ConfigError(f"PostgreSQL refuses: {cause}") from cause
+        except UnicodeEncodeError as cause:
+            raise ConfigError(f"PostgreSQL refuses a name or text that is not Unicode: {cause}") from cause
         except (psycopg.OperationalError, psycopg.InterfaceError) as cause:
             raise EngineUnavailable(f"PostgreSQL: {cause}") from cause
         except psycopg.Error as cause:
@@ -226,7 +235,7 @@ class _Row:
     @classmethod
     def of(cls, application: Application) -> _Row:
         return cls(
-            shelf_key(application),
+            _collection(application),
             setting(application.task, "recipe", str, ""),
             application.require("chunks", Chunk),
             vector_at(application, "vectors"),
@@ -240,36 +249,46 @@ class _Row:
     @property
     def values(self) -> tuple[object, ...]:
         chunk = self.chunk
-        columns = chunk.index, chunk.num_chunks, chunk.text, chunk.title, chunk.page
-        return *self.version, *columns, self.vector
+        return chunk.index, chunk.num_chunks, chunk.text, chunk.title, chunk.page, self.vector
 
 
-def _store(connection: Connection, table: sql.Identifier, rows: Sequence[_Row]) -> None:
-    """Insert or replace rows, in key order so that two writers cannot wait for each other."""
-    _delete_others(connection, table, {row.version for row in rows})
-    _check_dimensions(connection, table, rows)
-    ordered = sorted(rows, key=lambda row: (row.version, row.chunk.index))
-    with connection.cursor() as cursor:
-        cursor.executemany(_UPSERT.format(table), [row.values for row in ordered])
+def _collection(application: Application) -> str:
+    name = collection_name(application)
+    if name is None:
+        task = application.task
+        raise ConfigError(
+            f"{task.op}: PostgreSQL keeps named collections only: feed the port 'collection', or use "
+            "MemoryVectors for what belongs to one query",
+            step=task.step,
+        )
+    return name
 
 
-def _delete_others(connection: Connection, table: sql.Identifier, versions: Iterable[Version]) -> None:
-    with connection.cursor() as cursor:
-        cursor.executemany(_DELETE_OTHER_VERSIONS.format(table), sorted(versions))
+def _store(connection: Connection, versions: Mapping[Version, Sequence[_Row]]) -> None:
+    """Insert or replace chunks, one writer to a collection at a time: the last one sees all the others'."""
+    for collection in sorted({version[0] for version in versions}):
+        connection.execute(_LOCK_COLLECTION, [collection])
+    _check_dimensions(connection, [row for rows in versions.values() for row in rows])
+    for version, rows in versions.items():
+        found = connection.execute(_DOCUMENT, version).fetchone()
+        assert found is not None
+        with connection.cursor() as cursor:
+            cursor.executemany(_UPSERT, [(*found, *row.values) for row in rows])
+        connection.execute(_COMPLETE, found)
+        connection.execute(_DELETE_OTHER_VERSIONS, found)
 
 
-def _check_dimensions(connection: Connection, table: sql.Identifier, rows: Sequence[_Row]) -> None:
+def _check_dimensions(connection: Connection, rows: Sequence[_Row]) -> None:
     stored: dict[str, int] = {}
     for row in rows:
         if row.collection not in stored:
-            found = connection.execute(_DIMENSION.format(table), [row.collection]).fetchone()
+            found = connection.execute(_DIMENSION, [row.collection]).fetchone()
             stored[row.collection] = found[0] if found else len(row.vector)
         if len(row.vector) != stored[row.collection]:
             raise wrong_dimension(len(row.vector), stored[row.collection], row.step)
 
 
 def _hits(connection: Connection, application: Application) -> list[Hit]:
-    table = PRIVATE if collection_name(application) is None else NAMED
     query, k = vector_at(application, "queries"), num_wanted(application.task)
-    rows = connection.execute(_SEARCH.format(table), [query, shelf_key(application), k])
+    rows = connection.execute(_SEARCH, [query, _collection(application), k])
     return [Hit(Chunk(*values), -distance) for *values, distance in rows]

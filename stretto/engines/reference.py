@@ -15,6 +15,7 @@ from transformers.cache_utils import DynamicCache
 
 from stretto.engines.base import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 from stretto.engines.checkpoint import load_checkpoint
+from stretto.engines.decoding import BASIC, refuse_others
 from stretto.engines.prefix_store import PrefixStore
 from stretto.engines.task_queue import TaskQueue
 from stretto.errors import CapacityError, StrettoError, UserError
@@ -117,6 +118,7 @@ class ReferenceLLM:
         num_prompt_tokens, max_tokens = len(tokens), 0
         output, sampler = None, torch.Generator()
         if task.decode is not None:
+            refuse_others(task.decode, BASIC, "the reference engine")
             output, max_tokens = Output(task.decode), task.decode.max_tokens
             sampler.manual_seed(task.decode.seed)
             tokens += self._tokenizer.suffix

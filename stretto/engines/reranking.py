@@ -34,7 +34,7 @@ from stretto.documents.sentences import split_sentences
 from stretto.engines.applications import Application, answer_batch
 from stretto.engines.base import Task
 from stretto.engines.embedding import loading_model
-from stretto.errors import TemplateError
+from stretto.errors import BadReply
 
 Pair: TypeAlias = tuple[str, Hit]
 
@@ -67,7 +67,7 @@ class Reranking:
         """See `BatchEngine`.
 
         Raises:
-            TemplateError: the question is no text, or the hits are no list of hits.
+            BadReply: the question is no text, or the hits are no list of hits.
         """
         return answer_batch(tasks, {"rerank": self._rerank})
 
@@ -93,7 +93,7 @@ class Reranking:
 def _hits(application: Application) -> list[Hit]:
     hits = application.require("hits", list)
     if not all(isinstance(hit, Hit) for hit in hits):
-        raise TemplateError("rerank: port 'hits' wants hits", step=application.task.step)
+        raise BadReply("rerank: port 'hits' wants hits", step=application.task.step)
     return hits
 
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from stretto.core import Prompt
 from stretto.engines.base import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.engines.decoding import BASIC, refuse_others
 from stretto.engines.task_queue import TaskQueue
 from stretto.errors import StrettoError
 from stretto.llm.output import Output
@@ -85,6 +86,7 @@ class ScriptedLLM:
             if task.decode is None:
                 yield [Done(task.id, None, Usage(len(tokens), num_cached))]
                 return
+            refuse_others(task.decode, BASIC, "an engine without a model")
             output = Output(task.decode)
             text = [*_TOKEN.findall(self._answer(task, task.decode)), _END][: task.decode.max_tokens]
             for num_output, token in enumerate(text, start=1):

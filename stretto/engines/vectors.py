@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stretto.core import Chunk, Hit, document_order
 from stretto.engines.applications import Application, answer_batch, setting
 from stretto.engines.base import Task
-from stretto.errors import ConfigError, TemplateError
+from stretto.errors import BadReply, ConfigError
 
 Vector: TypeAlias = NDArray[np.float32]
 ChunkKey: TypeAlias = tuple[str, int, str]
@@ -56,7 +56,7 @@ class MemoryVectors:
 
         Raises:
             ConfigError: vectors of different dimensions meet in a collection; `k` below 1.
-            TemplateError: an input has the wrong type.
+            BadReply: an input has the wrong type.
         """
         return answer_batch(tasks, {"ingest": self._ingest, "search": self._search})
 
@@ -100,14 +100,12 @@ def vector_at(application: Application, port: str) -> Vector:
     """The vector at `port`, as float32.
 
     Raises:
-        TemplateError: there is none.
+        BadReply: there is none.
     """
     vector = np.asarray(application.require(port, np.ndarray), dtype=np.float32)
     if vector.ndim != 1:
         task = application.task
-        raise TemplateError(
-            f"{task.op}: port {port!r} wants a vector, got shape {vector.shape}", step=task.step
-        )
+        raise BadReply(f"{task.op}: port {port!r} wants a vector, got shape {vector.shape}", step=task.step)
     return vector
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from stretto.costs.profile import Profile
+from stretto.errors import ConfigError
 from stretto.graph.graph import WHEN, Constant, Graph, Primitive, Slot
-from stretto.graph.ops import OPS, OpSpec
+from stretto.graph.ops import OPS, OpSpec, is_effect
 from stretto.graph.verify import sort_topologically
 from stretto.tasks import Decode
 
@@ -38,6 +40,7 @@ class Node:
         after: nodes it only follows (ORDER).
         num_blocking: how many ins and ORDER predecessors must be complete before it opens.
         is_mapped: it is applied to each item of its `each` ins.
+        is_effect: it changes something outside the graph, and its value says that it has.
         depth: edges on the longest way to an output (Teola, Algorithm 2, event 1).
         path_s: predicted seconds of the slowest way to an output, this node included.
         fused: the decode that runs as one LLM request with this prefill; or None.
@@ -55,6 +58,7 @@ class Node:
     after: tuple[int, ...]
     num_blocking: int
     is_mapped: bool
+    is_effect: bool
     prompt: tuple[Constant | Slot, ...]
     config: Mapping[str, object]
     depth: int
@@ -101,6 +105,9 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
     """Number nodes and values, count in-degrees, measure depths, fuse each prefill with its only decode.
 
     `graph` is verified already (lowering and every pass do).
+
+    Raises:
+        ConfigError: a decode has a setting that there is not.
     """
     values: dict[tuple[str, str], int] = {(name, ""): i for i, (name, _) in enumerate(graph.inputs)}
     node_ids = {primitive.name: i for i, primitive in enumerate(graph.primitives)}
@@ -140,11 +147,12 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
                 tuple(after[node_id]),
                 sum(1 for arg in ins if arg.piece is None) + len(after[node_id]),
                 any(arg.each for arg in ins),
+                is_effect(primitive),
                 primitive.prompt,
                 config,
                 depths[primitive.name],
                 paths_s[primitive.name],
-                _decode_of(config) if primitive.op == "decode" else None,
+                decode_of(primitive) if primitive.op == "decode" else None,
                 fusions.get(node_id),
                 fused_into.get(node_id),
             )
@@ -248,9 +256,17 @@ def _fusions(
     return fusions
 
 
-def _decode_of(config: Mapping[str, object]) -> Decode:
-    settings = {key: config[key] for key in Decode.__dataclass_fields__ if key in config}
-    return Decode(**settings)  # type: ignore[arg-type]
+def decode_of(primitive: Primitive) -> Decode:
+    """How a decode primitive decodes.
+
+    Raises:
+        ConfigError: there is no such setting, or its value cannot be used.
+    """
+    settings: dict[str, Any] = dict(primitive.config)
+    if unknown := settings.keys() - Decode.__dataclass_fields__.keys():
+        known = ", ".join(Decode.__dataclass_fields__)
+        raise ConfigError(f"decoding has no setting {min(unknown)!r}; it has {known}", step=primitive.name)
+    return Decode(**settings)
 
 
 def _streamed(

@@ -43,7 +43,6 @@ class OpSpec:
         result: type of one application's value, or a function of the primitive and its argument types.
         runs_on: "batch" or "llm" engine; None when the graph scheduler evaluates it.
         outputs: names of the out ports; ("",) is the single unnamed one.
-        effect: it changes something outside the graph, so it is never dead.
         flatten: one application yields a list, and a mapped one the concatenation.
         units: work of one application given its inputs (pairs to score, say); None counts 1.
         evaluate: of control flow: (inputs, settings) to {out port: value}. Pure.
@@ -54,7 +53,6 @@ class OpSpec:
     result: str | Callable[[Primitive, Sequence[str]], str]
     runs_on: str | None = "batch"
     outputs: tuple[str, ...] = ("",)
-    effect: bool = False
     flatten: bool = False
     units: Callable[[Inputs], int] | None = None
     evaluate: Callable[[Inputs, Settings], Mapping[str, object]] | None = None
@@ -86,6 +84,16 @@ def register_op(spec: OpSpec) -> OpSpec:
         raise ConfigError(f"op {spec.name!r} is registered already")
     OPS[spec.name] = spec
     return spec
+
+
+def is_effect(primitive: Primitive) -> bool:
+    """Whether it changes something outside the graph: its result has the type `effect`.
+
+    It is never dead, and what must come after it reads its value, if only as a guard. So a `call` that
+    saves something has `result="effect"`.
+    """
+    result = OPS[primitive.op].result
+    return (result if isinstance(result, str) else primitive.setting("result")) == "effect"
 
 
 def _result_setting(primitive: Primitive, _: Sequence[str]) -> str:
@@ -172,7 +180,6 @@ for _spec in (
         "ingest",
         (Port("chunks", "chunk"), Port("vectors", "vector"), Port("collection", "text", optional=True)),
         "effect",
-        effect=True,
     ),
     OpSpec(
         "search",

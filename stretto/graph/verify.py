@@ -99,7 +99,7 @@ def _verify_primitive(
     result = spec.result if isinstance(spec.result, str) else spec.result(primitive, given)
     if not is_type(result):
         raise GraphError(f"{where}: its result has the unknown type {result!r}")
-    if origin is not None and not spec.flatten and not spec.effect:
+    if origin is not None and not spec.flatten and result != "effect":
         result = list_of(result)
     for port_name in spec.outputs:
         types[primitive.name, port_name] = result

@@ -50,7 +50,7 @@ from stretto.messages import (
 )
 from stretto.runtime.instances import Instance, ProcessInstance, start_instance
 from stretto.runtime.query import Query
-from stretto.runtime.worker import AdmitTask, ForgetQuery, NotReady, Ready, RunBatch, Said, StopTask
+from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, NotReady, Ready, RunBatch, Said, StopTask
 from stretto.sched.system import System
 from stretto.trace.recorder import Recorder
 
@@ -159,6 +159,7 @@ class Runtime:
         names = select_passes(passes if isinstance(passes, str) else list(passes))
         if isinstance(app, Template):
             app = self.planner.plan(app, configuration or {}, names)
+        self.system.check_engines(app)
         _check_inputs(app, inputs)
         if deadline_s is not None and math.isnan(deadline_s):
             raise UserError("deadline_s is not a number")
@@ -234,21 +235,20 @@ class Runtime:
                 for event in events:
                     self.recorder.on_event(event, now_s)
             try:
-                actions = self.system.handle(events, now_s)
+                for action in self.system.handle(events, now_s):
+                    if self.recorder is not None:
+                        self.recorder.on_action(action, now_s)
+                    self._carry_out(action)
             except Exception as error:
                 self._break_down(error)
                 return
-            for action in actions:
-                if self.recorder is not None:
-                    self.recorder.on_action(action, now_s)
-                self._carry_out(action)
             now_s = self._loop.time()
         self._is_pumping = bool(self._inbox)
         if self._is_pumping:
             self._loop.call_soon(self._pump)
 
     def _break_down(self, error: Exception) -> None:
-        """A bug in the schedulers (or a policy of the user's) ends all queries: none would end by itself."""
+        """A bug in schedulers, driver or a user's policy ends all queries: none would end by itself."""
         self._is_open = self._is_pumping = False
         self._hear_no_more()
         bug = InternalError(f"the schedulers broke down: {type(error).__name__}: {error}")
@@ -290,9 +290,9 @@ class Runtime:
     def _carry_out(self, action: Action) -> None:
         match action:
             case StartBatch(engine, instance, batch, tasks):
-                self._instance(engine, instance).send(RunBatch(batch, tasks))
+                self._send((engine, instance), RunBatch(batch, tasks))
             case Admit(engine, instance, task, priority):
-                self._instance(engine, instance).send(AdmitTask(task, priority))
+                self._send((engine, instance), AdmitTask(task, priority))
             case Emit(query, output, text):
                 self._queries[query].on_text(output, text)
             case Reply(query):
@@ -330,20 +330,28 @@ class Runtime:
 
         self._instances[key] = start_instance(engine, index, say)
 
-    def _instance(self, engine: str, index: int) -> Instance:
-        """A replica; started anew if it was lost.
+    def _send(self, key: tuple[str, int], command: Command) -> None:
+        """Hand work to a replica, started anew if it was lost.
 
         Not sooner, so that an engine which dies as soon as it starts does so once for each attempt.
         """
-        if (engine, index) not in self._instances:
-            self._start(self.engines[engine], index)
-        return self._instances[engine, index]
+        try:
+            if key not in self._instances:
+                self._start(self.engines[key[0]], key[1])
+            self._instances[key].send(command)
+        except Exception as error:
+            self._give_up(key)
+            lost = EngineUnavailable(f"{key[0]}/{key[1]} takes no work: {type(error).__name__}: {error}")
+            lost.__cause__ = error
+            self._post(InstanceLost(*key, lost))
 
     def _give_up(self, key: tuple[str, int]) -> None:
         """Leave an instance behind, unheard."""
         assert self._loop is not None
         self._epochs[key] += 1
-        old = self._instances.pop(key)
+        old = self._instances.pop(key, None)
+        if old is None:
+            return
         if isinstance(old, ProcessInstance):
             old.kill()
         closing = self._loop.create_task(old.close())

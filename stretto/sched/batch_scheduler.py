@@ -43,7 +43,7 @@ class BatchScheduler:
         self._policy_config = PolicyConfig(engine.age_limit_s, engine.fill_timeout_s)
         self._ids = ids
         self._running: list[_Batch | None] = [None] * engine.instances
-        self._work_s = [0.0] * engine.instances
+        self._assigned_s = [0.0] * engine.instances
         self._touched: dict[str, set[int]] = {}
         self._leaving: set[str] = set()
 
@@ -125,7 +125,7 @@ class BatchScheduler:
             take = self._select(now_s)
             if not take:
                 break
-            instance = min(idle, key=self._work_s.__getitem__)
+            instance = min(idle, key=self._assigned_s.__getitem__)
             actions.append(self._start(instance, take, now_s))
         return actions
 
@@ -187,7 +187,7 @@ class BatchScheduler:
         batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), now_s)
         self._running[instance] = batch
         units = sum(work.units_of(lo, hi) for work, lo, hi in parts)
-        self._work_s[instance] += self.engine.profile.batch_s(units)
+        self._assigned_s[instance] += self.engine.profile.batch_s(units)
         return StartBatch(self.engine.name, instance, batch.id, batch.tasks, units)
 
     def _task(self, work: Work, lo: int, hi: int) -> Task:

@@ -22,41 +22,19 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.core import ABSENT, KV, Prompt, Segment, as_text
+from stretto.core import ABSENT
 from stretto.errors import BadReply, CapacityError, EngineFailure, InternalError, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph, Node, rebase
-from stretto.graph.graph import HINT, WHEN, Constant
+from stretto.graph.graph import WHEN
+from stretto.sched.mapped import UNSET, Mapped, by_port, column_of, item_outs, runs_present
+from stretto.sched.prepare import prepare_work
 from stretto.sched.work import Work
 
 MAX_NODES = 100_000
-_CHARS_PER_TOKEN = 4
 
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET = _Unset()
 
 Expand = Callable[[str, Mapping[str, object]], ExecutionGraph]
 """From the `body` of an `expand` and its inputs to the subgraph, optimised and compiled."""
-
-
-@dataclass(slots=True)
-class _Mapped:
-    """Progress of an open mapped node over its items.
-
-    `results[:flowed]` have been passed on; `total` is None while a stream may still grow.
-    """
-
-    inputs: Mapping[str, object]
-    piece: int
-    taken: int = 0
-    flowed: int = 0
-    num_done: int = 0
-    total: int | None = None
-    results: list[object] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -83,7 +61,7 @@ class GraphScheduler:
         self.query = query
         self.nodes: list[Node] = list(egraph.nodes)
         self.values: list[object] = [UNSET] * egraph.num_values
-        self._egraph = egraph
+        self.egraph = egraph
         self._inputs = inputs
         self._expand = expand
         self._readers: list[tuple[tuple[int, int], ...]] = list(egraph.readers)
@@ -92,18 +70,18 @@ class GraphScheduler:
         self._ended = [False] * len(egraph.nodes)
         self._opened = [False] * len(egraph.nodes)
         self._growing: dict[int, list[object]] = {}
-        self._mapped: dict[int, _Mapped] = {}
-        self._emitted: dict[tuple[int, str], int] = {}
+        self._mapped: dict[int, Mapped] = {}
+        self._shown: dict[tuple[int, str], str] = {}
         self._spliced: dict[int, tuple[int, int | None]] = {}
         self._returned: dict[int, object] = {}
         self._pending: deque[int] = deque()
         self._outstanding = {value for _, value, _ in egraph.outputs}
-        self._num_effects = sum(node.spec.effect for node in egraph.nodes)
+        self._num_effects = sum(node.is_effect for node in egraph.nodes)
         self._outcome = Outcome()
 
     def start(self) -> Outcome:
         """Deliver the inputs and open what waits for nothing else."""
-        for name, value in self._egraph.inputs.items():
+        for name, value in self.egraph.inputs.items():
             if name not in self._inputs:
                 raise UserError(f"the query brings no input {name!r}")
             self._set(value, self._inputs[name])
@@ -140,7 +118,7 @@ class GraphScheduler:
 
     def result(self) -> dict[str, object]:
         """Outputs by name, once the query has ended."""
-        return {name: _item(self.values[value], index) for name, value, index in self._egraph.outputs}
+        return {name: _item(self.values[value], index) for name, value, index in self.egraph.outputs}
 
     def check_invariants(self) -> None:
         """For tests: counters agree with the values they count."""
@@ -195,7 +173,7 @@ class GraphScheduler:
             return
         if node.is_mapped:
             pieces = [arg.piece for arg in node.ins if arg.piece is not None]
-            self._mapped[node.id] = _Mapped(inputs, min(pieces, default=1))
+            self._mapped[node.id] = Mapped(inputs, min(pieces, default=1))
             self._feed(node)
         elif node.spec.evaluate is not None:
             self._end(node, self._evaluate(node, inputs))
@@ -208,7 +186,7 @@ class GraphScheduler:
         """Control flow, perhaps registered by a user: whatever it raises is a failure of that step."""
         assert node.spec.evaluate is not None
         try:
-            return _by_port(node, node.spec.evaluate(inputs, node.config))
+            return by_port(node, node.spec.evaluate(inputs, node.config))
         except StrettoError as error:
             raise error.at(node.name) from error
         except Exception as error:
@@ -240,7 +218,7 @@ class GraphScheduler:
         if available - lo >= mapped.piece or (is_closed and available > lo):
             mapped.taken = available
             mapped.results.extend([UNSET] * (available - lo))
-            for start, end in _runs_present(columns, lo, available):
+            for start, end in runs_present(columns, lo, available):
                 inputs = {**mapped.inputs, **{port: items[start:end] for port, items in columns.items()}}
                 self._outcome.work.append(self._work(node, inputs, start, end, tuple(columns)))
             absent = [i for i in range(lo, available) if any(c[i] is ABSENT for c in columns.values())]
@@ -252,34 +230,8 @@ class GraphScheduler:
     def _work(
         self, node: Node, inputs: Mapping[str, object], lo: int, hi: int, each: tuple[str, ...]
     ) -> Work:
-        if node.spec.runs_on == "llm":
-            rows = [_row(inputs, each, i) for i in range(hi - lo)]
-            prompts = tuple(self._prompt(node, row) for row in rows)
-            last = node if node.fused is None else self.nodes[node.fused]
-            decode = last.decode
-            output = decode.max_tokens if decode else 0
-            units = tuple(sum(map(_num_tokens, prompt)) + output for prompt in prompts)
-            kv = rows[0].get(HINT, rows[0].get("kv")) if rows else None
-            hint = kv.instance if isinstance(kv, KV) else None
-            return Work(self.query, node, last.name, lo, lo, hi, inputs, each, prompts, decode, units, hint)
-        units_of = node.spec.units
-        units_each = tuple(units_of(_row(inputs, each, i)) for i in range(hi - lo)) if units_of else None
-        return Work(self.query, node, node.name, lo, lo, hi, inputs, each, units=units_each)
-
-    def _prompt(self, node: Node, row: Mapping[str, object]) -> Prompt:
-        if node.op == "decode":
-            kv = row["kv"]
-            assert isinstance(kv, KV)
-            return kv.prompt
-        try:
-            return tuple(
-                Segment(part.text)
-                if isinstance(part, Constant)
-                else Segment(as_text(row[part.port]), part.port)
-                for part in node.prompt
-            )
-        except TypeError as error:
-            raise BadReply(str(error), step=node.name) from error
+        decode_node = None if node.fused is None else self.nodes[node.fused]
+        return prepare_work(self.query, node, decode_node, inputs, lo, hi, each)
 
     # --- results
 
@@ -294,15 +246,19 @@ class GraphScheduler:
             self._end(decode, [decoded])
         elif len(outs) == 1:
             self._check_pieces(node, result)
-            self._end(node, [result])
+            self._end(node, [True if node.is_effect else result])
         else:
-            self._end(node, _by_port(node, result))
+            self._end(node, by_port(node, result))
 
     def _check_pieces(self, node: Node, value: object) -> None:
         """What streamed out of a decode is the beginning of its value."""
         growing = self._growing.pop(node.outs[0], None)
         if growing is not None and (not isinstance(value, list) or value[: len(growing)] != growing):
             raise BadReply("the items it streamed are not those it returned", step=node.name)
+        for output in self.egraph.streamed.get(node.id, ()):
+            shown = self._shown.get((node.id, output.name), "")
+            if not isinstance(value, str) or not value.startswith(shown):
+                raise BadReply("the text it streamed is not what it returned", step=node.name)
 
     def _complete_items(self, node: Node, lo: int, results: Sequence[object]) -> None:
         mapped = self._mapped[node.id]
@@ -312,21 +268,21 @@ class GraphScheduler:
                 mapped.num_done += 1
         self._flow(node, mapped)
 
-    def _flow(self, node: Node, mapped: _Mapped) -> None:
+    def _flow(self, node: Node, mapped: Mapped) -> None:
         """Pass on finished items in order; end the node after the last."""
         start = mapped.flowed
         while mapped.flowed < len(mapped.results) and mapped.results[mapped.flowed] is not UNSET:
             mapped.flowed += 1
-        outs = _item_outs(node, self.nodes)
-        if mapped.flowed > start and not node.spec.effect:
+        outs = item_outs(node, self.nodes)
+        if mapped.flowed > start and not node.is_effect:
             items = mapped.results[start : mapped.flowed]
             for place, out in enumerate(outs):
-                self._growing.setdefault(out, []).extend(_column(node, items, place, len(outs)))
+                self._growing.setdefault(out, []).extend(column_of(node, items, place, len(outs)))
                 self._grown(out)
         if mapped.total is None or mapped.num_done < mapped.total:
             return
         del self._mapped[node.id]
-        if node.spec.effect:
+        if node.is_effect:
             self._end(node, [True])
             return
         lists = [self._growing.pop(out, []) for out in outs]
@@ -341,7 +297,7 @@ class GraphScheduler:
             raise InternalError("ended twice", step=node.name)
         self._ended[node.id] = True
         self._opened[node.id] = True
-        if node.spec.effect:
+        if node.is_effect:
             self._num_effects -= 1
         for out, value in zip(node.outs, outputs, strict=True):
             self._set(out, value)
@@ -370,12 +326,15 @@ class GraphScheduler:
 
     def _emit(self, node: Node, offset: int, text: str) -> None:
         """Show text of a decode that is certain to be an output; once begun it goes on to its end."""
-        for output in self._egraph.streamed.get(node.id, ()):
-            emitted = self._emitted.get((node.id, output.name), 0)
+        for output in self.egraph.streamed.get(node.id, ()):
+            shown = self._shown.get((node.id, output.name), "")
+            again, new = text[: max(0, len(shown) - offset)], text[max(0, len(shown) - offset) :]
+            if again and shown[offset : offset + len(again)] != again:
+                raise BadReply("a second attempt decoded another text than was shown", step=node.name)
             is_certain = all(self.values[value] is ABSENT for value in output.unless)
-            if is_certain and offset <= emitted < offset + len(text):
-                self._outcome.text.append((output.name, text[emitted - offset :]))
-                self._emitted[node.id, output.name] = offset + len(text)
+            if is_certain and new and offset <= len(shown):
+                self._outcome.text.append((output.name, new))
+                self._shown[node.id, output.name] = shown + new
 
     def _splice(self, node: Node, inputs: Mapping[str, object]) -> None:
         """Grow the running graph by what `node` expands to; the subgraph's output becomes its own."""
@@ -400,7 +359,7 @@ class GraphScheduler:
         self._blocking += [new.num_blocking for new in nodes]
         self._ended += [False] * len(nodes)
         self._opened += [False] * len(nodes)
-        self._num_effects += sum(new.spec.effect for new in nodes)
+        self._num_effects += sum(new.is_effect for new in nodes)
         _, value, index = sub.outputs[0]
         self._spliced[value + value_base] = (node.id, index)
         for name, value_id in sub.inputs.items():
@@ -422,65 +381,3 @@ def _item(value: object, index: int | None) -> object:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise BadReply(f"item {index} of a {type(value).__name__}, which is not a list")
     return value[index] if index < len(value) else ABSENT
-
-
-def _row(inputs: Mapping[str, object], each: tuple[str, ...], i: int) -> Mapping[str, object]:
-    """Inputs of one application: item `i` of the `each` ports, the others as they are."""
-    if not each:
-        return inputs
-    row = dict(inputs)
-    for port in each:
-        column = inputs[port]
-        assert isinstance(column, Sequence)
-        row[port] = column[i]
-    return row
-
-
-def _runs_present(columns: Mapping[str, Sequence[object]], lo: int, hi: int) -> list[tuple[int, int]]:
-    """Half-open runs within `lo` to `hi` in which no column is absent."""
-    runs: list[tuple[int, int]] = []
-    start = lo
-    for i in range(lo, hi):
-        if any(column[i] is ABSENT for column in columns.values()):
-            if i > start:
-                runs.append((start, i))
-            start = i + 1
-    if hi > start:
-        runs.append((start, hi))
-    return runs
-
-
-def _item_outs(node: Node, nodes: Sequence[Node]) -> tuple[int, ...]:
-    """The values that grow with the results of a mapped node; a fused decode's too."""
-    return node.outs if node.fused is None else (*node.outs, *nodes[node.fused].outs)
-
-
-def _column(node: Node, results: Sequence[object], place: int, num_outs: int) -> list[object]:
-    """What `results` of a mapped node add to the value at `place` of its outs."""
-    column: list[object] = []
-    for result in results:
-        if num_outs == 1 or result is ABSENT:
-            item = result
-        elif node.fused is not None:
-            assert isinstance(result, tuple)
-            item = result[place]
-        else:
-            item = _by_port(node, result)[place]
-        if not node.spec.flatten:
-            column.append(item)
-        elif isinstance(item, list):
-            column.extend(item)
-        elif item is not ABSENT:
-            raise BadReply(f"a {type(item).__name__} instead of a list", step=node.name)
-    return column
-
-
-def _by_port(node: Node, result: object) -> list[object]:
-    """The out values of an op with several out ports, from the mapping that its engine answers."""
-    if not isinstance(result, Mapping) or any(port not in result for port in node.spec.outputs):
-        raise BadReply(f"not a value for each of {', '.join(node.spec.outputs)}", step=node.name)
-    return [result[port] for port in node.spec.outputs]
-
-
-def _num_tokens(segment: Segment) -> int:
-    return len(segment.text) // _CHARS_PER_TOKEN + 1

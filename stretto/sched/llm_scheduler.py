@@ -27,12 +27,15 @@ _UNBOUNDED = 1 << 60
 
 @dataclass(slots=True)
 class _Running:
+    """A request on an instance. `heard_s` is None until the instance has started it."""
+
     work: Work
     item: int
     prompt: Prompt
     units: int
     seconds: float
     offset: int = 0
+    heard_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -62,13 +65,14 @@ class LLMScheduler:
         self.queue.append(work)
 
     def report(self, instance_id: int, event: LLMEvent, now_s: float) -> list[Report]:
-        """An instance says something. Late news, of tasks already given up, are ignored."""
+        """An instance says something. What it says of tasks already given up is ignored."""
         instance = self._instances[instance_id]
         instance.heard_s = now_s
         running = instance.running.get(event.task)
         if running is None:
             return []
         work = running.work
+        running.heard_s = now_s
         match event:
             case Piece(value=piece):
                 offset = running.offset
@@ -92,22 +96,32 @@ class LLMScheduler:
         return self._retry(lost, error)
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
-        """Give up instances that have been silent for too long."""
+        """Give up instances that have been silent for too long, and requests that got stuck."""
         reports: list[Report] = []
         actions: list[Action] = []
-        timeout_s = self.engine.timeout_s
+        if self.engine.timeout_s is None:
+            return reports, actions
+        silent_since_s = now_s - self.engine.timeout_s
+        error = EngineTimeout(f"engine {self.engine.name!r} was silent for {self.engine.timeout_s:g} s")
         for instance_id, instance in enumerate(self._instances):
-            if timeout_s is not None and instance.running and now_s >= instance.heard_s + timeout_s:
-                error = EngineTimeout(f"engine {self.engine.name!r} was silent for {timeout_s:g} s")
+            if instance.running and instance.heard_s <= silent_since_s:
                 reports += self.lost(instance_id, error)
                 actions.append(Restart(self.engine.name, instance_id))
+                continue
+            for task, running in list(instance.running.items()):
+                if running.heard_s is not None and running.heard_s <= silent_since_s:
+                    self._remove(instance, task)
+                    reports += self._retry([running], error)
+                    actions.append(CancelTask(self.engine.name, instance_id, task))
         return reports, actions
 
     def next_expiry_s(self) -> float | None:
         """When `expire` may next have something to do."""
         if self.engine.timeout_s is None:
             return None
-        heard = [instance.heard_s for instance in self._instances if instance.running]
+        busy = [instance for instance in self._instances if instance.running]
+        heard = [instance.heard_s for instance in busy]
+        heard += [r.heard_s for instance in busy for r in instance.running.values() if r.heard_s is not None]
         return min(heard) + self.engine.timeout_s if heard else None
 
     def schedule(self, now_s: float) -> list[Action]:
@@ -115,11 +129,10 @@ class LLMScheduler:
         actions: list[Action] = []
         self.not_before_s = None
         while self.queue:
-            room = [self._room(instance) for instance in self._instances]
-            if not any(room):
+            roomiest = max(map(self._room, self._instances))
+            if roomiest == 0:
                 break
-            # What fits all the room together may fit no instance; then what fits the roomiest goes.
-            admitted = self._admit_within(sum(room), now_s) or self._admit_within(max(room), now_s)
+            admitted = self._admit_within(roomiest, now_s)
             if not admitted and self.not_before_s is None:
                 admitted = self._admit_oversize(now_s)
             if not admitted:
@@ -186,28 +199,31 @@ class LLMScheduler:
         return [self._admit(work.hint if work.hint in empty else empty[0], work, now_s)]
 
     def _place(self, work: Work, units: int) -> int | None:
-        """The instance with room where the request costs least; a holder of its prefix wins a tie."""
-        prefill_s = self.engine.profile.per_unit_s * units
+        """The instance with room where the request ends first; a holder of its prefix wins a tie."""
         best: tuple[tuple[float, bool, int], int] | None = None
         for i, instance in enumerate(self._instances):
             if self._room(instance) < max(units, 1):
                 continue
-            holds = work.hint == i
-            score = (instance.seconds + (0.0 if holds else prefill_s), not holds, instance.tokens)
+            end_s = instance.seconds + self._seconds(work, units, i)
+            score = (end_s, work.hint != i, instance.tokens)
             if best is None or score < best[0]:
                 best = (score, i)
         return None if best is None else best[1]
+
+    def _seconds(self, work: Work, units: int, instance_id: int) -> float:
+        """Predicted: the prefill of what the instance does not hold, and the decode."""
+        num_output = work.decode.max_tokens if work.decode else 0
+        num_held = work.num_held_tokens if work.hint == instance_id else 0
+        profile = self.engine.profile
+        return profile.batch_s(max(0, units - num_output - num_held)) + profile.per_output_s * num_output
 
     def _admit(self, instance_id: int, work: Work, now_s: float) -> Admit:
         item = work.lo
         work.lo += 1
         units = work.units_of(item, item + 1)
         prompt = work.prompts[item - work.base]
-        decode = work.decode
-        profile = self.engine.profile
-        output_tokens = decode.max_tokens if decode else 0
-        seconds = profile.batch_s(units - output_tokens) + profile.per_output_s * output_tokens
-        task = LLMTask(next(self._ids), work.query, work.step, prompt, decode)
+        seconds = self._seconds(work, units, instance_id)
+        task = LLMTask(next(self._ids), work.query, work.step, prompt, work.decode)
         instance = self._instances[instance_id]
         if not instance.running:
             instance.heard_s = now_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import TypeAlias
 
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
@@ -52,6 +51,8 @@ def check_result(work: Work, num_items: int | None, result: object) -> StrettoEr
     step = work.node.name
     if isinstance(result, StrettoError):
         return result.at(step)
+    if work.node.is_effect and num_items is None:
+        return None
     if result is None:
         return BadReply("the engine returned None", step=step)
     if num_items is None:
@@ -63,9 +64,6 @@ def check_result(work: Work, num_items: int | None, result: object) -> StrettoEr
     for i, item in enumerate(result):
         if isinstance(item, StrettoError):
             return item.at(step)
-        if item is None:
+        if item is None and not work.node.is_effect:
             return BadReply(f"the engine returned None for item {i}", step=step)
     return None
-
-
-Ids: TypeAlias = "count[int]"

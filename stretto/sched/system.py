@@ -38,7 +38,6 @@ from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.policies import POLICIES
 from stretto.sched.results import Broken, Completed, Delivered, Report
-from stretto.sched.work import Work
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
 """From the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
@@ -132,7 +131,9 @@ class System:
             expand_with = self._expand
 
             def expand(body: str, inputs: Mapping[str, object]) -> ExecutionGraph:
-                return expand_with(body, inputs, event.passes)
+                sub = expand_with(body, inputs, event.passes)
+                self.check_engines(sub)
+                return sub
 
         self.queries[event.query] = GraphScheduler(event.query, event.egraph, event.inputs, expand)
         if event.deadline_s is not None:
@@ -159,9 +160,8 @@ class System:
                 case Delivered(_, node, offset, piece):
                     outcome = scheduler.deliver(node, offset, piece)
                 case None:
+                    self.check_engines(scheduler.egraph)
                     outcome = scheduler.start()
-            for work in outcome.work:
-                self._check_engine(work)
             outputs = scheduler.result() if outcome.ended else None
         except StrettoError as error:
             self._end(query, None, error)
@@ -180,13 +180,16 @@ class System:
         if outputs is not None:
             self._end(query, outputs, None)
 
-    def _check_engine(self, work: Work) -> None:
-        """Raises ConfigError when nothing of the right kind runs `work`."""
-        scheduler = self.schedulers.get(work.node.engine or "")
-        if scheduler is None:
-            raise ConfigError(f"there is no engine {work.node.engine!r}", step=work.step)
-        if scheduler.engine.is_llm != (work.node.spec.runs_on == "llm"):
-            raise ConfigError(f"engine {work.node.engine!r} does not run {work.node.op}", step=work.step)
+    def check_engines(self, egraph: ExecutionGraph) -> None:
+        """Raises ConfigError when there is a node that nothing of the right kind runs."""
+        for node in egraph.nodes:
+            if node.engine is None:
+                continue
+            scheduler = self.schedulers.get(node.engine)
+            if scheduler is None:
+                raise ConfigError(f"there is no engine {node.engine!r}", step=node.name)
+            if scheduler.engine.is_llm != (node.spec.runs_on == "llm"):
+                raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 
     def _end(self, query: str, outputs: Mapping[str, object] | None, error: StrettoError | None) -> None:
         del self.queries[query]

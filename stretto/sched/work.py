@@ -27,7 +27,7 @@ class Work:
         prompts: of LLM work, one per item from `base` on.
         decode: of LLM work that decodes.
         units: work per item from `base` on; None counts 1 each.
-        hint: LLM instance that holds a prefix of the prompts, if one is known.
+        hint: LLM instance that holds a prefix of the prompts, if one is known, of `num_held_tokens`.
         attempt: how often it was tried and lost.
         alone: run it in a batch of its own (its last batch failed, perhaps through another's fault).
     """
@@ -44,6 +44,7 @@ class Work:
     decode: Decode | None = None
     units: tuple[int, ...] | None = None
     hint: int | None = None
+    num_held_tokens: int = 0
     attempt: int = 0
     alone: bool = False
     arrival_s: float = 0.0

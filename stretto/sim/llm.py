@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from stretto.core import Prompt
+from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
 from stretto.engines.base import SteppedLLM
 from stretto.messages import Event, LLMReport
 from stretto.tasks import LLMEvent, LLMTask, Piece, Started
-
-_CHARS_PER_TOKEN = 4
 
 
 class Timeline(Protocol):
@@ -125,11 +124,6 @@ class SimulatedLLM:
             (_common(prompt, other) for prompts in self._held.values() for other in prompts), default=0
         )
         return sum(num_tokens(segment.text) for segment in prompt[held:])
-
-
-def num_tokens(text: str) -> int:
-    """Tokens of a text, by the usual four characters each."""
-    return len(text) // _CHARS_PER_TOKEN + 1
 
 
 def _common(prompt: Prompt, other: Prompt) -> int:

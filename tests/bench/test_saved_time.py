@@ -10,7 +10,7 @@ from stretto.bench.virtual import LengthLLM, Lengths, inputs, question
 from stretto.core import Segment
 from stretto.graph.passes.pipeline import PASSES
 from stretto.sched.policies import POLICIES
-from stretto.sim.llm import num_tokens
+from stretto.costs.tokens import num_tokens
 from stretto.tasks import Decode, Done, LLMTask
 
 VIRTUAL = Size(num_chunks=140, num_queries=2, seeds=1, real=None)

@@ -6,6 +6,7 @@ import pytest
 from graphs import ADVANCED_RAG, OPTIMISED_RAG
 
 from stretto.costs.profile import Profile
+from stretto.errors import ConfigError
 from stretto.graph.compile import ExecutionGraph, StreamedOutput, compile_graph, rebase
 from stretto.graph.text import parse_graph
 from stretto.tasks import Decode
@@ -135,9 +136,19 @@ def test_order_between_the_two_does_not_part_them() -> None:
 
 def test_decode_settings_are_read() -> None:
     egraph = compiled(
-        'graph g(%kv: kv)\n%a = decode(%kv) {max_tokens=7, stop=["x", "y"], model="m", seed=3} : text @llm'
+        'graph g(%kv: kv)\n%a = decode(%kv) {max_tokens=7, stop=["x", "y"], seed=3} : text @llm'
     )
     assert egraph.nodes[0].decode == Decode(7, stop=("x", "y"), seed=3)
+
+
+def test_an_unknown_decode_setting_is_refused() -> None:
+    with pytest.raises(ConfigError, match="step 'a': decoding has no setting 'max_token'"):
+        compiled("graph g(%kv: kv)\n%a = decode(%kv) {max_token=7} : text @llm")
+
+
+def test_a_call_whose_result_is_an_effect_is_one() -> None:
+    egraph = compiled('graph g(%x: text)\n!s = call(x=%x) {function="f", result="effect"} : effect @calls')
+    assert egraph.nodes[0].is_effect
 
 
 def streamed(text: str) -> dict[str, tuple[StreamedOutput, ...]]:

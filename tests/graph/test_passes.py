@@ -347,6 +347,17 @@ def test_share_prefix_merges_what_follows_merged_prefills() -> None:
     )
 
 
+def test_a_call_that_saves_something_is_kept_and_comes_before_what_its_guard_is_for() -> None:
+    text = """
+        graph g(%x: text)
+          !saved = call(x=%x) {function="save", result="effect"} : effect @calls
+          %read = call(x=%x, when=!saved) {function="read", result="text"} : text @calls
+          return %x
+        """
+    dead = "          %read = call(x=%x, when=!saved) {function=\"read\", result=\"text\"} : text @calls\n"
+    check("drop_dead", text, text.replace(dead, ""))
+
+
 def test_drop_dead_keeps_outputs_effects_and_what_they_need() -> None:
     check(
         "drop_dead",

@@ -191,6 +191,24 @@ def _lost() -> Any:
 
 
 @in_real_time
+async def test_an_instance_that_cannot_even_be_started_fails_the_query_and_not_the_runtime(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine has no process or thread left, say."""
+
+    def refuse(*_: object) -> None:
+        raise OSError("no threads left")
+
+    async with Runtime([acting(max_attempts=2)]) as runtime:
+        runtime._hear(("acting", 0), 1, _lost())
+        with monkeypatch.context() as patched:
+            patched.setattr("stretto.runtime.runtime.start_instance", refuse)
+            with pytest.raises(EngineUnavailable, match="step 'loud': acting/0 takes no work: OSError"):
+                await asyncio.wait_for(runtime.run(SHOUT, {"text": "a"}), 5)
+        assert await runtime.run(SHOUT, {"text": "a"}) == {"loud": "A"}
+
+
+@in_real_time
 async def test_an_instance_that_dies_at_once_does_not_start_over_and_over() -> None:
     """It is started when there is work for it, and not before."""
     made: list[int] = []

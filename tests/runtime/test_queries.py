@@ -359,10 +359,10 @@ async def test_inputs_that_do_not_fit_are_refused(inputs: dict[str, object], mes
 
 
 @in_virtual_time
-async def test_an_engine_that_is_not_registered_fails_the_query_by_its_step() -> None:
+async def test_an_engine_that_is_not_registered_is_refused_at_once_by_its_step() -> None:
     async with Runtime([acting(placement="inline")]) as runtime:
-        with pytest.raises(ConfigError, match=r"^step 'answer': there is no engine 'llm'"):
-            await runtime.run(COMPLETE, {"text": "a"})
+        with pytest.raises(ConfigError, match=r"^step 'kv': there is no engine 'llm'"):
+            await runtime.submit(COMPLETE, {"text": "a"})
 
 
 @in_virtual_time

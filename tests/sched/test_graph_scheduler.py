@@ -641,3 +641,23 @@ def test_values_of_the_wrong_shape_name_the_step() -> None:
     fails(flat, BadReply, "step 'c': a str instead of a list", [("c", "text")], fs=["f"])
     best = "graph g(%xs: list[hit])\n%t = aggregate(%xs) {best=1} : list[hit]\nreturn %t"
     fails(best, EngineFailure, "step 't': ", [], xs=[7])
+
+
+def test_another_text_than_was_shown_is_a_bad_reply() -> None:
+    """A second attempt must not contradict what the user has read."""
+    graph = """
+        graph g(%q: text)
+          %kv = prefill([c"a ", %q]) : kv @llm
+          %a = decode(%kv) : text @llm
+          return %a
+        """
+    run = Run(graph, q="x")
+    node = run.work["kv"][0].node.id
+    run._take(run.scheduler.deliver(node, 0, "The captain "))
+    run._take(run.scheduler.deliver(node, 0, "The cap"))
+    with pytest.raises(BadReply, match="step 'a': a second attempt decoded another text"):
+        run.scheduler.deliver(node, 0, "I cannot say")
+    run = Run(graph, q="x")
+    run._take(run.scheduler.deliver(node, 0, "The captain "))
+    with pytest.raises(BadReply, match="step 'a': the text it streamed is not what it returned"):
+        run.scheduler.complete(node, 0, [(KV(()), "Somebody else")])

@@ -66,13 +66,46 @@ def test_a_request_goes_where_its_predicted_seconds_are_least() -> None:
 
 
 def test_a_held_prefix_wins_a_tie_and_pays_for_a_little_load() -> None:
-    scheduler = machine(llm_work("1", "a", 100, hint=1), instances=2, profile=Profile(per_unit_s=0.001))
+    profile = Profile(per_unit_s=0.001, per_output_s=0.001)
+    scheduler = machine(llm_work("1", "a", 100, hint=1), instances=2, profile=profile)
     assert admit(scheduler) == [("a", 1)]
     scheduler.add(llm_work("1", "b", 100, hint=1), 0.0)
-    assert admit(scheduler) == [("b", 1)], "0.05 s of load, 0.1 s of prefill saved"
+    assert admit(scheduler) == [("b", 1)], "0.05 s of load, 0.05 s of prefill saved"
     scheduler.add(llm_work("1", "c", 100, hint=1), 0.0)
-    scheduler.add(llm_work("1", "d", 100, hint=1), 0.0)
-    assert admit(scheduler) == [("c", 1), ("d", 0)]
+    assert admit(scheduler) == [("c", 0)], "0.1 s of load"
+
+
+@pytest.mark.parametrize(("num_held", "place"), [(10, 1), (30, 0)])
+def test_a_prefix_that_is_held_in_part_saves_that_part(num_held: int, place: int) -> None:
+    """0.02 s of load outweigh 10 held tokens of a prompt, and not 30."""
+    busy = llm_work("1", "busy", 40, hint=0, num_held_tokens=0)
+    scheduler = machine(busy, instances=2, profile=Profile(per_unit_s=0.001))
+    assert admit(scheduler) == [("busy", 0)]
+    scheduler.add(llm_work("1", "next", 200, hint=0, num_held_tokens=num_held), 0.0)
+    assert admit(scheduler) == [("next", place)]
+
+
+def test_aged_work_is_not_overtaken_on_several_instances() -> None:
+    """It fits no instance now; smaller work would keep it waiting for ever."""
+    scheduler = machine(llm_work("0", "x", 500, num=2), instances=2)
+    assert admit(scheduler) == [("x", 0), ("x", 1)]
+    scheduler.add(llm_work("1", "large", 900), 0.0)
+    scheduler.add(llm_work("2", "small", 500), 99.0)
+    assert scheduler.schedule(100.0) == []
+    scheduler.report(1, Done(2, "text"), 101.0)
+    assert [a.task.step for a in scheduler.schedule(101.0) if isinstance(a, Admit)] == ["large", "small"]
+
+
+def test_a_stuck_request_is_given_up_beside_lively_ones() -> None:
+    scheduler = machine(llm_work("1", "stuck", 10), llm_work("2", "lively", 10), timeout_s=5.0)
+    stuck, lively = [a.task.id for a in scheduler.schedule(0.0) if isinstance(a, Admit)]
+    for task in (stuck, lively):
+        scheduler.report(0, Started(task), 1.0)
+    scheduler.report(0, Piece(lively, "x"), 4.0)
+    assert scheduler.next_expiry_s() == 6.0
+    reports, actions = scheduler.expire(6.0)
+    assert (reports, actions) == ([], [CancelTask("llm", 0, stuck)])
+    assert [work.step for work in scheduler.queue] == ["stuck"], "it is tried again"
 
 
 def test_a_hint_at_a_full_instance_is_no_reason_to_wait() -> None:

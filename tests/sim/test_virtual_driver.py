@@ -14,7 +14,7 @@ from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMCon
 from stretto.errors import DeadlineExceeded, EngineFailure, EngineUnavailable, QueryCancelled
 from stretto.messages import Admit, Release, Restart, StartBatch, WakeAt
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.llm import num_tokens
+from stretto.costs.tokens import num_tokens
 from stretto.tasks import LLMTask, Task
 
 EMBED = "graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v"

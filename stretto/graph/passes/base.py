@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from stretto.costs.profile import Profile
+from stretto.costs.tokens import num_tokens
 from stretto.graph.graph import Constant, Graph, Primitive, PromptParts
 
 Profiles: TypeAlias = Mapping[str, Profile]
@@ -17,7 +18,6 @@ Pass: TypeAlias = Callable[[Graph, Profiles], Graph]
 
 DEFAULT_PROFILE = Profile()
 _TOKENS_PER_SLOT = 64
-_CHARS_PER_TOKEN = 4
 
 
 def with_primitives(graph: Graph, primitives: list[Primitive]) -> Graph:
@@ -31,8 +31,5 @@ def is_worth_a_prefill(parts: PromptParts, profile: Profile) -> bool:
 
     Token counts are guesses: the values are not known when a graph is optimised.
     """
-    tokens = sum(
-        len(part.text) // _CHARS_PER_TOKEN if isinstance(part, Constant) else _TOKENS_PER_SLOT
-        for part in parts
-    )
+    tokens = sum(num_tokens(part.text) if isinstance(part, Constant) else _TOKENS_PER_SLOT for part in parts)
     return tokens > 0 and tokens * profile.per_unit_s >= profile.base_s

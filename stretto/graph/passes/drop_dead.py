@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stretto.graph.graph import Graph
-from stretto.graph.ops import OPS
+from stretto.graph.ops import is_effect
 from stretto.graph.passes.base import Profiles
 
 
@@ -14,7 +14,7 @@ def drop_dead(graph: Graph, profiles: Profiles) -> Graph:
     needed = {ref.name for _, ref in graph.outputs}
     kept = []
     for primitive in reversed(graph.primitives):
-        if primitive.name in needed or OPS[primitive.op].effect:
+        if primitive.name in needed or is_effect(primitive):
             needed |= {primitive.name, *(arg.ref.name for arg in primitive.args)}
             kept.append(primitive)
     if len(kept) == len(graph.primitives):

@@ -1,0 +1,27 @@
+"""Which settings of a decode an engine understands: it refuses the others, and never ignores one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import fields
+
+from stretto.errors import ConfigError
+from stretto.tasks import Decode
+
+BASIC = frozenset({"max_tokens", "items", "max_items", "stop", "temperature", "seed"})
+"""What every LLM engine understands."""
+
+
+def changed(decode: Decode) -> dict[str, object]:
+    """The settings that are not the default."""
+    return {
+        field.name: value
+        for field in fields(decode)
+        if (value := getattr(decode, field.name)) != field.default
+    }
+
+
+def refuse_others(decode: Decode, understood: Collection[str], engine: str) -> None:
+    """Raises ConfigError if a setting outside `understood` is not the default."""
+    if others := [name for name in changed(decode) if name not in understood]:
+        raise ConfigError(f"{engine} does not know the decoding setting {', '.join(others)}")

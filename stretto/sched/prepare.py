@@ -1,0 +1,85 @@
+"""From an open primitive and its inputs to the `Work` that its engine is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stretto.core import KV, Prompt, Segment, as_text
+from stretto.costs.tokens import num_tokens
+from stretto.errors import BadReply
+from stretto.graph.compile import Node
+from stretto.graph.graph import HINT, Constant
+from stretto.sched.work import Work
+
+
+def prepare_work(
+    query: str,
+    node: Node,
+    decode_node: Node | None,
+    inputs: Mapping[str, object],
+    lo: int,
+    hi: int,
+    each: tuple[str, ...],
+) -> Work:
+    """Items `lo` to `hi` of `node`; `inputs` hold the items of the `each` ports from `lo` on.
+
+    Args:
+        decode_node: of a prefill, the decode that is fused with it.
+
+    Raises:
+        BadReply: a value cannot stand in a prompt.
+    """
+    if node.spec.runs_on != "llm":
+        units_of = node.spec.units
+        units = tuple(units_of(_row(inputs, each, i)) for i in range(hi - lo)) if units_of else None
+        return Work(query, node, node.name, lo, lo, hi, inputs, each, units=units)
+    last = decode_node or node
+    rows = [_row(inputs, each, i) for i in range(hi - lo)]
+    prompts = tuple(_prompt(node, row) for row in rows)
+    num_output = last.decode.max_tokens if last.decode else 0
+    held = rows[0].get(HINT, rows[0].get("kv"))
+    return Work(
+        query,
+        node,
+        last.name,
+        lo,
+        lo,
+        hi,
+        inputs,
+        each,
+        prompts,
+        last.decode,
+        tuple(_num_prompt_tokens(prompt) + num_output for prompt in prompts),
+        held.instance if isinstance(held, KV) else None,
+        _num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
+    )
+
+
+def _row(inputs: Mapping[str, object], each: tuple[str, ...], i: int) -> Mapping[str, object]:
+    """Inputs of one application: item `i` of the `each` ports, the others as they are."""
+    if not each:
+        return inputs
+    row = dict(inputs)
+    for port in each:
+        column = inputs[port]
+        assert isinstance(column, Sequence)
+        row[port] = column[i]
+    return row
+
+
+def _prompt(node: Node, row: Mapping[str, object]) -> Prompt:
+    if node.op == "decode":
+        kv = row["kv"]
+        assert isinstance(kv, KV)
+        return kv.prompt
+    try:
+        return tuple(
+            Segment(part.text) if isinstance(part, Constant) else Segment(as_text(row[part.port]), part.port)
+            for part in node.prompt
+        )
+    except TypeError as error:
+        raise BadReply(str(error), step=node.name) from error
+
+
+def _num_prompt_tokens(prompt: Prompt) -> int:
+    return sum(num_tokens(segment.text) for segment in prompt)
