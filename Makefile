@@ -18,7 +18,9 @@ env: $(VENV)/.installed ## create the environment
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing $(TORCH) (about 0.2 GB to download as a CPU build)"
 	$(BIN)/pip install --quiet $(TORCH)
+	@echo "installing Stretto and what it needs (about 0.4 GB to download)"
 	$(BIN)/pip install --quiet -e ".[local,postgres,dev]"
 	@touch $@
 
@@ -43,9 +45,10 @@ lint: env ## mend format and what ruff can mend
 	$(BIN)/ruff check --fix .
 
 property-tests: env ## the same-result properties, with many more examples
-	$(BIN)/pytest tests/properties --hypothesis-profile=thorough --timeout=3600
+	STRETTO_EXAMPLES=4000 $(BIN)/pytest tests/properties --timeout=7200
 
 check-equality: env ## 200 questions with passes on and off, on real engines: make check-equality DATA=DIR
+	@test -d "$(DATA)" || { echo "give the folder with the question sets: make $@ DATA=DIR"; exit 2; }
 	$(BIN)/python -m stretto.bench.equality --data $(DATA)
 
 benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR

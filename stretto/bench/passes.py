@@ -50,7 +50,8 @@ def measure(size: Size, options: Options) -> Report:
         " same largest size in every mode, so `none` is not held back by small ones",
         "every virtual time is checked to be no less than its bound, every output to be that of the bound's"
         " own run of the graph",
-        "what the passes can save depends on the lengths: `possible_speed_up` is what the bound would give",
+        "what the passes can save depends on the lengths: `possible_speed_up` is what the bound would give;"
+        " the paper reports up to 2.09 for its own lengths and loads, against other systems",
         "left out: engines that slow each other down on one GPU, and decodes that slow down as more run",
     ]
     return Report("passes", options.seed, config, tuple(rows), _goals(rows, size), tuple(notes))
@@ -67,12 +68,6 @@ def _goals(rows: Sequence[Row], size: Size) -> tuple[Goal, ...]:
     others_s = [mean for policy, mean in means_s.items() if policy not in ("topology_aware", "critical_path")]
     advanced, naive = "advanced, 10 tokens", "naive, 10 tokens"
     goals = [
-        Goal(
-            "virtual, advanced: speed-up (paper: up to)",
-            value(END_TO_END, advanced, "speed_up"),
-            2.09,
-            "higher",
-        ),
         Goal(
             "virtual, advanced: time over bound", value(END_TO_END, advanced, "all_over_bound"), 1.1, "lower"
         ),

@@ -43,7 +43,6 @@ class Setting:
     answer_tokens: int
     num_chunks: int
     llm: Profile | None = None
-    prefill: str = "scaled"
 
     @property
     def name(self) -> str:

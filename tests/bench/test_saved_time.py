@@ -26,7 +26,7 @@ def test_the_virtual_part_has_every_table_and_keeps_its_bounds() -> None:
             assert row.values["bound_s"] <= row.values["all_s"] <= row.values["none_s"] + 0.05
     assert len(report.table(ABLATION)) == 2 + 2 * len(PASSES)
     assert set(report.table(POLICIES_ONE)) == set(POLICIES)
-    assert len(report.goals) == 4
+    assert len(report.goals) == 3
     assert json.loads(json.dumps(report.as_dict()))["config"]["num_chunks"] == 140
 
 

@@ -1,0 +1,115 @@
+"""Answers of `stretto ask`, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rich.console import Console
+from rich.markup import escape
+
+from stretto.core import ABSENT, Hit
+from stretto.errors import StrettoError
+
+_NOTHING_FOUND = "No passage was found."
+_STAND_IN = "The LLM is a stand-in that copies sentences; give a real one with --llm DIR or --llm URL."
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What `--json` prints of one question."""
+
+    question: str
+    answer: str | None
+    sources: Sequence[Hit]
+    error: str | None = None
+
+    @staticmethod
+    def failed(question: str, error: StrettoError) -> Answer:
+        """The answer of a question that has none."""
+        return Answer(question, None, (), f"{type(error).__name__}: {error}")
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {
+            "question": self.question,
+            "answer": self.answer,
+            "sources": [
+                {
+                    "file": hit.chunk.source,
+                    "page": hit.chunk.page,
+                    "section": hit.chunk.title,
+                    "score": round(hit.score, 4),
+                    "text": hit.chunk.text,
+                }
+                for hit in self.sources
+            ],
+            "error": self.error,
+        }
+
+
+@dataclass(slots=True)
+class Printer:
+    """Prints answers to stdout; says beside the first, on `errors`, if a stand-in gave it.
+
+    `names` are what sources are called if not by their own name.
+    """
+
+    errors: Console
+    as_json: bool
+    is_stand_in: bool
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def answer(self, question: str, outputs: Mapping[str, object]) -> Answer:
+        """The outputs of a query as an answer."""
+        text, sources = outputs["answer"], outputs["sources"]
+        hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
+        named = [replace(hit, chunk=replace(hit.chunk, source=self._name(hit.chunk.source))) for hit in hits]
+        return Answer(question, None if text is ABSENT else str(text), named)
+
+    def show(self, text: str) -> None:
+        """Print a piece of an answer as it comes."""
+        self._say_stand_in()
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def end(self, answer: Answer) -> None:
+        """Print what follows an answer that has been shown in pieces."""
+        self.show("\n" if answer.answer else _NOTHING_FOUND + "\n")
+        self._print_sources(answer)
+
+    def print(self, answer: Answer) -> None:
+        """Print a whole answer."""
+        if answer.error is None:
+            self._say_stand_in()
+        if self.as_json:
+            sys.stdout.write(json.dumps(answer.as_json(), ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+            return
+        console = Console()
+        console.print(f"[bold]{escape(answer.question)}[/]", soft_wrap=True)
+        if answer.error is not None:
+            console.print(f"[red]{escape(answer.error)}[/]", soft_wrap=True)
+        else:
+            console.print(answer.answer or _NOTHING_FOUND, markup=False, highlight=False, soft_wrap=True)
+            self._print_sources(answer)
+
+    def _print_sources(self, answer: Answer) -> None:
+        console = Console()
+        for number, hit in enumerate(answer.sources, 1):
+            console.print(f"  [dim]{number}. {escape(hit.chunk.place)}[/]", highlight=False, soft_wrap=True)
+
+    def _say_stand_in(self) -> None:
+        if self.is_stand_in:
+            self.errors.print(f"[dim]{_STAND_IN}[/]", soft_wrap=True)
+        self.is_stand_in = False
+
+    def _name(self, source: str) -> str:
+        """What was given; else, of a path in the current folder, the part that is in it."""
+        if source in self.names:
+            return self.names[source]
+        here = os.path.join(os.path.realpath(os.curdir), "")
+        return source.removeprefix(here)

@@ -1,0 +1,117 @@
+"""Named collections, and `stretto collections`, which lists and drops them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from stretto.cli import options
+from stretto.cli.indexing import embedder_of
+from stretto.cli.progress import spinner
+from stretto.core import Document
+from stretto.engine import Engine
+from stretto.engines.local import PROFILES
+from stretto.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from stretto.engines.postgres import PostgresConfig, PostgresVectors
+
+
+def collections(
+    drop: Annotated[
+        str | None, typer.Option(help="Delete this collection and all that is in it.", metavar="NAME")
+    ] = None,
+    dsn: options.Dsn = None,
+) -> None:
+    """List the named collections, or drop one."""
+    console = Console()
+    with opened(dsn) as store:
+        known = store.collections()
+        if drop is not None:
+            if not store.drop(drop):
+                raise UserError(
+                    f"there is no collection {drop!r} (there are: {', '.join(c.name for c in known) or 'none'})"
+                )
+            console.print(f"dropped {drop!r}", markup=False, highlight=False, soft_wrap=True)
+            return
+    table = Table("collection", box=None, pad_edge=False)
+    for heading in ("documents", "chunks"):
+        table.add_column(heading, justify="right")
+    table.add_column("made with")
+    for one in known:
+        table.add_row(
+            escape(one.name), str(one.num_documents), str(one.num_chunks), escape("; ".join(one.recipes))
+        )
+    console.print(table if known else "there are no collections")
+
+
+@contextlib.contextmanager
+def opened(dsn: str | None) -> Iterator[PostgresVectors]:
+    """The collections; an embedded server runs at least until they are closed."""
+    from stretto.engines.postgres import PostgresVectors
+
+    with contextlib.closing(PostgresVectors(_config(dsn))) as store:
+        yield store
+
+
+def collections_engine(dsn: str | None) -> Engine:
+    """The same for a runtime."""
+    from stretto.engines.postgres import PostgresVectors
+
+    return Engine("vectors", PostgresVectors, _config(dsn), profile=PROFILES["vectors"], max_batch=1024)
+
+
+def _config(dsn: str | None) -> PostgresConfig:
+    from stretto.engines.postgres import PostgresConfig
+
+    if dsn is not None:
+        return PostgresConfig(dsn=dsn)
+    folder = options.data_dir() / "postgres"
+    folder.mkdir(parents=True, exist_ok=True)
+    return PostgresConfig(data_dir=folder)
+
+
+def by_absolute_path(documents: Sequence[Document]) -> list[Document]:
+    """A collection outlives the current folder: its documents are known by where they really are."""
+    return [replace(document, source=os.path.realpath(document.source)) for document in documents]
+
+
+def missing(
+    store: PostgresVectors, collection: str, documents: Sequence[Document], recipe: str, errors: Console
+) -> list[Document]:
+    """Of `documents`, those that the collection does not hold yet.
+
+    Raises:
+        UserError: there is no such collection, and no documents to make it from.
+        ConfigError: another embedder made it.
+    """
+    with spinner(errors) as progress:
+        progress.add_task("looking into the collection")
+        known = {one.name: one for one in store.collections()}
+        if not documents and collection not in known:
+            raise UserError(
+                f"there is no collection {collection!r} (there are: {', '.join(known) or 'none'}); "
+                "give --docs to make it"
+            )
+        for other in known[collection].recipes if collection in known else ():
+            if embedder_of(other) != embedder_of(recipe):
+                raise ConfigError(
+                    f"collection {collection!r} was embedded by {embedder_of(other)}: name that --embedder, "
+                    "another collection, or drop this one"
+                )
+        absent = store.missing(collection, documents, recipe)
+    if len(absent) < len(documents):
+        errors.print(
+            f"[dim]in {escape(repr(collection))} already: "
+            f"{len(documents) - len(absent)} of {len(documents)} documents[/]",
+            soft_wrap=True,
+        )
+    return absent

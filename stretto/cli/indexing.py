@@ -1,0 +1,87 @@
+"""Indexing apart from answering: a query of its own, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stretto.core import Chunk
+from stretto.engines.chunking import check_sizes, max_tokens
+from stretto.engines.embedding import model_name
+from stretto.frontend.component import Component
+from stretto.frontend.template import Configuration, Template
+from stretto.messages import BatchDone, Event
+from stretto.trace.recorder import Recorder
+
+NAME = "indexing"
+
+
+def indexing_of(template: Template) -> Component:
+    """The component that indexes; every app has one."""
+    return next(component for component in template.components if component.name == NAME)
+
+
+def indexing_template(template: Template) -> Template:
+    """A template of `template`'s indexing alone."""
+    indexing = indexing_of(template)
+    return Template(f"{template.name}_{NAME}", indexing, {"indexed": indexing["indexed"]})
+
+
+def recipe(template: Template, configuration: Configuration, embedder: str) -> str:
+    """What a chunk of a collection is made with: documents made otherwise are made again.
+
+    Raises:
+        ConfigError: the embedder does not read chunks of that size.
+    """
+    settings = {**vars(indexing_of(template).config), **configuration.get(NAME, {})}
+    check_sizes(settings["tokens"], settings["overlap"], max_tokens(embedder))
+    return f"tokens={settings['tokens']} overlap={settings['overlap']} model={model_name(embedder)}"
+
+
+def embedder_of(recipe: str) -> str:
+    """The model that a recipe names."""
+    return recipe.partition(" model=")[2]
+
+
+@dataclass(slots=True)
+class Indexed:
+    """Documents cut, the chunks of these, and how many of them are embedded and stored."""
+
+    num_documents: int = 0
+    num_chunks: int = 0
+    num_embedded: int = 0
+    num_stored: int = 0
+
+
+class IndexingRecorder(Recorder):
+    """A recorder that also counts what has been indexed, and tells `on_progress`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.indexed = Indexed()
+        self.on_progress: Callable[[Indexed], None] = lambda indexed: None
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        """Count what a batch has done before it is noted."""
+        if isinstance(event, BatchDone):
+            self._count(event)
+        super().on_event(event, now_s)
+
+    def _count(self, event: BatchDone) -> None:
+        span = self._batches.get((event.engine, event.instance, event.batch))
+        for part in span.parts if span is not None else ():
+            match part.op:
+                case "chunk":
+                    self.indexed.num_documents += part.num_items
+                case "embed":
+                    self.indexed.num_embedded += part.num_items
+                case "ingest":
+                    self.indexed.num_stored += part.num_items
+        self.indexed.num_chunks += _num_chunks(event.results)
+        self.on_progress(self.indexed)
+
+
+def _num_chunks(value: object) -> int:
+    if isinstance(value, Chunk):
+        return 1
+    return sum(map(_num_chunks, value)) if isinstance(value, list | tuple) else 0
