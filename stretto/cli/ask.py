@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,21 +16,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from stretto.cli import options
-from stretto.cli.answers import Answer, Printer
+from stretto.cli.answers import Printer
 from stretto.cli.collections import by_absolute_path, collections_engine, missing, opened
-from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template, recipe
-from stretto.cli.progress import bar, spinner
+from stretto.cli.indexing import NAME, IndexingRecorder, indexing_template, recipe
+from stretto.cli.progress import spinner
+from stretto.cli.questions import Questions
 from stretto.core import Document
 from stretto.documents import load_documents
 from stretto.engine import Engine
 from stretto.engines.embedding import MINILM
 from stretto.engines.local import llm_engine, local_engines
-from stretto.errors import StrettoError, UserError
+from stretto.errors import UserError
 from stretto.frontend.planner import Planner
-from stretto.frontend.template import Configuration, Template
 from stretto.graph.passes.pipeline import select_passes
-from stretto.runtime.query import Query
-from stretto.runtime.runtime import Runtime
 from stretto.trace.chrome import chrome_trace
 from stretto.trace.html import write_trace
 from stretto.trace.recorder import Recorder
@@ -41,7 +38,7 @@ _SESSION = "documents"
 
 
 def ask(
-    question: Annotated[str | None, typer.Argument(help="What you want to know.")] = None,
+    question: Annotated[str | None, typer.Argument(help="What you want to know.", metavar="QUESTION")] = None,
     docs: options.Docs = None,
     app: options.App = "advanced",
     passes: options.Passes = "all",
@@ -66,12 +63,12 @@ def ask(
     timeout: Annotated[
         float | None,
         typer.Option(
-            help="Seconds for each question. One question's include indexing; several follow it.",
+            help="Seconds for a question; of several, without the indexing before them.",
             min=0.001,
             metavar="SECONDS",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object for each question.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a question.")] = False,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -113,9 +110,8 @@ def ask(
         engines = options.measured(
             local_engines(llm=llm_, vectors=vectors, embedding_model=embedder, reranking_model=reranker)
         )
-        run = _Run(
-            template, configuration, passes, timeout, collection or _SESSION, documents, asked, printer, recorder
-        )
+        name = collection or _SESSION
+        run = Questions(template, configuration, passes, timeout, name, documents, asked, printer, recorder)
         try:
             answers = asyncio.run(run.run(engines, errors))
         finally:
@@ -127,115 +123,6 @@ def ask(
     if failed:
         errors.print(f"[bold red]{len(failed)} of {len(answers)} questions failed[/]")
         raise typer.Exit(1)
-
-
-@dataclass(frozen=True)
-class _Run:
-    """The questions of one call of `ask`, over one collection."""
-
-    template: Template
-    configuration: Configuration
-    passes: str
-    timeout_s: float | None
-    collection: str
-    documents: Sequence[Document]
-    questions: Sequence[str]
-    printer: Printer
-    recorder: IndexingRecorder
-
-    @property
-    def indexes_first(self) -> bool:
-        """One question is answered while its documents come in; several need all of them first."""
-        return len(self.questions) > 1 and bool(self.documents)
-
-    async def run(self, engines: Sequence[Engine], errors: Console) -> list[Answer]:
-        """Index and ask. With JSON every question gets its object, else the first failure of all is raised."""
-        async with contextlib.AsyncExitStack() as stack:
-            with spinner(errors) as progress:
-                progress.add_task("loading models")
-                runtime = await stack.enter_async_context(Runtime(engines, recorder=self.recorder))
-            if len(self.questions) == 1 and not self.printer.as_json:
-                return [await self._ask_one(runtime, errors)]
-            if self.indexes_first:
-                try:
-                    await self._index(runtime, errors)
-                except StrettoError as error:
-                    if not self.printer.as_json:
-                        raise
-                    answers = [Answer.failed(question, error) for question in self.questions]
-                    for answer in answers:
-                        self.printer.print(answer)
-                    return answers
-            with bar(errors) as progress:
-                answering = progress.add_task("answering", total=len(self.questions))
-                return await self._ask_all(runtime, lambda: progress.advance(answering))
-
-    async def _index(self, runtime: Runtime, errors: Console) -> None:
-        with bar(errors) as progress:
-            storing = progress.add_task("indexing", total=None)
-
-            def show(indexed: Indexed) -> None:
-                progress.update(
-                    storing,
-                    description=f"indexing {indexed.num_documents}/{len(self.documents)} documents, chunks",
-                    completed=indexed.num_stored,
-                    total=indexed.num_chunks,
-                )
-
-            self.recorder.on_progress = show
-            inputs = {"files": list(self.documents), "collection": self.collection}
-            configuration = {NAME: self.configuration.get(NAME, {})}
-            await (
-                await runtime.submit(
-                    indexing_template(self.template), inputs, configuration=configuration, passes=self.passes
-                )
-            )
-            self.recorder.on_progress = lambda indexed: None
-
-    async def _submit(self, runtime: Runtime, question: str) -> Query:
-        documents = [] if self.indexes_first else list(self.documents)
-        return await runtime.submit(
-            self.template,
-            {"question": question, "files": documents, "collection": self.collection},
-            configuration=self.configuration,
-            passes=self.passes,
-            deadline_s=self.timeout_s,
-        )
-
-    async def _ask_one(self, runtime: Runtime, errors: Console) -> Answer:
-        """One question: its answer is printed while it is decoded; its failure is the command's."""
-        query = await self._submit(runtime, self.questions[0])
-        pieces = query.stream("answer")
-        with spinner(errors) as progress:
-            progress.add_task("reading and answering")
-            first = await anext(pieces, "")
-        self.printer.show(first)
-        try:
-            async for piece in pieces:
-                self.printer.show(piece)
-        except StrettoError:
-            self.printer.show("\n")
-            raise
-        answer = self.printer.answer(self.questions[0], await query)
-        self.printer.end(answer)
-        return answer
-
-    async def _ask_all(self, runtime: Runtime, advance: Callable[[], None]) -> list[Answer]:
-        """Questions side by side, printed in order; a failure is noted and the others go on."""
-
-        async def ask_next(question: str) -> Answer:
-            try:
-                return self.printer.answer(question, await (await self._submit(runtime, question)))
-            except StrettoError as error:
-                return Answer.failed(question, error)
-            finally:
-                advance()
-
-        answers = []
-        for task in [asyncio.create_task(ask_next(question)) for question in self.questions]:
-            answers.append(await task)
-            self.printer.print(answers[-1])
-        return answers
 
 
 def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Document]:
@@ -250,7 +137,7 @@ def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Docume
         )
 
 
-def _write_trace(path: Path, run: _Run, engines: Sequence[Engine], errors: Console) -> None:
+def _write_trace(path: Path, run: Questions, engines: Sequence[Engine], errors: Console) -> None:
     planner = Planner({engine.name: engine.profile for engine in engines})
     passes = select_passes(run.passes)
     plans = [planner.plan(run.template, run.configuration, passes)]

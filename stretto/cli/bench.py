@@ -12,14 +12,18 @@ from stretto.errors import UserError
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark; `list` names them.")],
+    name: Annotated[str, typer.Argument(help="Which benchmark; 'list' names them.", metavar="NAME")],
     quick: Annotated[bool, typer.Option("--quick", help="At most 2 minutes.")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="Folder with larger inputs.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Write a picture (PNG, SVG) to this file.")
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write the report to this file.", metavar="FILE")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of everything random.")] = 0,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder with larger inputs.", metavar="DIR")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Write a picture (PNG, SVG) to this file.", metavar="FILE")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of everything random.", metavar="NUMBER")] = 0,
 ) -> None:
     """Run a benchmark and say which goals it meets."""
     from stretto.bench import plotting, registry, report

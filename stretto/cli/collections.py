@@ -37,9 +37,8 @@ def collections(
         known = store.collections()
         if drop is not None:
             if not store.drop(drop):
-                raise UserError(
-                    f"there is no collection {drop!r} (there are: {', '.join(c.name for c in known) or 'none'})"
-                )
+                names = ", ".join(one.name for one in known) or "none"
+                raise UserError(f"there is no collection {drop!r} (there are: {names})")
             console.print(f"dropped {drop!r}", markup=False, highlight=False, soft_wrap=True)
             return
     table = Table("collection", box=None, pad_edge=False)

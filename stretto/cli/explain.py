@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +15,8 @@ from rich.text import Text
 
 from stretto.cli import options
 from stretto.documents import load_documents
-from stretto.engines.local import PROFILES
+from stretto.engines.local import local_engines
+from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.passes.pipeline import PASSES, apply_pass, select_passes
@@ -21,6 +25,8 @@ from stretto.graph.unroll import unroll
 from stretto.trace.drawing import draw_graph
 from stretto.trace.html import graph_page
 
+_LONG_CONSTANT = re.compile(r'("(?:[^"\\]|\\.){24})(?:[^"\\]|\\.)+"')
+
 
 def explain(
     question: Annotated[str | None, typer.Argument(help="A question, checked as `ask` does.")] = None,
@@ -28,10 +34,15 @@ def explain(
     app: options.App = "advanced",
     passes: options.Passes = "all",
     settings: options.Settings = None,
+    list_settings: Annotated[
+        bool, typer.Option("--settings", help="List what --set can change in this app, and no more.")
+    ] = False,
     unrolled: Annotated[
         bool, typer.Option("--unroll", help="Also draw the e-graph as the paper does, stage by stage.")
     ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write it all, drawn, as one HTML page.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write it all, drawn, as one HTML page.", metavar="FILE")
+    ] = None,
     max_bytes: options.MaxBytes = 50_000_000,
 ) -> None:
     """Show an app's graph before, between and after the passes."""
@@ -41,7 +52,10 @@ def explain(
     if html is not None:
         options.checked_target("--html", html)
     template = options.template(app)
-    profiles = {**PROFILES, **options.saved_profiles()}
+    if list_settings:
+        console.print(_settings(template), markup=False, highlight=False, soft_wrap=True, end="")
+        return
+    profiles = {engine.name: engine.profile for engine in options.measured(local_engines())}
     graph = template.lower(options.configuration(settings))
     names = select_passes(passes)
     lengths = _lengths(docs, graph, max_bytes)
@@ -65,6 +79,16 @@ def explain(
         sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in steps]
         html.write_text(graph_page(template.name, sections), "utf-8")
         console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _settings(template: Template) -> str:
+    """The components, each with its settings and their defaults."""
+    lines = []
+    for component in template.components:
+        lines.append(f"{component.name}: {inspect.getdoc(component.Config)}\n")
+        for name, value in vars(component.config).items():
+            lines.append(f"  {component.name}.{name}={json.dumps(value)}\n")
+    return "".join(lines)
 
 
 def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int) -> dict[str, int]:
@@ -106,7 +130,12 @@ def _difference(before: Graph, after: Graph) -> str:
         lineterm="",
     )
     changes = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
-    return "\n".join(f"{line[0]} {line[1:].strip()}" for line in changes) + "\n"
+    return "\n".join(f"{line[0]} {_shorten(line[1:].strip())}" for line in changes) + "\n"
+
+
+def _shorten(line: str) -> str:
+    """The line with its long constants cut short."""
+    return _LONG_CONSTANT.sub(r'\1…"', line)
 
 
 def _coloured(text: str) -> Text:

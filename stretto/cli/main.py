@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import NoReturn
+from importlib import metadata
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -16,6 +17,7 @@ from rich.markup import escape
 
 from stretto.cli.ask import ask
 from stretto.cli.bench import bench
+from stretto.cli.collections import collections
 from stretto.cli.explain import explain
 from stretto.cli.profile import profile
 from stretto.errors import StrettoError, UserError
@@ -23,15 +25,33 @@ from stretto.errors import StrettoError, UserError
 app = typer.Typer(
     name="stretto",
     help="Runs LLM applications end to end as fast as the hardware allows.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
 )
-app.command()(ask)
+_ASK_EXAMPLES = """Examples:
+
+stretto ask "When did the guild move in?" --docs books/ --llm checkpoints/small
+
+stretto ask --questions questions.jsonl --docs books/ --collection books --json"""
+app.command(epilog=_ASK_EXAMPLES)(ask)
 app.command()(explain)
 app.command()(profile)
+app.command()(collections)
 app.command()(bench)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Options without a command."""
+    if version:
+        print(metadata.version("stretto"))
+    elif context.invoked_subcommand is None:
+        print(context.get_help(), end="")
 
 
 def main() -> NoReturn:

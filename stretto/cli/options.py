@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,28 +13,64 @@ import typer
 
 from stretto.apps import APPS
 from stretto.costs.profile import Profile
+from stretto.engine import Engine
+from stretto.engines.local import engine_and_model
 from stretto.errors import ConfigError, UserError
 from stretto.frontend.template import Template
 
 MAX_QUESTION_CHARS = 4000
 
-App = Annotated[str, typer.Option("--app", help=f"Which app: {' or '.join(APPS)}.")]
+App = Annotated[str, typer.Option("--app", help=f"Which app: {' or '.join(APPS)}.", metavar="NAME")]
 Docs = Annotated[
     list[Path] | None,
     typer.Option(
-        "--docs", help="A document or a folder of documents (PDF, HTML, Markdown, reST, text). Repeatable."
+        "--docs",
+        help="A document or a folder of documents (PDF, HTML, Markdown, reST, text). Repeatable.",
+        metavar="PATH",
     ),
 ]
-Passes = Annotated[str, typer.Option("--passes", help="Graph passes: all, none, or names joined by commas.")]
+Passes = Annotated[
+    str,
+    typer.Option("--passes", help="Graph passes: all, none, or names joined by commas.", metavar="NAMES"),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="A setting of a component, as in `--set searching.top_k=8`. Repeatable.",
+        help="A setting of a component, as in '--set searching.top_k=8'. Repeatable; "
+        "'stretto explain --settings' lists them.",
         metavar="C.S=VALUE",
     ),
 ]
-MaxBytes = Annotated[int, typer.Option("--max-bytes", help="Refuse documents larger than this.")]
+MaxBytes = Annotated[
+    int, typer.Option("--max-bytes", help="Refuse documents larger than this.", metavar="BYTES")
+]
+Llm = Annotated[
+    str | None,
+    typer.Option(
+        "--llm",
+        help="A checkpoint's directory, or the URL of an OpenAI-compatible server.",
+        metavar="DIR|URL",
+    ),
+]
+Embedder = Annotated[
+    str, typer.Option("--embedder", help="An embedding model's name or path.", metavar="NAME|PATH")
+]
+Reranker = Annotated[
+    str | None,
+    typer.Option(
+        "--reranker", help="A cross-encoder's name or path; else words are compared.", metavar="NAME|PATH"
+    ),
+]
+Dsn = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        envvar="STRETTO_DSN",
+        help="PostgreSQL to keep collections in; else an embedded server.",
+        metavar="DSN",
+    ),
+]
 
 
 def template(app: str, *, named_collection: bool = False) -> Template:
@@ -86,7 +123,7 @@ def read_questions(path: Path) -> list[str]:
             questions.append(checked_question(row if isinstance(row, str) else row["question"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"--questions {path}, line {number}: neither a string nor has it a question"
+                f"--questions {path}, line {number}: neither a string nor an object with the key 'question'"
             ) from error
         except UserError as error:
             raise UserError(f"--questions {path}, line {number}: {error.message}") from error
@@ -115,12 +152,25 @@ def data_dir() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "stretto"
 
 
+def profiles_file() -> Path:
+    """Where `stretto profile --save` puts what it has measured on this machine."""
+    return cache_dir() / "profiles.json"
+
+
 def saved_profiles() -> dict[str, Profile]:
-    """Profiles that `stretto profile --save` has measured on this machine."""
-    path = cache_dir() / "profiles.json"
+    """The profiles of that file, by engine and model."""
+    path = profiles_file()
     if not path.is_file():
         return {}
     try:
         return {name: Profile(**fields) for name, fields in json.loads(path.read_text()).items()}
     except (ConfigError, OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} is no file of profiles ({error}); remove it") from error
+
+
+def measured(engines: Iterable[Engine]) -> list[Engine]:
+    """The engines, with the profiles that were saved of the same engine with the same model."""
+    saved = saved_profiles()
+    return [
+        replace(engine, profile=saved.get(engine_and_model(engine), engine.profile)) for engine in engines
+    ]

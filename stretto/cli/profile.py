@@ -11,28 +11,28 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.cli import options
-from stretto.engines.local import llm_engine, local_engines
+from stretto.engines.embedding import MINILM
+from stretto.engines.local import engine_and_model, llm_engine, local_engines
 from stretto.engines.profiling import Measurement, profile_engine
 from stretto.errors import ConfigError, UserError
 
 
 def profile(
-    engine: Annotated[str, typer.Argument(help="chunking, embedding, vectors, reranking or llm.")],
-    llm: Annotated[str | None, typer.Option(help="For `llm`: a checkpoint's directory.")] = None,
-    reranker: Annotated[
-        str | None, typer.Option(help="For `reranking`: a cross-encoder's name or path.")
-    ] = None,
-    embedder: Annotated[str | None, typer.Option(help="For `embedding`: a model's name or path.")] = None,
+    engine: Annotated[
+        str, typer.Argument(help="chunking, embedding, vectors, reranking or llm.", metavar="ENGINE")
+    ],
+    llm: options.Llm = None,
+    embedder: options.Embedder = MINILM,
+    reranker: options.Reranker = None,
     save: Annotated[
-        bool, typer.Option("--save", help="Use the profile in later runs on this machine.")
+        bool, typer.Option("--save", help="Use the profile in later runs of this engine and model.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure an engine's latency by batch size, and fit the profile that schedulers and passes use."""
-    chosen = {"embedding_model": embedder} if embedder else {}
     engines = {
         found.name: found
-        for found in local_engines(llm=llm_engine(llm), reranking_model=reranker, **chosen)  # type: ignore[arg-type]
+        for found in local_engines(llm=llm_engine(llm), embedding_model=embedder, reranking_model=reranker)
     }
     if engine not in engines:
         raise ConfigError(f"there is no engine {engine!r}; there are {', '.join(engines)}")
@@ -57,9 +57,9 @@ def profile(
             highlight=False,
         )
     if save:
-        path = options.cache_dir() / "profiles.json"
+        path = options.profiles_file()
         saved = {name: asdict(known) for name, known in options.saved_profiles().items()}
-        saved[engine] = asdict(fitted)
+        saved[engine_and_model(engines[engine])] = asdict(fitted)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(saved, indent=2))

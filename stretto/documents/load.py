@@ -67,7 +67,7 @@ def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
             continue
         found = sorted(_walk(path), key=lambda file: file.split(os.sep))
         if not found:
-            raise DocumentError(f"{path}: no documents in this directory")
+            raise DocumentError(f"{path}: no documents in this directory (of {', '.join(PARSERS)})")
         yield from found
 
 

@@ -257,7 +257,7 @@ def max_tokens(model: str) -> int:
             raise ConfigError(f"cannot load the model {model!r}: {path}: {cause}") from cause
         if isinstance(found, int) and found < _NO_LIMIT:
             return found
-    raise ConfigError(f"the model {model!r} does not say how many tokens it reads")
+    raise ConfigError(f"the model {model!r} cannot be found, or does not say how many tokens it reads")
 
 
 def check_sizes(tokens: int, overlap: int, most_tokens: int, *, step: str | None = None) -> None:

@@ -17,6 +17,7 @@ from stretto.core import Chunk, Document, Hit, Section, Segment
 from stretto.costs.profile import Profile, fit_profile
 from stretto.engine import Engine
 from stretto.engines.base import SteppedLLM
+from stretto.engines.chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, max_tokens
 from stretto.errors import ConfigError
 from stretto.tasks import Decode, Done, Failed, LLMTask, Task
 
@@ -57,7 +58,7 @@ def profile_engine(
         if engine.is_llm:
             return _profile_llm(executable, on_measurement)
         measurements = []
-        for units, tasks in _workloads(engine.name):
+        for units, tasks in _workloads(engine):
             measurements.append(_measure(units, lambda tasks=tasks: executable.run(tasks)))  # type: ignore[misc]
             on_measurement(measurements[-1])
         profile = fit_profile([m.units for m in measurements], [m.median_s for m in measurements])
@@ -92,13 +93,18 @@ def _task(
     return [Task(0, "profile", op, op, inputs, config, count, each)]
 
 
-def _workloads(name: str) -> Iterator[tuple[int, Sequence[Task]]]:
+def _workloads(engine: Engine) -> Iterator[tuple[int, Sequence[Task]]]:
     """(units, batch) at growing sizes."""
-    match name:
+    match engine.name:
         case "chunking":
+            tokens = min(DEFAULT_TOKENS, max_tokens(engine.config.model))  # type: ignore[attr-defined]
+            overlap = min(DEFAULT_OVERLAP, tokens // 8)
             for count in (1, 2, 4, 8):
                 files = [Document(f"d{i}", (Section(_text(4000, i)),), str(i)) for i in range(count)]
-                yield count, _task("chunk", {"files": files}, ("files",), count, tokens=256, overlap=30)
+                yield (
+                    count,
+                    _task("chunk", {"files": files}, ("files",), count, tokens=tokens, overlap=overlap),
+                )
         case "embedding":
             for count in (1, 2, 4, 8, 16, 32, 64):
                 yield count, _task("embed", {"texts": _chunks(count)}, ("texts",), count)
@@ -112,7 +118,7 @@ def _workloads(name: str) -> Iterator[tuple[int, Sequence[Task]]]:
                 hits = [Hit(chunk, 0.5) for chunk in _chunks(count)]
                 inputs = {"question": "which passage answers the question?", "hits": hits}
                 yield count, [Task(0, "profile", "rerank", "rerank", inputs, {})]
-        case _:
+        case name:
             raise ConfigError(f"there is no workload to profile an engine called {name!r} with")
 
 

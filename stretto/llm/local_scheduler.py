@@ -13,7 +13,8 @@ Rules:
   to prefills, in chunks, those begun before new ones. So a prefill never delays a decode by more than a
   budget's worth of work. Policy `prefill_first`: whole prompts as long as there are any, then decodes.
 - A sequence is admitted when its whole prompt fits next to what the others still need for theirs. One whose
-  next block another one is computing right now waits for that: then it finds it in the cache.
+  next block another one is computing right now waits for that, as does one that continues a prefill: then
+  it finds the tokens in the cache.
 - Where blocks run short all the same, because sequences grow, the last comer of the lowest priority is
   preempted: it gives its blocks up, waits again, and computes them anew or finds them in the cache.
 """
@@ -66,8 +67,8 @@ class LocalScheduler:
             raise ConfigError(f"unknown policy {config.policy!r}: {' or '.join(POLICIES)}")
         if not 1 <= config.max_running < config.max_batch_tokens:
             raise ConfigError(
-                f"max_batch_tokens ({config.max_batch_tokens}) has to exceed max_running ({config.max_running}), "
-                "or decodes would leave prefills no room; and max_running is at least 1"
+                f"max_batch_tokens ({config.max_batch_tokens}) has to exceed max_running "
+                f"({config.max_running}), or decodes would leave prefills no room; and that is at least 1"
             )
         if config.num_blocks < 1 or config.block_tokens < 1:
             raise ConfigError(f"{config.num_blocks} KV blocks of {config.block_tokens} tokens hold nothing")
@@ -110,7 +111,10 @@ class LocalScheduler:
             max_repeats: steps to do at once as long as only decodes run and none of them ends.
         """
         self._copies = []
+        num_preemptions = self.num_preemptions
         slices = self._policy(self, now_s)
+        if self.num_preemptions > num_preemptions:  # perhaps of one that has its slice already
+            slices = [piece for piece in slices if piece.sequence.status is Status.RUNNING]
         num_repeats = self._grow_for_repeats(slices, max_repeats) if max_repeats > 1 else 1
         return StepBatch(tuple(slices), tuple(self._copies), num_repeats)
 
@@ -155,14 +159,16 @@ class LocalScheduler:
 
     def decodes(self) -> list[Slice]:
         """A token of every decoding sequence, preempting some if blocks run short."""
+        size = self.config.block_tokens
         slices = []
-        for sequence in sorted(self.running, key=_rank):
-            if sequence.is_decoding and self._make_room(sequence, len(sequence.tokens)):
-                slices.append(Slice(sequence, sequence.num_computed, 1, samples=True))
+        for sequence in [s for s in self.running if s.is_decoding]:
+            position = sequence.num_computed
+            if position < len(sequence.blocks) * size or self._make_room(sequence, position + 1):
+                slices.append(Slice(sequence, position, 1, True))
         return slices
 
     def prefills(self, now_s: float, budget_tokens: int, *, whole: bool) -> list[Slice]:
-        """Chunks of prompts, at most `budget_tokens` in all; with `whole` only whole ones, but at least one."""
+        """Chunks of prompts, at most `budget_tokens` in all; with `whole` only whole ones, and one in any case."""
         slices: list[Slice] = []
         for sequence in [s for s in self.running if not s.is_decoding]:
             if budget_tokens > 0 and (piece := self._prefill(sequence, budget_tokens, whole, bool(slices))):
@@ -176,7 +182,8 @@ class LocalScheduler:
                 break
             hit = self.cache.look_up(*self._prompt(sequence))
             hashes = sequence.hashes(self.cache.hasher)
-            if in_flight and not in_flight.isdisjoint(hashes[len(hit.blocks) : len(hit.blocks) + 1]):
+            next_block = hashes[len(hit.blocks) : len(hit.blocks) + 1]
+            if not in_flight.isdisjoint(next_block) or self._is_being_prefilled(sequence):
                 continue
             if not self._has_room(sequence, hit.blocks):
                 break
@@ -187,9 +194,7 @@ class LocalScheduler:
             in_flight.update(hashes[len(hit.blocks) :])
         return slices
 
-    def _prefill(
-        self, sequence: Sequence, budget_tokens: int, whole: bool, may_wait: bool
-    ) -> Slice | None:
+    def _prefill(self, sequence: Sequence, budget_tokens: int, whole: bool, may_wait: bool) -> Slice | None:
         num_missing = sequence.num_missing
         if whole and num_missing > budget_tokens and may_wait:
             return None
@@ -199,9 +204,7 @@ class LocalScheduler:
         samples = num_tokens == num_missing and sequence.max_new_tokens > 0
         return Slice(sequence, sequence.num_computed, num_tokens, samples)
 
-    def _start(
-        self, sequence: Sequence, blocks: tuple[int, ...], num_tokens: int, tail: int | None
-    ) -> None:
+    def _start(self, sequence: Sequence, blocks: tuple[int, ...], num_tokens: int, tail: int | None) -> None:
         """From the queue to the running ones, with what the cache has."""
         self.waiting.remove(sequence)
         self.running.append(sequence)
@@ -219,9 +222,7 @@ class LocalScheduler:
             self._copies.append((tail, own))
             sequence.blocks.append(own)
 
-    def _prompt(
-        self, sequence: Sequence
-    ) -> tuple[str, list[int], list[BlockHash], int]:
+    def _prompt(self, sequence: Sequence) -> tuple[str, list[int], list[BlockHash], int]:
         """What to look up: all tokens, but one has to be computed if another is to be chosen."""
         limit = len(sequence.tokens) - (1 if sequence.max_new_tokens else 0)
         return sequence.salt, sequence.tokens, sequence.hashes(self.cache.hasher), limit
@@ -241,6 +242,17 @@ class LocalScheduler:
             if not sequence.is_decoding:
                 found.update(sequence.hashes(self.cache.hasher)[sequence.num_shared_blocks :])
         return found
+
+    def _is_being_prefilled(self, sequence: Sequence) -> bool:
+        """Whether a prefill that is nothing but the beginning of this one is on its way: its end, within a
+        block, is cached when it is over."""
+        return any(
+            running.max_new_tokens == 0
+            and running.salt == sequence.salt
+            and len(running.tokens) <= len(sequence.tokens)
+            and running.tokens == sequence.tokens[: len(running.tokens)]
+            for running in self.running
+        )
 
     def _has_room(self, sequence: Sequence, cached: tuple[int, ...]) -> bool:
         """Whether its prompt fits, in blocks and in what the strictest class on board puts up with."""
@@ -343,13 +355,12 @@ def _rank(sequence: Sequence) -> tuple[float, int]:
 def _chunked(scheduler: LocalScheduler, now_s: float) -> list[Slice]:
     slices = scheduler.decodes()
     budget_tokens = scheduler.config.max_batch_tokens - len(slices)
-    slices += scheduler.prefills(now_s, budget_tokens, whole=False)
-    return [piece for piece in slices if piece.sequence.status is Status.RUNNING]
+    return slices + scheduler.prefills(now_s, budget_tokens, whole=False)
 
 
 def _prefill_first(scheduler: LocalScheduler, now_s: float) -> list[Slice]:
     slices = scheduler.prefills(now_s, scheduler.config.max_batch_tokens, whole=True)
-    return [piece for piece in slices if piece.sequence.status is Status.RUNNING] or scheduler.decodes()
+    return slices or scheduler.decodes()
 
 
 POLICIES: Mapping[str, Callable[[LocalScheduler, float], list[Slice]]] = {

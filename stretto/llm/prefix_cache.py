@@ -146,9 +146,7 @@ class PrefixCache:
                 else:
                     self._remove(node)
 
-    def store(
-        self, salt: str, parent: int | None, tokens: Sequence[int], block: int, owner: str
-    ) -> int:
+    def store(self, salt: str, parent: int | None, tokens: Sequence[int], block: int, owner: str) -> int:
         """Register a block of its only holder that now has the KV of `tokens`, behind block `parent`.
 
         Returns the block that the cache has for these tokens: `block`, or an older one which the caller then
@@ -230,6 +228,10 @@ class PrefixCache:
         return root
 
     def _add_owner(self, node: _Node, owner: str) -> None:
+        """Owners of a node own all before it: one that was forgotten while it ran does not come back."""
+        assert node.parent is not None
+        if node.parent.block is not None and owner not in node.parent.owners:
+            return
         if owner not in node.owners:
             node.owners.add(owner)
             self._owned.setdefault(owner, {})[node.id] = node
@@ -310,6 +312,8 @@ class PrefixCache:
                     assert self._pool.num_holders(child.block) > 0
                     if node.block is not None:
                         assert self.is_idle(child.block) or not self.is_idle(node.block)
+                        assert child.owners <= node.owners
+                    assert child.owners or not self.is_idle(child.block)
                     found[child.block] = child
                     stack.append(child)
         assert found == self._by_block

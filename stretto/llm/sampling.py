@@ -28,14 +28,14 @@ def check_sampling(decode: Decode, vocabulary: int) -> None:
             raise ConfigError(f"stop_tokens: {token!r} is no token of a vocabulary of {vocabulary}")
 
 
-def _check(
-    decode: Decode, name: str, value: float, low: float, high: float, *, above: bool = False
-) -> None:
+def _check(decode: Decode, name: str, value: float, low: float, high: float, *, above: bool = False) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if isinstance(getattr(Decode(), name), int) and not isinstance(value, int):
         is_number = False
     if not is_number or not low <= value <= high or (above and value == low):
-        raise ConfigError(f"{name} is {value!r}: expected {'above' if above else 'at least'} {low} and at most {high}")
+        raise ConfigError(
+            f"{name} is {value!r}: expected {'above' if above else 'at least'} {low} and at most {high}"
+        )
 
 
 def is_plain_greedy(decode: Decode) -> bool:

@@ -70,7 +70,8 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Whether all but the last token is computed, and that one was generated."""
-        return self.num_generated > 0 and self.num_computed == len(self.tokens) - 1
+        num_tokens = len(self.tokens)
+        return self.num_computed == num_tokens - 1 and num_tokens > self.num_prompt_tokens
 
     @property
     def num_missing(self) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stretto.llm.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """Tokens [start, start + num_tokens) of a sequence, whose KV is to be computed.
 
-    With `samples` they are the last ones, and the next token is to be chosen.
+    With `samples` they are the last ones, and the next token is to be chosen. A tuple, as every step makes
+    one for every sequence.
     """
 
     sequence: Sequence

@@ -6,14 +6,21 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import CommandLine, serving
+from local_models import models_loaded_once
 from openai_stub import Reply
 from test_documents import write_pdf
 
+from stretto.apps import naive_rag
+from stretto.cli.indexing import Indexed, IndexingRecorder, indexing_template
+from stretto.core import Document, Section
+from stretto.engines.local import local_engines
+from stretto.errors import EngineFailure
 from stretto.graph.passes.pipeline import PASSES
 from stretto.runtime.runtime import Runtime
 
@@ -88,6 +95,80 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
     assert "1 of 3 questions failed" in ended.err
     assert text.code == 1
     assert text.out.startswith(f"{QUESTION}\nIt is so.\n  1. {doc}\nIs there rum?\nBadReply: step 'queries'")
+
+
+def _graphs_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object, object]]:
+    """What is submitted from now on: template, files, deadline."""
+    submitted: list[tuple[str, object, object]] = []
+    submit = Runtime.submit
+
+    async def note(self: Runtime, app: Any, inputs: Any, **options: Any) -> Any:
+        submitted.append((app.name, len(inputs["files"]), options.get("deadline_s")))
+        return await submit(self, app, inputs, **options)
+
+    monkeypatch.setattr(Runtime, "submit", note)
+    return submitted
+
+
+def test_documents_of_several_questions_are_indexed_first_and_without_a_deadline(
+    stretto: CommandLine, tmp_path: Path, doc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('"Where did the captain live?"\n"Who had dinner?"\n')
+    submitted = _graphs_of(monkeypatch)
+    trace = tmp_path / "t.html"
+    args = ("--docs", doc, "--timeout", 50, "--trace", trace, "--json")
+    ended = stretto("ask", "--questions", questions, *args)
+    rows = [json.loads(line) for line in ended.out.splitlines()]
+    assert rows[0]["answer"] == ANSWER
+    assert [row["error"] for row in rows] == [None, None]
+    assert submitted == [("advanced_rag_indexing", 1, None), *2 * [("advanced_rag", 0, 50.0)]]
+    assert "advanced_rag_indexing" in trace.read_text("utf-8")
+    submitted.clear()
+    stretto("ask", QUESTION, "--docs", doc, "--timeout", 50)
+    assert submitted == [("advanced_rag", 1, 50.0)]
+
+
+def test_failed_indexing_ends_all_questions(
+    stretto: CommandLine, tmp_path: Path, doc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object, applications: object) -> list[object]:
+        raise EngineFailure("the disk is full")
+
+    monkeypatch.setattr("stretto.engines.vectors.MemoryVectors._ingest", fail)
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('"Where?"\n"Who?"\n')
+    args = ("ask", "--questions", questions, "--docs", doc)
+    line = stretto.refuses(*args, code=1)
+    assert line == "EngineFailure: step 'indexed': the disk is full"
+    ended = stretto(*args, "--json")
+    rows = [json.loads(line) for line in ended.out.splitlines()]
+    assert (ended.code, [row["question"] for row in rows]) == (1, ["Where?", "Who?"])
+    assert {row["error"] for row in rows} == {line}
+
+
+def test_progress_of_indexing_counts_documents_and_chunks(doc: Path) -> None:
+    told: list[Indexed] = []
+    recorder = IndexingRecorder()
+    recorder.on_progress = lambda indexed: told.append(replace(indexed))
+    files = [Document(name, (Section("A sentence of some words. " * 100),), name) for name in ("a", "b")]
+
+    async def index() -> None:
+        async with Runtime(local_engines(), recorder=recorder) as runtime:
+            template = indexing_template(naive_rag(named_collection=True))
+            await (await runtime.submit(template, {"files": files, "collection": "c"}))
+
+    with models_loaded_once():
+        asyncio.run(index())
+    assert told[0].num_documents >= 1
+    last = told[-1]
+    assert last.num_documents == 2
+    assert last.num_chunks == last.num_embedded == last.num_stored > 2
+
+
+def test_the_stand_in_is_named_right_before_its_answer(stretto: CommandLine, doc: Path) -> None:
+    assert stretto("ask", QUESTION, "--docs", doc).err.startswith("The LLM is a stand-in")
+    assert "stand-in" not in stretto("ask", QUESTION, "--docs", doc / "nowhere").err
 
 
 def test_an_answer_is_printed_while_it_is_decoded(stretto: CommandLine, doc: Path) -> None:
@@ -180,7 +261,10 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         ),
         (docs(tmp_path / "nowhere"), f"DocumentError: {tmp_path}/nowhere: No such file or directory"),
         (docs(empty), f"DocumentError: {empty}: is empty"),
-        (docs(tmp_path / "folder"), f"DocumentError: {tmp_path}/folder: no documents in this directory"),
+        (
+            docs(tmp_path / "folder"),
+            f"DocumentError: {tmp_path}/folder: no documents in this directory (of .pdf, .html",
+        ),
         (docs(tmp_path / "secret.pdf"), f"DocumentError: {tmp_path}/secret.pdf: "),
         (docs(tmp_path / "corrupt.pdf"), f"DocumentError: {tmp_path}/corrupt.pdf: "),
         (docs(tmp_path / "binary.txt"), f"DocumentError: {tmp_path}/binary.txt: "),
@@ -198,7 +282,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (questions("none.jsonl"), f"UserError: --questions {tmp_path}/none.jsonl: there are no questions"),
         (
             questions("bad.jsonl"),
-            f"UserError: --questions {tmp_path}/bad.jsonl, line 2: neither a string nor",
+            f"UserError: --questions {tmp_path}/bad.jsonl, line 2: neither a string nor an object with",
         ),
         (questions("number.jsonl"), f"UserError: --questions {tmp_path}/number.jsonl, line 1: neither"),
         (questions("other.jsonl"), f"UserError: --questions {tmp_path}/other.jsonl, line 1: neither"),
@@ -226,6 +310,18 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (
             docs(doc, "--llm", "localhost:80"),
             "ConfigError: --llm 'localhost:80' is neither a URL nor a direct",
+        ),
+        (
+            docs(doc, "--set", "indexing.tokens=257"),
+            "ConfigError: chunk: tokens is 257, must be 16 to 256 (the embedder reads no more)",
+        ),
+        (
+            docs(doc, "--set", "indexing.tokens=15", "--set", "indexing.overlap=0"),
+            "ConfigError: chunk: tokens is 15",
+        ),
+        (
+            docs(doc, "--embedder", tmp_path / "folder"),
+            f"ConfigError: the model '{tmp_path}/folder' cannot be found, or does",
         ),
         (docs(doc, "--collection", " "), "UserError: the collection has no name"),
         (docs(doc, "--trace", tmp_path), f"UserError: --trace {tmp_path}: is a folder"),
@@ -260,7 +356,11 @@ def test_an_engine_that_fails_is_exit_code_one(stretto: CommandLine, doc: Path) 
         (Reply(status=404), "BadReply: step 'queries': "),
     ):
         with serving(lambda request, reply=replies: reply) as url:
-            assert stretto.refuses(*args, "--llm", url, "--json", code=1).startswith(message)
+            assert stretto.refuses(*args, "--llm", url, code=1).startswith(message)
+            ended = stretto(*args, "--llm", url, "--json")
+        row = json.loads(ended.out)
+        assert (ended.code, row["question"], row["answer"], row["sources"]) == (1, QUESTION, None, [])
+        assert row["error"].startswith(message)
     with serving(lambda request: Reply(ending="hang")) as url:
         late = stretto.refuses(*args, "--llm", url, "--timeout", "0.5", code=1)
     assert late == "DeadlineExceeded: the deadline passed"

@@ -14,7 +14,7 @@ from stretto.engines.base import BatchEngine, Task
 from stretto.engines.calls import Calls, CallsConfig
 from stretto.engines.reranking import Reranking, RerankingConfig
 from stretto.engines.vectors import MemoryVectors, MemoryVectorsConfig
-from stretto.errors import ConfigError, EngineFailure, StrettoError, TemplateError
+from stretto.errors import BadReply, ConfigError, EngineFailure, StrettoError
 
 Inputs = Mapping[str, object]
 CHUNKS = [Chunk("b.txt", index, f"text {index}", document_sha256="s", num_chunks=4) for index in range(4)]
@@ -60,14 +60,13 @@ def _embed(request: pytest.FixtureRequest) -> Case:
     return Case(request.getfixturevalue("embedding"), "embed", items, {"texts": VECTORS[0]})
 
 
-def _ingest(engine: BatchEngine) -> Case:
+def _ingest(engine: BatchEngine, **shared: object) -> Case:
     items = [{"chunks": chunk, "vectors": vector} for chunk, vector in zip(CHUNKS, VECTORS, strict=True)]
-    return Case(engine, "ingest", items, {"chunks": "text", "vectors": VECTORS[0]})
+    return Case(engine, "ingest", items, {"chunks": "text", "vectors": VECTORS[0]}, shared)
 
 
 def _search(engine: BatchEngine) -> Case:
-    case = _ingest(engine)
-    case.shared = {"collection": "contract"}
+    case = _ingest(engine, collection="contract")
     engine.run([case.mapped(range(4))])
     items = [{"queries": query} for query in QUERIES]
     return Case(engine, "search", items, {"queries": "text"}, case.shared, {"k": 2})
@@ -91,7 +90,7 @@ CASES: Mapping[str, Callable[[pytest.FixtureRequest], Case]] = {
     "embed": _embed,
     "memory ingest": lambda request: _ingest(MemoryVectors(MemoryVectorsConfig())),
     "memory search": lambda request: _search(MemoryVectors(MemoryVectorsConfig())),
-    "postgres ingest": lambda request: _ingest(request.getfixturevalue("postgres")),
+    "postgres ingest": lambda request: _ingest(request.getfixturevalue("postgres"), collection="contract"),
     "postgres search": lambda request: _search(request.getfixturevalue("postgres")),
     "rerank": _rerank,
     "call": _call,
@@ -157,15 +156,15 @@ def test_unknown_op_is_a_config_error(case: Case) -> None:
         answers(case, case.single(0), task)
 
 
-def test_wrong_type_is_a_typed_error_that_names_the_step(case: Case) -> None:
+def test_wrong_type_is_a_failure_that_names_the_step(case: Case) -> None:
     task = Task(1, "q", "the step", case.op, {**case.shared, **case.wrong}, case.config)
-    with pytest.raises(StrettoError, match="the step"):
+    with pytest.raises(EngineFailure, match="the step"):
         answers(case, task)
 
 
-def test_mapped_port_of_another_length_is_a_template_error(case: Case) -> None:
+def test_mapped_port_of_another_length_is_a_bad_reply(case: Case) -> None:
     task = case.mapped([0, 1])
-    with pytest.raises(TemplateError, match="3 items"):
+    with pytest.raises(BadReply, match="3 items"):
         answers(case, Task(1, "q", "the step", task.op, task.inputs, task.config, 3, task.each))
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from stretto.core import Chunk, Document, Section
 from stretto.engines.base import Task
-from stretto.engines.chunking import Chunking, chunk_document
-from stretto.engines.embedding import Embedding, minilm_path
+from stretto.engines.chunking import Chunking, ChunkingConfig, chunk_document, max_tokens
+from stretto.engines.embedding import MINILM, Embedding, minilm_path
 from stretto.errors import ConfigError
 
 
@@ -128,6 +130,67 @@ def test_embedder_never_truncates(chunking: Chunking, embedding: Embedding) -> N
 def test_impossible_sizes_are_config_errors(chunking: Chunking, config: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         chunks_of(chunking, Section("text"), **config)
+
+
+def test_tokens_are_those_of_the_embedder(tmp_path: Path) -> None:
+    """Another embedder: a token for each word, 40 tokens at most."""
+    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
+    engine = Chunking(ChunkingConfig(str(tmp_path)))
+    text = " ".join(f"Antidisestablishmentarianism number {n}." for n in range(30))
+    first = chunks_of(engine, Section(text), tokens=40, overlap=0)[0]
+    assert len(first.text.split()) == 36  # 12 sentences of 3; 13 are more than 38
+    with pytest.raises(ConfigError, match="16 to 40"):
+        chunks_of(engine, Section(text), tokens=41)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"sentence_bert_config.json": {"max_seq_length": 128}, "config.json": {}}, 128),
+        (
+            {
+                "sentence_bert_config.json": {"max_seq_length": None},
+                "tokenizer_config.json": {"model_max_length": 64},
+            },
+            64,
+        ),
+        (
+            {
+                "tokenizer_config.json": {"model_max_length": 10**30},
+                "config.json": {"max_position_embeddings": 512},
+            },
+            512,
+        ),
+        ({"config.json": {}}, None),
+        ({"config.json": []}, None),
+    ],
+)
+def test_the_limit_of_an_embedder_is_read_from_its_files(
+    tmp_path: Path, files: dict[str, object], expected: int | None
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    if expected is None:
+        with pytest.raises(ConfigError, match=str(tmp_path)):
+            max_tokens(str(tmp_path))
+    else:
+        assert max_tokens(str(tmp_path)) == expected
+
+
+def test_the_packaged_embedder_reads_256_tokens() -> None:
+    assert max_tokens(MINILM) == 256
+
+
+@pytest.mark.parametrize("text", [None, "no JSON"])
+def test_a_model_without_a_tokenizer_is_a_config_error(tmp_path: Path, text: str | None) -> None:
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
+    if text is not None:
+        (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json"):
+        Chunking(ChunkingConfig(str(tmp_path)))
 
 
 fragments = [

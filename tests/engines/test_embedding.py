@@ -13,7 +13,7 @@ from stretto.core import Chunk, Document, Hit
 from stretto.engines import embedding as module
 from stretto.engines.base import Task
 from stretto.engines.embedding import Embedding, EmbeddingConfig
-from stretto.errors import ConfigError, EngineFailure, TemplateError
+from stretto.errors import BadReply, ConfigError, EngineFailure
 
 TEXTS = ["A cat sat on the mat.", "word " * 100, "", "Dogs bark.", "The cat is on the rug. " * 8]
 
@@ -60,8 +60,8 @@ def test_a_batch_is_one_call_of_the_model(embedding: Embedding, monkeypatch: pyt
     assert batches == [6]
 
 
-def test_what_has_no_text_is_a_template_error(embedding: Embedding) -> None:
-    with pytest.raises(TemplateError, match="Document has no textual form"):
+def test_what_has_no_text_is_a_bad_reply(embedding: Embedding) -> None:
+    with pytest.raises(BadReply, match="Document has no textual form"):
         vectors_of(embedding, Document("a.txt", (), "sha"))
 
 

@@ -23,7 +23,10 @@ def task(decode: Decode | None) -> LLMTask:
 
 
 def generate(
-    replies: Iterable[Reply], decode: Decode | None = None, timeout_s: float = 5.0
+    replies: Iterable[Reply],
+    decode: Decode | None = None,
+    timeout_s: float = 5.0,
+    stop: tuple[str, ...] = (),
 ) -> tuple[list[LLMEvent], OpenAIStub]:
     """The events of one task whose requests are answered by `replies` in turn."""
 
@@ -31,7 +34,8 @@ def generate(
         turns = iter(replies)
         events: list[LLMEvent] = []
         async with OpenAIStub(lambda _: next(turns)) as stub:
-            server = OpenAIServer(OpenAIServerConfig(stub.url, timeout_s=timeout_s, backoff_s=0.001))
+            config = OpenAIServerConfig(stub.url, timeout_s=timeout_s, stop=stop, backoff_s=0.001)
+            server = OpenAIServer(config)
             await server.generate(task(decode or Decode()), events.append)
             if isinstance(events[-1], Done) and decode == LIST:
                 await asyncio.wait_for(stub.aborted.wait(), 5)
@@ -57,6 +61,38 @@ def test_streams_text_and_counts() -> None:
     (request,) = stub.requests
     assert request["model"] == MODEL
     assert request["prompt"] == "Say: hello"
+
+
+def test_only_settings_that_differ_are_sent_by_their_names() -> None:
+    _, stub = generate([OK], Decode(top_p=0.5, top_k=3, stop_tokens=(7, 8), ignore_eos=True))
+    (request,) = stub.requests
+    assert (request["top_p"], request["top_k"], request["ignore_eos"]) == (0.5, 3, True)
+    assert request["stop_token_ids"] == [7, 8]
+    assert (
+        not {"min_p", "min_tokens", "repetition_penalty", "presence_penalty", "stop_tokens"} & request.keys()
+    )
+
+
+def test_what_the_server_could_not_answer_is_refused() -> None:
+    events, stub = generate([OK], Decode(logprobs=2))
+    error = failure(events)
+    assert isinstance(error, ConfigError)
+    assert "logprobs" in str(error)
+    assert stub.requests == []
+
+
+@pytest.mark.parametrize(
+    ("decode", "sent"),
+    [(Decode(stop=("!",)), ["!", "\nQuestion:"]), (LIST, None), (Decode(), ["\nQuestion:"])],
+)
+def test_texts_stop_at_the_strings_of_the_server(decode: Decode, sent: list[str] | None) -> None:
+    replies = [
+        Reply(('["a", ', '"b"]'), "hang") if decode == LIST else Reply((" so.", "\nQues", "tion: what"))
+    ]
+    events, stub = generate(replies, decode, stop=("\nQuestion:",))
+    assert stub.requests[0]["stop"] == sent
+    assert isinstance(events[-1], Done)
+    assert events[-1].value == (["a", "b"] if decode == LIST else "so.")
 
 
 def test_prefill_is_done_without_a_request() -> None:

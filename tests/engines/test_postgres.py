@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from stretto.core import Chunk, Document, Hit, Section
 from stretto.engines import embedded_postgres as module
 from stretto.engines.base import Task
 from stretto.engines.embedded_postgres import EmbeddedServer
-from stretto.engines.postgres import PostgresConfig, PostgresVectors
+from stretto.engines.postgres import Collection, PostgresConfig, PostgresVectors
 from stretto.errors import ConfigError, EngineUnavailable
 
 VECTOR = np.array([1, 0], np.float32)
@@ -32,21 +33,21 @@ def chunks_of(document: Document, num_chunks: int = 3) -> list[Chunk]:
     ]
 
 
-def ingest(
-    engine: PostgresVectors, chunks: list[Chunk], recipe: str = "", collection: str | None = "c"
-) -> None:
-    inputs: dict[str, object] = {"chunks": chunks, "vectors": [VECTOR] * len(chunks)}
-    if collection is not None:
-        inputs["collection"] = collection
+def ingest(engine: PostgresVectors, chunks: list[Chunk], recipe: str = "", collection: str = "c") -> None:
+    inputs = {"chunks": chunks, "vectors": [VECTOR] * len(chunks), "collection": collection}
     task = Task(1, "q", "s", "ingest", inputs, {"recipe": recipe}, len(chunks), ("chunks", "vectors"))
     engine.run([task])
 
 
-def search(engine: PostgresVectors, collection: str | None = "c") -> list[Hit]:
-    named = {} if collection is None else {"collection": collection}
-    (hits,) = engine.run([Task(1, "q", "s", "search", {"queries": VECTOR, **named}, {"k": 100})])
+def search(engine: PostgresVectors, collection: str = "c") -> list[Hit]:
+    inputs = {"queries": VECTOR, "collection": collection}
+    (hits,) = engine.run([Task(1, "q", "s", "search", inputs, {"k": 100})])
     assert isinstance(hits, list)
     return hits
+
+
+def names(engine: PostgresVectors) -> list[str]:
+    return [collection.name for collection in engine.collections()]
 
 
 def texts(engine: PostgresVectors) -> list[str]:
@@ -67,25 +68,68 @@ def test_document_is_missing_until_all_its_chunks_are_there(postgres: PostgresVe
     assert postgres.missing("other", [one], "r") == [one]
 
 
-@pytest.mark.parametrize(("sha", "recipe"), [("sha 2", "r"), ("sha 1", "other")])
-def test_asking_for_another_version_deletes_the_old_one(
-    postgres: PostgresVectors, sha: str, recipe: str
-) -> None:
-    ingest(postgres, [*chunks_of(document()), *chunks_of(document("b.txt", "b"), 1)], "r")
-    new = document(sha=sha)
-    assert postgres.missing("c", [new], recipe) == [new]
-    assert texts(postgres) == ["b 0"]
+def test_asking_what_is_missing_changes_nothing(postgres: PostgresVectors) -> None:
+    ingest(postgres, chunks_of(document()), "r")
+    new = document(sha="sha 2")
+    assert postgres.missing("c", [new], "r") == [new]
+    assert postgres.missing("c", [document()], "other") == [document()]
+    assert texts(postgres) == ["sha 1 0", "sha 1 1", "sha 1 2"]
 
 
 @pytest.mark.parametrize(("sha", "recipe"), [("sha 2", "r"), ("sha 1", "other")])
-def test_ingesting_another_version_deletes_the_old_one(
+def test_a_version_is_found_when_it_is_complete_and_then_alone(
     postgres: PostgresVectors, sha: str, recipe: str
 ) -> None:
     ingest(postgres, chunks_of(document(), 3), "r")
-    ingest(postgres, chunks_of(document(sha=sha), 2)[:1], recipe)
-    ingest(postgres, chunks_of(document(sha=sha), 2)[1:], recipe)
+    new = chunks_of(document(sha=sha), 2)
+    ingest(postgres, new[:1], recipe)
+    assert texts(postgres) == ["sha 1 0", "sha 1 1", "sha 1 2"]
+    ingest(postgres, new[1:], recipe)
     assert texts(postgres) == [f"{sha} 0", f"{sha} 1"]
     assert postgres.missing("c", [document(sha=sha)], recipe) == []
+    assert postgres.missing("c", [document()], "r") == ([document()])
+
+
+def test_a_first_version_is_not_found_before_it_is_complete(postgres: PostgresVectors) -> None:
+    ingest(postgres, chunks_of(document(), 2)[1:])
+    assert texts(postgres) == []
+    assert names(postgres) == []
+    ingest(postgres, chunks_of(document(), 2)[:1])
+    assert texts(postgres) == ["sha 1 0", "sha 1 1"]
+
+
+def test_another_version_of_one_document_leaves_the_others(postgres: PostgresVectors) -> None:
+    ingest(postgres, [*chunks_of(document(), 1), *chunks_of(document("b.txt", "b"), 1)])
+    ingest(postgres, chunks_of(document(sha="sha 2"), 1))
+    assert texts(postgres) == ["sha 2 0", "b 0"]
+
+
+def test_chunks_that_do_not_know_their_number_are_found_at_once(postgres: PostgresVectors) -> None:
+    ingest(postgres, [Chunk("a.txt", 0, "one"), Chunk("a.txt", 1, "two")])
+    assert texts(postgres) == ["one", "two"]
+
+
+def test_instances_that_ingest_a_document_together_complete_it(
+    postgres: PostgresVectors, data_dir: Path
+) -> None:
+    """Neither sees the other's chunks until one of them has committed."""
+    chunks = chunks_of(document(), 200)
+
+    def ingest_some(share: int) -> None:
+        engine = PostgresVectors(PostgresConfig(data_dir=data_dir))
+        for chunk in chunks[share::2]:
+            ingest(engine, [chunk])
+        engine.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(ingest_some, range(2)))
+    assert len(search(postgres)) == 100
+    assert postgres.collections() == [Collection("c", 1, 200, ("",))]
+
+
+def test_half_characters_are_refused(postgres: PostgresVectors) -> None:
+    with pytest.raises(ConfigError, match="Unicode"):
+        ingest(postgres, [Chunk("caf\udce9.txt", 0, "text")])
 
 
 def test_failed_batch_stores_nothing(postgres: PostgresVectors) -> None:
@@ -96,17 +140,25 @@ def test_failed_batch_stores_nothing(postgres: PostgresVectors) -> None:
     assert search(postgres) == []
 
 
+@pytest.mark.parametrize("op", ["ingest", "search"])
+def test_what_belongs_to_one_query_is_refused(postgres: PostgresVectors, op: str) -> None:
+    inputs = {"chunks": Chunk("a", 0, "a"), "vectors": VECTOR, "queries": VECTOR}
+    with pytest.raises(ConfigError, match=r"the step.*'collection'"):
+        postgres.run([Task(1, "q", "the step", op, inputs, {})])
+
+
 # Collections
 
 
 def test_collections_are_listed_and_dropped(postgres: PostgresVectors) -> None:
     assert postgres.collections() == []
     for name in ("two", "one"):
-        ingest(postgres, chunks_of(document()), collection=name)
-    assert postgres.collections() == ["one", "two"]
-    postgres.drop("two")
-    postgres.drop("never seen")
-    assert postgres.collections() == ["one"]
+        ingest(postgres, chunks_of(document()), "r", name)
+    ingest(postgres, chunks_of(document("b.txt", "b"), 2), "s", "one")
+    assert postgres.collections() == [Collection("one", 2, 5, ("r", "s")), Collection("two", 1, 3, ("r",))]
+    assert postgres.drop("two")
+    assert not postgres.drop("never seen")
+    assert names(postgres) == ["one"]
 
 
 def test_values_are_never_read_as_sql(postgres: PostgresVectors) -> None:
@@ -115,17 +167,14 @@ def test_values_are_never_read_as_sql(postgres: PostgresVectors) -> None:
     ingest(postgres, [strange], recipe=name, collection=name)
     assert search(postgres, collection=name) == [Hit(strange, 1.0)]
     assert postgres.missing(name, [Document(name, (), name)], name) == []
-    assert postgres.collections() == [name]
+    assert names(postgres) == [name]
 
 
-def test_another_session_sees_named_collections_only(postgres: PostgresVectors, data_dir: Path) -> None:
+def test_another_session_sees_collections(postgres: PostgresVectors, data_dir: Path) -> None:
     ingest(postgres, chunks_of(document()))
-    ingest(postgres, chunks_of(document()), collection=None)
     other = PostgresVectors(PostgresConfig(data_dir=data_dir))
     assert len(search(other)) == 3
-    assert search(other, collection=None) == []
     other.close()
-    assert len(search(postgres, collection=None)) == 3
 
 
 # Servers
@@ -135,7 +184,7 @@ def test_server_by_dsn(data_dir: Path) -> None:
     server = EmbeddedServer(data_dir)
     engine = PostgresVectors(PostgresConfig(dsn=server.start()))
     ingest(engine, chunks_of(document()))
-    assert engine.collections() == ["c"]
+    assert names(engine) == ["c"]
     engine.drop("c")
     engine.close()
     server.close()
@@ -210,7 +259,7 @@ from pathlib import Path
 from stretto.engines.postgres import PostgresConfig, PostgresVectors
 engine = PostgresVectors(PostgresConfig(data_dir=Path(sys.argv[1])))
 for line in sys.stdin:
-    print(engine.collections(), flush=True)
+    print([collection.name for collection in engine.collections()], flush=True)
 engine.close()
 """
 
@@ -240,7 +289,7 @@ def test_processes_share_a_data_dir_and_the_last_one_stops_the_server(tmp_path: 
     again = PostgresVectors(PostgresConfig(data_dir=tmp_path / "data"))
     other.communicate()
     assert other.returncode == 0
-    assert again.collections() == ["c"]
+    assert names(again) == ["c"]
     again.close()
     assert not (tmp_path / "data/postmaster.pid").exists()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stretto.core import Chunk, Hit, document_order
 from stretto.engines.base import Task
 from stretto.engines.reranking import Reranking, RerankingConfig
-from stretto.errors import ConfigError, TemplateError
+from stretto.errors import BadReply, ConfigError
 
 PASSAGES = [
     "Paris is the capital of France. It lies on the Seine.",
@@ -69,8 +69,8 @@ def test_score_depends_on_the_pair_alone(engine: Reranking) -> None:
     assert together == document_order(alone)
 
 
-def test_what_is_no_hit_is_a_template_error(engine: Reranking) -> None:
-    with pytest.raises(TemplateError, match="hits"):
+def test_what_is_no_hit_is_a_bad_reply(engine: Reranking) -> None:
+    with pytest.raises(BadReply, match="hits"):
         rerank(engine, "question", ["text"])  # type: ignore[list-item]
 
 

@@ -1,8 +1,8 @@
 """Paged attention in plain torch, with prefixes that several sequences share attended to once.
 
 Keys and values lie in blocks; a sequence's blocks may be anywhere. A run of consecutive blocks is read in
-place, any others are gathered. Prompt chunks go through torch's fused attention one by one, decoding sequences
-of like length together as one batched matrix product.
+place, any others are gathered. Prompt chunks go through torch's fused attention one by one, decoding
+sequences of like length together as one batched matrix product.
 
 Sequences that share a long prefix have the same leading blocks. Their queries, one of each, are stacked and
 attend to the prefix as one matrix; each attends to its own part; and the two are merged exactly, by what
@@ -14,11 +14,15 @@ Source: Parrot §7; Hydragen.
     D  size of a head        R  H + K + K             N  blocks
 """
 
+# ruff: noqa: N803, N806  (tensors carry their shape as a suffix)
+
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -33,10 +37,15 @@ class KVCache:
     """
 
     def __init__(
-        self, config: ModelConfig, num_blocks: int, block_tokens: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         shape = (config.layers, 2, config.kv_heads, num_blocks, block_tokens, config.head_dim)
-        self._data = torch.zeros(shape, dtype=dtype, device=device)
+        self._data = _zeros(shape, dtype, device)
         # Views of each layer: by (key or value, K, N) and by single token.
         self._by_block = [layer.flatten(0, 2).flatten(1) for layer in self._data]
         self._by_token = [layer.flatten(0, 3) for layer in self._data]
@@ -45,8 +54,8 @@ class KVCache:
         self.block_tokens = block_tokens
         self.kv_heads = config.kv_heads
         self.positions = torch.arange(config.context_tokens + block_tokens, device=device)
-        rows = torch.arange(2 * config.kv_heads, device=device) * num_blocks
-        self._first_rows = rows.unflatten(0, (2, config.kv_heads))
+        # Places are worked out by numpy: for a few numbers it takes a fraction of torch's time.
+        self._first_rows = np.arange(2 * config.kv_heads).reshape(2, config.kv_heads) * num_blocks
 
     @property
     def device(self) -> torch.device:
@@ -64,15 +73,20 @@ class KVCache:
             sources, targets = torch.tensor(copies, device=self.device).unbind(1)
             self._data[:, :, :, targets] = self._data[:, :, :, sources]
 
-    def token_rows(self, blocks_T: Tensor, offsets_T: Tensor) -> Tensor:
-        """Where `write` puts the keys and values of tokens: (T · 2 · K,)."""
-        rows = (self._first_rows.flatten() + blocks_T.unsqueeze(1)) * self.block_tokens
-        return rows.add_(offsets_T.unsqueeze(1)).flatten()
+    def token_rows(self, blocks: list[int], positions: list[int]) -> Tensor:
+        """Where `write` puts the keys and values of tokens at `positions`, in `blocks`: (T · 2 · K,)."""
+        rows = self._first_rows.ravel() + np.array(blocks)[:, None]
+        offsets = np.array(positions)[:, None] % self.block_tokens
+        return self.tensor((rows * self.block_tokens + offsets).ravel())
 
     def block_rows(self, tables: list[list[int]]) -> Tensor:
         """What `gather` reads for tables of equally many blocks: (2 · B · K · N,)."""
-        blocks_BN = torch.tensor(tables, device=self.device)
-        return (self._first_rows[:, None, :, None] + blocks_BN[:, None]).flatten()
+        blocks_BN = np.array(tables)
+        return self.tensor((self._first_rows[:, None, :, None] + blocks_BN[:, None]).ravel())
+
+    def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """An array, where the cache is."""
+        return torch.from_numpy(array).to(self.device)
 
     def write(self, layer: int, rows: Tensor, kv_TRD: Tensor) -> None:
         """Store the step's keys and values, (T, K + K, D)."""
@@ -88,6 +102,13 @@ class KVCache:
     def run(self, layer: int, first: int, num_blocks: int) -> Tensor:
         """Consecutive blocks in place: (2, K, num_blocks · block_tokens, D)."""
         return self._data[layer, :, :, first : first + num_blocks].flatten(2, 3)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the CPU memory that is taken only as it is written, so that a large cache costs what it holds."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
 
 
 class Keys:
@@ -106,7 +127,9 @@ class Keys:
             both = kv.run(layer, self._first, self._num_blocks)
         else:
             gathered = kv.gather(layer, self._rows)
-            both = gathered.view(2, -1, self._num_blocks * kv.block_tokens, gathered.shape[1] // kv.block_tokens)
+            both = gathered.view(
+                2, -1, self._num_blocks * kv.block_tokens, gathered.shape[1] // kv.block_tokens
+            )
         return both[0, :, : self.num_tokens], both[1, :, : self.num_tokens]
 
 
@@ -130,13 +153,14 @@ class Chunk:
         k_KLD, v_KLD = self.keys.read(kv, layer)
         mask = self.masks[window]
         if len(q_THD) == 1:
-            q_1KGD = q_THD.unflatten(1, (k_KLD.shape[0], -1))
+            q_1KGD = q_THD.reshape(1, len(k_KLD), -1, q_THD.shape[2])
             out_1KGD = F.scaled_dot_product_attention(
                 q_1KGD, k_KLD.unsqueeze(0), v_KLD.unsqueeze(0), attn_mask=mask
             )
             return out_1KGD.flatten(1, 2)
         # The queries of a key-value head are the batch: one stride-0 view serves them all.
-        q_GKTD = q_THD.unflatten(1, (k_KLD.shape[0], -1)).permute(2, 1, 0, 3)
+        num_rows, _, dim = q_THD.shape
+        q_GKTD = q_THD.reshape(num_rows, len(k_KLD), -1, dim).permute(2, 1, 0, 3)
         shape = (q_GKTD.shape[0], *k_KLD.shape)
         out_GKTD = F.scaled_dot_product_attention(
             q_GKTD,
@@ -169,6 +193,8 @@ class Decodes:
     prefix: Keys | None
     rows: Tensor
     masks: dict[int | None, Tensor]
+    tables: list[list[int]]
+    num_shared: int
 
     @classmethod
     def of(
@@ -184,17 +210,29 @@ class Decodes:
         widest = max(map(len, tables))
         padded = [table[num_shared:] + table[-1:] * (widest - len(table)) for table in tables]
         num_before = num_shared * kv.block_tokens
-        positions_L = kv.positions[num_before : widest * kv.block_tokens]
-        lengths_B1 = torch.tensor(lengths, device=kv.device).unsqueeze(1)
+        positions_L = np.arange(num_before, widest * kv.block_tokens)
+        lengths_B1 = np.array(lengths)[:, None]
         masks = {}
         for window in dict.fromkeys(windows):
             is_hidden_BL = positions_L >= lengths_B1
             if window is not None:
                 is_hidden_BL |= positions_L < lengths_B1 - window
-            mask_BL = torch.where(is_hidden_BL, -math.inf, 0.0).to(kv.dtype)
-            masks[window] = mask_BL[:, None, None].expand(-1, kv.kv_heads, -1, -1).flatten(0, 1)
+            mask_BL = np.where(is_hidden_BL, np.float32(-np.inf), np.float32(0))
+            masks[window] = kv.tensor(mask_BL.repeat(kv.kv_heads, 0)[:, None]).to(kv.dtype)
         prefix = Keys(tables[0][:num_shared], num_before, kv) if num_shared else None
-        return cls(start, start + len(tables), prefix, kv.block_rows(padded), masks)
+        return cls(start, start + len(tables), prefix, kv.block_rows(padded), masks, tables, num_shared)
+
+    def can_follow(self, start: int, tables: list[list[int]], num_shared: int) -> bool:
+        """Whether the next step of the same sequences differs in nothing but one more token of each."""
+        unchanged = start == self.start and num_shared == self.num_shared and tables == self.tables
+        return unchanged and set(self.masks) == {None}
+
+    def follow(self, lengths: list[int], kv: KVCache) -> None:
+        """Become the part of the next step: each sequence sees one token more."""
+        newest_BK = (np.array(lengths) - 1 - self.num_shared * kv.block_tokens).repeat(kv.kv_heads)
+        mask_BK1L = self.masks[None]
+        places = np.arange(len(newest_BK)) * mask_BK1L.shape[2] + newest_BK
+        mask_BK1L.view(-1).index_fill_(0, kv.tensor(places), 0)
 
     def attend(self, q_BHD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
         """The attended values of its rows, (B, H, D)."""
@@ -213,9 +251,10 @@ class Decodes:
 
 
 def _attend_together(q_BHD: Tensor, k_KPD: Tensor, v_KPD: Tensor) -> tuple[Tensor, Tensor]:
-    """All sequences over one prefix that each sees whole: values, and log-sum-exp of the scores, (B, H, 1)."""
+    """All sequences over one prefix that each sees whole: values, and their log-sum-exp, (B, H, 1)."""
     num_sequences, num_heads, dim = q_BHD.shape
-    q_KBGD = q_BHD.unflatten(1, (k_KPD.shape[0], -1)).transpose(0, 1).flatten(1, 2)
+    q_BKGD = q_BHD.reshape(num_sequences, len(k_KPD), -1, dim)
+    q_KBGD = q_BKGD.transpose(0, 1).flatten(1, 2)
     if q_BHD.device.type == "cpu":
         # Torch's fused kernel never stores the scores; what it normalised with, only this form returns.
         fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -225,13 +264,14 @@ def _attend_together(q_BHD: Tensor, k_KPD: Tensor, v_KPD: Tensor) -> tuple[Tenso
         out, lse = _weighted(torch.bmm(q_KBGD * dim**-0.5, k_KPD.transpose(1, 2)), v_KPD)
 
     def by_sequence(x: Tensor) -> Tensor:
-        return x.unflatten(1, (num_sequences, -1)).transpose(0, 1).reshape(num_sequences, num_heads, -1)
+        apart = x.view(len(x), num_sequences, -1, x.shape[2])
+        return apart.transpose(0, 1).reshape(num_sequences, num_heads, -1)
 
     return by_sequence(out), by_sequence(lse)
 
 
 def _weighted(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax of the scores times the values; and the log-sum-exp, in float32, that it was normalised with."""
+    """Softmax of the scores times the values; and what normalised it, the log-sum-exp in float32."""
     scores = scores.float()
     lse = scores.logsumexp(-1, keepdim=True)
     return torch.bmm((scores - lse).exp_().to(values.dtype), values), lse

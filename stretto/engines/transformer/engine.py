@@ -67,13 +67,17 @@ class TransformerUsage(Usage):
 
 @dataclass(slots=True)
 class _Running:
-    """A task in the scheduler's hands. `ending` are the tokens that end its output."""
+    """A task in the scheduler's hands.
+
+    `ending` are the tokens that end its output; `is_plain` says that it takes the likeliest ones.
+    """
 
     task: LLMTask
     sequence: Sequence
     output: Output | None
     text: TextStream
     ending: frozenset[int]
+    is_plain: bool
     is_started: bool = False
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
@@ -112,6 +116,7 @@ class TransformerLLM:
         self._by_sequence: dict[int, _Running] = {}
         self._failed: list[LLMEvent] = []
         self._num_sequences = 0
+        self._token_texts: dict[int, str] = {}
 
     def admit(self, task: LLMTask, priority: float) -> None:
         """Queue a task."""
@@ -148,7 +153,9 @@ class TransformerLLM:
         )
         self._num_sequences += 1
         self.scheduler.add(sequence, self._config.clock())
-        running = _Running(task, sequence, output, TextStream(self.tokenizer), ending)
+        text = TextStream(self.tokenizer, self._token_texts)
+        is_plain = decode is None or is_plain_greedy(decode)
+        running = _Running(task, sequence, output, text, ending, is_plain)
         self._tasks[task.id] = self._by_sequence[sequence.id] = running
 
     def cancel(self, task: int) -> None:
@@ -199,13 +206,13 @@ class TransformerLLM:
         """Drop the model and the KV."""
         del self.runner
 
-    def _choice_of(self, sequence: Sequence, generated: list[int]) -> Choice | None:
+    def _choice_of(self, sequence: Sequence, chosen: list[Chosen]) -> Choice | None:
         running = self._by_sequence[sequence.id]
         decode = running.task.decode
-        if decode is None or is_plain_greedy(decode):
+        if running.is_plain or decode is None:
             return None
         prompt = sequence.tokens[: sequence.num_prompt_tokens]
-        generated = sequence.tokens[sequence.num_prompt_tokens :] + generated
+        generated = sequence.tokens[sequence.num_prompt_tokens :] + [before.token for before in chosen]
         return Choice(decode, prompt, generated, running.ending)
 
     def _tell(self, one: _Running, chosen: list[Chosen]) -> tuple[list[int], list[LLMEvent], LLMEvent | None]:

@@ -10,6 +10,8 @@ Tensors carry their shape as a suffix:
 There is no batch dimension: what belongs to which sequence matters to attention alone.
 """
 
+# ruff: noqa: N803, N806  (tensors carry their shape as a suffix)
+
 from __future__ import annotations
 
 import math
@@ -56,7 +58,7 @@ class Transformer:
     def _project(self, h_TE: Tensor, layer: LayerWeights, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
         """Queries and keys, normalised if the family does so and rotated, and values: (T, R, D)."""
         heads, turned = self.config.heads, self.config.heads + self.config.kv_heads
-        qkv_TRD = layer.qkv(h_TE).unflatten(1, (-1, self.config.head_dim))
+        qkv_TRD = layer.qkv(h_TE).view(len(h_TE), -1, self.config.head_dim)
         if layer.q_norm is not None and layer.k_norm is not None:
             qkv_TRD[:, :heads] = self._norm(qkv_TRD[:, :heads], layer.q_norm)
             qkv_TRD[:, heads:turned] = self._norm(qkv_TRD[:, heads:turned], layer.k_norm)

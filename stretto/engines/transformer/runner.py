@@ -1,5 +1,7 @@
 """Executes steps: everything between a `StepBatch` and the tokens chosen in it."""
 
+# ruff: noqa: N806, N815  (tensors carry their shape as a suffix)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -20,6 +22,7 @@ from stretto.llm.shared_prefixes import group_by_prefix
 from stretto.llm.step_batch import Slice, StepBatch
 
 MIN_SHARED_TOKENS = 128
+_MAX_REMEMBERED = 8
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -38,7 +41,14 @@ class Runner:
     """A model, its KV cache, and the way through them."""
 
     def __init__(
-        self, folder: Path, *, dtype: str, device: str, kv_bytes: int, block_tokens: int, shares_attention: bool
+        self,
+        folder: Path,
+        *,
+        dtype: str,
+        device: str,
+        kv_bytes: int,
+        block_tokens: int,
+        shares_attention: bool,
     ) -> None:
         """Raises ConfigError for a checkpoint, dtype or device that cannot be used, or too few `kv_bytes`."""
         if dtype not in _DTYPES:
@@ -51,10 +61,13 @@ class Runner:
         self.config: ModelConfig = read_config(folder)
         self.num_blocks = kv_bytes // self._block_bytes(block_tokens, _DTYPES[dtype])
         if self.num_blocks < 1:
-            raise ConfigError(f"kv_bytes is {kv_bytes}: one block takes {self._block_bytes(block_tokens, _DTYPES[dtype])}")
+            raise ConfigError(
+                f"kv_bytes is {kv_bytes}: one block takes {self._block_bytes(block_tokens, _DTYPES[dtype])}"
+            )
         weights = load_weights(folder, self.config, _DTYPES[dtype], where)
         self.model = Transformer(self.config, weights)
         self.kv = KVCache(self.config, self.num_blocks, block_tokens, _DTYPES[dtype], where)
+        self._last_decodes: dict[tuple[tuple[int, int], ...], Decodes] = {}
         # Through a window no sequence sees a whole prefix.
         self._shares_attention = shares_attention and set(self.config.windows) == {None}
 
@@ -63,11 +76,13 @@ class Runner:
         return 2 * config.layers * config.kv_heads * config.head_dim * block_tokens * dtype.itemsize
 
     @torch.inference_mode()
-    def run(self, batch: StepBatch, choice_of: Callable[[Sequence, list[int]], Choice | None]) -> Mapping[int, list[Chosen]]:
+    def run(
+        self, batch: StepBatch, choice_of: Callable[[Sequence, list[Chosen]], Choice | None]
+    ) -> Mapping[int, list[Chosen]]:
         """Compute a step; by sequence id the tokens chosen, one for each repeat.
 
         Args:
-            choice_of: how to choose a sequence's next token, given what it generated in this very batch.
+            choice_of: how to choose a sequence's next token, given what was chosen for it in this very batch.
         """
         self.kv.copy_blocks(batch.copies)
         chosen: dict[int, list[Chosen]] = {piece.sequence.id: [] for piece in batch.slices if piece.samples}
@@ -77,10 +92,7 @@ class Runner:
             logits_SV = self.forward(inputs)
             if logits_SV is None:
                 break
-            choices = [
-                choice_of(sequence, [before.token for before in chosen[sequence.id]])
-                for sequence in inputs.sampling
-            ]
+            choices = [choice_of(sequence, chosen[sequence.id]) for sequence in inputs.sampling]
             for sequence, made in zip(inputs.sampling, choose(logits_SV, choices), strict=True):
                 chosen[sequence.id].append(made)
         return chosen
@@ -120,7 +132,9 @@ class Runner:
         for group, num_shared in self._groups(decodes, repeat):
             start = len(tokens)
             ends = [piece.start + repeat + 1 for piece in group]
-            tables = [piece.sequence.blocks[: -(-end // size)] for piece, end in zip(group, ends, strict=True)]
+            tables = [
+                piece.sequence.blocks[: -(-end // size)] for piece, end in zip(group, ends, strict=True)
+            ]
             if repeat:
                 tokens += [chosen[piece.sequence.id][-1].token for piece in group]
             else:
@@ -128,22 +142,36 @@ class Runner:
             positions += [end - 1 for end in ends]
             blocks += [table[-1] for table in tables]
             if len(group) > 1:
-                parts.append(Decodes.of(start, tables, ends, num_shared, kv, windows))
+                parts.append(self._decodes(start, group, tables, ends, num_shared))
             else:
                 parts.append(Chunk.of(start, start + 1, Keys(tables[0], ends[0], kv), windows))
             rows += group
             sample_rows += range(start, len(tokens))
-        tokens_T, positions_T, blocks_T = torch.tensor([tokens, positions, blocks], device=kv.device)
-        token_rows = kv.token_rows(blocks_T, positions_T % size)
-        attention = StepAttention(parts, token_rows, windows, self.config.heads)
+        tokens_T, positions_T = torch.tensor([tokens, positions], device=kv.device)
+        attention = StepAttention(parts, kv.token_rows(blocks, positions), windows, self.config.heads)
         return _Inputs(tokens_T, positions_T, attention, sample_rows, [piece.sequence for piece in rows])
+
+    def _decodes(
+        self, start: int, group: list[Slice], tables: list[list[int]], ends: list[int], num_shared: int
+    ) -> Decodes:
+        """Mostly the last step's with a token more, which is cheaper than making it anew."""
+        key = tuple([(piece.sequence.id, end) for piece, end in zip(group, ends, strict=True)])
+        part = self._last_decodes.pop(key, None)
+        if part is not None and part.can_follow(start, tables, num_shared):
+            part.follow(ends, self.kv)
+        else:
+            part = Decodes.of(start, tables, ends, num_shared, self.kv, self.config.windows)
+        if len(self._last_decodes) >= _MAX_REMEMBERED:
+            self._last_decodes.clear()
+        self._last_decodes[tuple([(number, end + 1) for number, end in key])] = part
+        return part
 
     def _groups(self, decodes: list[Slice], repeat: int) -> list[tuple[list[Slice], int]]:
         """Decodes that are attended together: those that share a prefix, the others by like length."""
         size = self.kv.block_tokens
         groups: list[tuple[list[Slice], int]] = []
-        if self._shares_attention and len(decodes) > 1:
-            # Where all its tokens but the last one are computed, a sequence's blocks are full before it.
+        if self._shares_attention and sum(piece.start > MIN_SHARED_TOKENS for piece in decodes) > 1:
+            # All before the block that a decode writes to are full.
             tables = [piece.sequence.blocks[: piece.start // size + 1] for piece in decodes]
             sharers = group_by_prefix(tables, -(-MIN_SHARED_TOKENS // size))
             groups = [([decodes[member] for member in found.members], found.num_blocks) for found in sharers]

@@ -4,21 +4,24 @@ A sequence's choice depends on its logits, its own tokens and its seed: not on w
 on the steps it took to get there.
 """
 
+# ruff: noqa: N803, N806  (tensors carry their shape as a suffix)
+
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from stretto.llm.sampling import is_plain_greedy, noise_seed
+from stretto.llm.sampling import noise_seed
 from stretto.tasks import Decode
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural logarithms of probabilities before temperature and penalties: the chosen token's, the likeliest."""
+    """Log-probabilities before temperature and penalties: of the chosen token and of the likeliest."""
 
     token: int
     logprob: float
@@ -40,8 +43,7 @@ class Choice:
     ending: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """A token, and its log-probabilities if they were asked for."""
 
     token: int
@@ -52,8 +54,8 @@ def choose(logits_SV: Tensor, choices: list[Choice | None]) -> list[Chosen]:
     """The next token of each row; None says: the likeliest, and nothing else to it."""
     best = logits_SV.argmax(1).tolist()
     return [
-        Chosen(token) if choice is None or is_plain_greedy(choice.decode) else _choose(row_V, choice)
-        for token, row_V, choice in zip(best, logits_SV, choices, strict=True)
+        Chosen(token) if choice is None else _choose(logits_SV[row], choice)
+        for row, (token, choice) in enumerate(zip(best, choices, strict=True))
     ]
 
 

@@ -20,8 +20,10 @@ class TextStream:
     short texts that begin alike: with the new tokens and without. The rest is never decoded again.
     """
 
-    def __init__(self, tokenizer: Decoder) -> None:
+    def __init__(self, tokenizer: Decoder, known: dict[int, str] | None = None) -> None:
+        """`known` are the texts of single tokens, which streams may share."""
         self._tokenizer = tokenizer
+        self._known = {} if known is None else known
         self._tokens: list[int] = []
         self._num_told = 0
         self._text_told = ""
@@ -36,5 +38,13 @@ class TextStream:
         # What was told just now is the context of what follows.
         self._tokens = self._tokens[self._num_told :]
         self._num_told = len(self._tokens)
-        self._text_told = self._tokenizer.decode(self._tokens)
+        self._text_told = self._told()
         return delta
+
+    def _told(self) -> str:
+        if self._num_told != 1:
+            return self._tokenizer.decode(self._tokens)
+        (token,) = self._tokens
+        if token not in self._known:
+            self._known[token] = self._tokenizer.decode(self._tokens)
+        return self._known[token]

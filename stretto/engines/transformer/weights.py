@@ -20,8 +20,8 @@ from stretto.errors import ConfigError
 class Linear:
     """A matrix (out, in), as in the checkpoint, and perhaps a bias.
 
-    In bfloat16 on the CPU the matrix is laid out as oneDNN's kernels want it, where torch can do that: they take a
-    third less time for a few rows than with a plain one, which they lay out anew every time.
+    In bfloat16 on the CPU the matrix is laid out as oneDNN's kernels want it, where torch can do that: they
+    take a third less time for a few rows than with a plain one, which they lay out anew every time.
     """
 
     def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
@@ -41,7 +41,7 @@ def _can_pack(matrix: Tensor) -> bool:
     return (
         matrix.device.type == "cpu"
         and matrix.dtype is torch.bfloat16
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
@@ -81,7 +81,8 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
         try:
             where = _locate(folder)
             files = {
-                file: stack.enter_context(safe_open(folder / file, "pt")) for file in dict.fromkeys(where.values())
+                file: stack.enter_context(safe_open(folder / file, "pt"))
+                for file in dict.fromkeys(where.values())
             }
 
             def get(name: str, *shape: int) -> Tensor:

@@ -1,0 +1,129 @@
+"""Running the questions of `stretto ask`: one as it streams, several side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from stretto.cli.answers import Answer, Printer
+from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
+from stretto.cli.progress import bar, spinner
+from stretto.core import Document
+from stretto.engine import Engine
+from stretto.errors import StrettoError
+from stretto.frontend.template import Configuration, Template
+from stretto.runtime.query import Query
+from stretto.runtime.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions of one call of `ask`, over one collection."""
+
+    template: Template
+    configuration: Configuration
+    passes: str
+    timeout_s: float | None
+    collection: str
+    documents: Sequence[Document]
+    questions: Sequence[str]
+    printer: Printer
+    recorder: IndexingRecorder
+
+    @property
+    def indexes_first(self) -> bool:
+        """One question is answered while its documents come in; several need all of them first."""
+        return len(self.questions) > 1 and bool(self.documents)
+
+    async def run(self, engines: Sequence[Engine], errors: Console) -> list[Answer]:
+        """Index and ask. Failed indexing is raised, but with JSON the error of every question."""
+        async with contextlib.AsyncExitStack() as stack:
+            with spinner(errors) as progress:
+                progress.add_task("loading models")
+                runtime = await stack.enter_async_context(Runtime(engines, recorder=self.recorder))
+            if len(self.questions) == 1 and not self.printer.as_json:
+                return [await self._ask_one(runtime, errors)]
+            if self.indexes_first:
+                try:
+                    await self._index(runtime, errors)
+                except StrettoError as error:
+                    if not self.printer.as_json:
+                        raise
+                    answers = [Answer.failed(question, error) for question in self.questions]
+                    for answer in answers:
+                        self.printer.print(answer)
+                    return answers
+            with bar(errors) as progress:
+                answering = progress.add_task("answering", total=len(self.questions))
+                return await self._ask_all(runtime, lambda: progress.advance(answering))
+
+    async def _index(self, runtime: Runtime, errors: Console) -> None:
+        with bar(errors) as progress:
+            storing = progress.add_task("indexing", total=None)
+
+            def show(indexed: Indexed) -> None:
+                progress.update(
+                    storing,
+                    description=f"indexing {indexed.num_documents}/{len(self.documents)} documents, chunks",
+                    completed=indexed.num_stored,
+                    total=indexed.num_chunks,
+                )
+
+            self.recorder.on_progress = show
+            inputs = {"files": list(self.documents), "collection": self.collection}
+            configuration = {NAME: self.configuration.get(NAME, {})}
+            await (
+                await runtime.submit(
+                    indexing_template(self.template), inputs, configuration=configuration, passes=self.passes
+                )
+            )
+            self.recorder.on_progress = lambda indexed: None
+
+    async def _submit(self, runtime: Runtime, question: str) -> Query:
+        documents = [] if self.indexes_first else list(self.documents)
+        return await runtime.submit(
+            self.template,
+            {"question": question, "files": documents, "collection": self.collection},
+            configuration=self.configuration,
+            passes=self.passes,
+            deadline_s=self.timeout_s,
+        )
+
+    async def _ask_one(self, runtime: Runtime, errors: Console) -> Answer:
+        """One question: its answer is printed while it is decoded; its failure is the command's."""
+        query = await self._submit(runtime, self.questions[0])
+        pieces = query.stream("answer")
+        with spinner(errors) as progress:
+            progress.add_task("reading and answering")
+            first = await anext(pieces, "")
+        self.printer.show(first)
+        try:
+            async for piece in pieces:
+                self.printer.show(piece)
+        except StrettoError:
+            self.printer.show("\n")
+            raise
+        answer = self.printer.answer(self.questions[0], await query)
+        self.printer.end(answer)
+        return answer
+
+    async def _ask_all(self, runtime: Runtime, advance: Callable[[], None]) -> list[Answer]:
+        """Questions side by side, printed in order; a failure is noted and the others go on."""
+
+        async def ask_next(question: str) -> Answer:
+            try:
+                return self.printer.answer(question, await (await self._submit(runtime, question)))
+            except StrettoError as error:
+                return Answer.failed(question, error)
+            finally:
+                advance()
+
+        answers = []
+        for task in [asyncio.create_task(ask_next(question)) for question in self.questions]:
+            answers.append(await task)
+            self.printer.print(answers[-1])
+        return answers

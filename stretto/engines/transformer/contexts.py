@@ -1,0 +1,201 @@
+"""The engine as Parrot sees one: contexts that are filled, generated from, forked and freed.
+
+A context is a list of tokens. Its KV are a hint that the engine's cache keeps as long as the context lives; a
+fork copies the tokens and shares the KV. So a context that was evicted, or is only filled when it is needed,
+costs time and nothing else.
+Source: Parrot §7. Differs: fill takes segments, and generate may run on several contexts at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+
+from stretto.core import Prompt
+from stretto.engines.base import Decode, Done, Failed, LLMTask, Piece
+from stretto.engines.transformer.engine import TransformerLLM, TransformerUsage
+from stretto.errors import QueryCancelled, StrettoError, UserError
+
+
+@dataclass(slots=True)
+class _Context:
+    id: int
+    tokens: list[int]
+    salt: str
+    generation: Generation | None = None
+
+    @property
+    def query(self) -> str:
+        """Under which its prefixes are kept."""
+        return f"context {self.id}"
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """An output in the making. Iterate over it, with `for` or `async for`, to get its pieces.
+
+    `value` and `usage` are there when the iteration is over; it raises what the generation failed with.
+    """
+
+    contexts: Contexts
+    context: int
+    task: int
+    value: object = None
+    usage: TransformerUsage | None = None
+    error: StrettoError | None = None
+    _pieces: deque[str] = field(default_factory=deque)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is an ending, good or bad."""
+        return self.usage is not None or self.error is not None
+
+    def __iter__(self) -> Iterator[str]:
+        while self._pieces or not self.is_over:
+            if self._pieces:
+                yield self._pieces.popleft()
+            else:
+                self.contexts.step()
+        if self.error is not None:
+            raise self.error
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while self._pieces or not self.is_over:
+            if self._pieces:
+                yield self._pieces.popleft()
+            else:
+                await self.contexts.step_in_thread()
+        if self.error is not None:
+            raise self.error
+
+    def result(self) -> object:
+        """The whole value: text, or a list of items."""
+        for _ in self:
+            pass
+        return self.value
+
+
+class Contexts:
+    """Drives an engine that nobody else drives."""
+
+    def __init__(self, llm: TransformerLLM) -> None:
+        self._llm = llm
+        self._contexts: dict[int, _Context] = {}
+        self._generations: dict[int, Generation] = {}
+        self._num_contexts = 0
+        self._num_tasks = 0
+        self._lock = asyncio.Lock()
+
+    def fill(
+        self, prompt: Prompt, *, context: int | None = None, lazily: bool = False, tenant: str = ""
+    ) -> int:
+        """Append segments to a context, or to a new one; returns which.
+
+        The KV are computed in the next steps; `lazily`, only when something is generated.
+        """
+        start = len(self._llm.tokenizer.encode(()))
+        tokens = self._llm.tokenizer.encode(prompt)
+        if context is None:
+            found = self._open(tokens, tenant)
+        else:
+            found = self._idle(context)
+            found.tokens = found.tokens + tokens[start:]
+        if not lazily:
+            self._llm.admit_tokens(
+                LLMTask(self._next_task(), found.query, "fill", (), None), found.tokens, 0.0, found.salt
+            )
+        return found.id
+
+    def generate(self, context: int, decode: Decode, priority: float = 0.0) -> Generation:
+        """Complete a context; when that is over, the output's tokens are part of it.
+
+        Raises:
+            StrettoError: the context is unknown, busy or too long, or `decode` makes no sense.
+        """
+        found = self._idle(context)
+        task = LLMTask(self._next_task(), found.query, "generate", (), decode)
+        self._llm.admit_tokens(task, found.tokens, priority, found.salt)
+        found.generation = self._generations[task.id] = Generation(self, context, task.id)
+        return found.generation
+
+    def generate_several(self, context: int, decode: Decode, n: int) -> list[Generation]:
+        """`n` completions, each in a fork of its own with a seed of its own."""
+        return [self.generate(self.fork(context), replace(decode, seed=decode.seed + i)) for i in range(n)]
+
+    def fork(self, context: int) -> int:
+        """A new context that begins with what this one holds."""
+        found = self._idle(context)
+        return self._open(list(found.tokens), found.salt).id
+
+    def abort(self, generation: Generation) -> None:
+        """Stop generating; the context is as before. One that is over stays what it is."""
+        if not generation.is_over:
+            self._llm.cancel(generation.task)
+            self._end(generation, QueryCancelled("the generation was aborted"))
+
+    def free(self, context: int) -> None:
+        """Forget a context, and what it alone has in the cache.
+
+        Raises:
+            UserError: it is unknown, perhaps because it was freed before.
+        """
+        found = self._known(context)
+        if found.generation is not None:
+            self.abort(found.generation)
+        del self._contexts[context]
+        self._llm.release(found.query)
+
+    def tokens(self, context: int) -> tuple[int, ...]:
+        """What a context holds."""
+        return tuple(self._known(context).tokens)
+
+    def step(self) -> None:
+        """One step of the engine, for everything that runs in it."""
+        for event in self._llm.step():
+            generation = self._generations.get(event.task)
+            if generation is None:
+                continue
+            match event:
+                case Piece(value=piece):
+                    generation._pieces.append(piece)
+                case Failed(error=error):
+                    self._end(generation, error)
+                case Done(value=value, usage=TransformerUsage() as usage):
+                    found = self._contexts[generation.context]
+                    found.tokens = found.tokens + self._llm.tokenizer.suffix + list(usage.tokens)
+                    generation.value, generation.usage = value, usage
+                    self._end(generation, None)
+
+    async def step_in_thread(self) -> None:
+        """The same beside the event loop; whoever waits meanwhile finds its pieces there."""
+        num_over = len(self._generations)
+        async with self._lock:
+            if self._llm.has_work() and len(self._generations) == num_over:
+                await asyncio.to_thread(self.step)
+
+    def _open(self, tokens: list[int], salt: str) -> _Context:
+        context = self._contexts[self._num_contexts] = _Context(self._num_contexts, tokens, salt)
+        self._num_contexts += 1
+        return context
+
+    def _known(self, context: int) -> _Context:
+        if context not in self._contexts:
+            raise UserError(f"there is no context {context}: never made, or freed")
+        return self._contexts[context]
+
+    def _idle(self, context: int) -> _Context:
+        found = self._known(context)
+        if found.generation is not None:
+            raise UserError(f"context {context} is being generated from; fork it before")
+        return found
+
+    def _next_task(self) -> int:
+        self._num_tasks += 1
+        return self._num_tasks - 1
+
+    def _end(self, generation: Generation, error: StrettoError | None) -> None:
+        generation.error = error
+        del self._generations[generation.task]
+        self._contexts[generation.context].generation = None

@@ -1,0 +1,46 @@
+"""An engine says so when it does not know a setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stretto.core import Segment
+from stretto.engines.base import Decode, Failed, LLMTask, SteppedLLM
+from stretto.engines.decoding import BASIC, changed, refuse_others
+from stretto.engines.standin import StandIn, StandInConfig
+from stretto.errors import ConfigError
+
+pytest_plugins = ("llm_fixtures",)
+
+
+def test_settings_that_are_the_default_are_not_changed() -> None:
+    assert changed(Decode()) == {}
+    assert changed(Decode(max_tokens=3, top_p=0.5)) == {"max_tokens": 3, "top_p": 0.5}
+
+
+def test_settings_beyond_what_is_understood_are_refused() -> None:
+    refuse_others(Decode(max_tokens=3, temperature=1.0, seed=4, stop=("x",)), BASIC, "it")
+    with pytest.raises(ConfigError, match="it does not know the decoding setting top_p, ignore_eos"):
+        refuse_others(Decode(top_p=0.5, ignore_eos=True), BASIC, "it")
+
+
+def _failure(engine: SteppedLLM) -> Exception:
+    prompt = (Segment("Say so."),)
+    engine.admit(LLMTask(1, "q", "answer", prompt, Decode(top_k=3)), 0.0)
+    events = [event for _ in range(3) if engine.has_work() for event in engine.step()]
+    assert isinstance(events[-1], Failed)
+    return events[-1].error
+
+
+def test_the_stand_in_refuses_a_setting_it_ignores() -> None:
+    error = _failure(StandIn(StandInConfig()))
+    assert isinstance(error, ConfigError)
+    assert "step 'answer'" in str(error)
+
+
+def test_the_reference_engine_refuses_a_setting_it_ignores(tiny_checkpoint: Path) -> None:
+    from stretto.engines.reference import ReferenceConfig, ReferenceLLM
+
+    assert isinstance(_failure(ReferenceLLM(ReferenceConfig(tiny_checkpoint))), ConfigError)

@@ -1,0 +1,58 @@
+"""The engines of this machine, as one asks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stretto.engine import Engine
+from stretto.engines.calls import CallsConfig
+from stretto.engines.embedding import minilm_path
+from stretto.engines.local import COMPLETION_STOP, engine_and_model, llm_engine, local_engines
+from stretto.engines.profiling import profile_engine
+
+
+def by_name(engines: list[Engine]) -> dict[str, Engine]:
+    return {engine.name: engine for engine in engines}
+
+
+def test_chunking_is_profiled_within_the_limit_of_its_embedder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((minilm_path() / "tokenizer.json").read_bytes())
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 32}')
+    monkeypatch.setattr("stretto.engines.profiling._ROUNDS", 1)
+    engine = by_name(local_engines(embedding_model=str(tmp_path)))["chunking"]
+    measurements, _ = profile_engine(engine, lambda measured: None)
+    assert [measured.units for measured in measurements] == [1, 2, 4, 8]
+
+
+def test_functions_make_an_engine_for_calls() -> None:
+    engine = by_name(local_engines(functions={"upper": str.upper}))["calls"]
+    assert engine.config == CallsConfig({"upper": str.upper})
+    assert "calls" not in by_name(local_engines())
+
+
+def test_chunks_are_measured_by_the_embedder_that_was_chosen() -> None:
+    engines = by_name(local_engines(embedding_model="other"))
+    assert (engines["chunking"].config.model, engines["embedding"].config.model) == ("other", "other")  # type: ignore[attr-defined]
+
+
+def test_completions_of_a_server_stop_at_a_further_question() -> None:
+    assert llm_engine("http://127.0.0.1:9").config.stop == COMPLETION_STOP  # type: ignore[attr-defined]
+
+
+def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path) -> None:
+    names = [engine_and_model(engine) for engine in local_engines()]
+    assert names == [
+        "chunking:all-MiniLM-L6-v2",
+        "embedding:all-MiniLM-L6-v2",
+        "vectors:MemoryVectors",
+        "reranking:Reranking",
+        "llm:StandIn",
+    ]
+    assert engine_and_model(llm_engine(str(tmp_path))) == f"llm:{tmp_path.resolve()}"
+    other = by_name(local_engines(embedding_model=str(tmp_path), reranking_model="a/cross-encoder"))
+    assert engine_and_model(other["embedding"]) == f"embedding:{tmp_path.resolve()}"
+    assert engine_and_model(other["reranking"]) == "reranking:a/cross-encoder"

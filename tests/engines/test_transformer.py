@@ -1,0 +1,260 @@
+"""The in-process engine against `transformers`, and what it does with bad input."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from llm_running import drain, run, task
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from stretto.bench.llm_equality import (
+    FAMILIES,
+    build_family,
+    compare,
+    generate,
+    random_config,
+    random_prompts,
+)
+from stretto.core import Segment
+from stretto.engines.base import Decode, Done, Failed, LLMTask
+from stretto.engines.transformer.config import read_config
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM, TransformerUsage
+from stretto.errors import CapacityError, ConfigError, UserError
+
+pytest_plugins = ("llm_fixtures",)
+
+
+def engine(folder: Path, **settings: object) -> TransformerLLM:
+    return TransformerLLM(TransformerConfig(folder, **settings))  # type: ignore[arg-type]
+
+
+def tokens_of(llm: TransformerLLM, prompt: list[int], decode: Decode) -> tuple[int, ...]:
+    llm.admit_tokens(LLMTask(1, "q", "", (), decode), prompt, 0.0)
+    done = drain(llm)[-1]
+    assert isinstance(done, Done), done
+    assert isinstance(done.usage, TransformerUsage)
+    return done.usage.tokens
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_family(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_greedy_tokens_equal_those_of_transformers(family: Path, seed: int) -> None:
+    """Random engines, short of memory, with forks and cancelled tasks; invariants hold after every step."""
+    rng = random.Random(seed)
+    prompts = random_prompts(rng, 16, 600)
+    config = random_config(rng, family, 612)
+    generated, _ = generate(config, prompts, 12, rng, lambda llm: llm.scheduler.check_invariants())
+    model = AutoModelForCausalLM.from_pretrained(family, dtype=torch.float32).eval()
+    outcome = compare(model, prompts, generated)
+    assert outcome.wrong == ()
+    assert outcome.num_near_ties <= 2
+
+
+def test_generate_of_transformers_says_the_same(family: Path) -> None:
+    """Once by its own loop as well, not only by reading along."""
+    prompt = random_prompts(random.Random(5), 1, 300)[0]
+    model = AutoModelForCausalLM.from_pretrained(family, dtype=torch.float32)
+    ids = torch.tensor([prompt])
+    output = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=8,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    decode = Decode(max_tokens=8, ignore_eos=True)
+    assert tokens_of(engine(family), prompt, decode) == tuple(output[0, len(prompt) :].tolist())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_runs_and_stays_near(family: Path, dtype: str) -> None:
+    """Its first token is among the likeliest few of float32."""
+    prompt = random_prompts(random.Random(7), 1, 100)[0]
+    decode = Decode(max_tokens=1, ignore_eos=True, logprobs=20)
+    exact = engine(family)
+    exact.admit_tokens(LLMTask(1, "q", "", (), decode), prompt, 0.0)
+    done = drain(exact)[-1]
+    assert isinstance(done, Done)
+    assert isinstance(done.usage, TransformerUsage)
+    likely = [token for token, _ in done.usage.logprobs[0].top]
+    assert tokens_of(engine(family, dtype=dtype), prompt, decode)[0] in likely
+
+
+def test_repeats_generate_what_single_steps_do(tiny_checkpoint: Path) -> None:
+    prompts = random_prompts(random.Random(3), 6, 80)
+    decode = Decode(max_tokens=20, temperature=0.7, seed=4, ignore_eos=True)
+    runs = []
+    for num_repeats in (1, 7):
+        llm = engine(tiny_checkpoint, num_repeats=num_repeats)
+        for number, prompt in enumerate(prompts):
+            llm.admit_tokens(LLMTask(number, "q", "", (), decode), prompt, 0.0)
+        done = [event for event in drain(llm) if isinstance(event, Done)]
+        runs.append({event.task: event.value for event in done})
+    assert runs[0] == runs[1]
+
+
+def test_shared_prefix_and_plain_attention_generate_the_same(tiny_checkpoint: Path) -> None:
+    rng = random.Random(1)
+    prefix = rng.choices(range(3, 250), k=400)
+    outputs = []
+    for shares in (True, False):
+        llm = engine(tiny_checkpoint, shares_attention=shares)
+        llm.admit_tokens(LLMTask(99, "q", "", (), None), prefix, 0.0)
+        drain(llm)
+        for number in range(8):
+            decode = Decode(max_tokens=10, ignore_eos=True)
+            llm.admit_tokens(LLMTask(number, "q", "", (), decode), [*prefix, number + 5], 0.0)
+        outputs.append({e.task: e.value for e in drain(llm) if isinstance(e, Done)})
+    assert outputs[0] == outputs[1]
+
+
+def test_sharded_weights_load_like_one_file(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "sharded")
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    where = {name: f"part-{number % 2}.safetensors" for number, name in enumerate(names)}
+    for part in sorted(set(where.values())):
+        save_file({name: tensors[name] for name in names if where[name] == part}, folder / part)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    decode = Decode(max_tokens=5)
+    assert tokens_of(engine(folder), [5, 6, 7], decode) == tokens_of(
+        engine(tiny_checkpoint), [5, 6, 7], decode
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model_type": "mamba"}, "'mamba' is not supported"),
+        ({"hidden_act": "gelu"}, "'gelu' is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "'yarn' is not supported"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is not supported"),
+        ({"num_key_value_heads": 3}, "evenly"),
+        ({"num_hidden_layers": 4}, r"lack model\.layers\.3"),
+        ({"intermediate_size": 7}, "expected"),
+        ({"hidden_size": "many"}, "wrong kind"),
+        ({"rms_norm_eps": None}, "wrong kind"),
+    ],
+)
+def test_unusable_checkpoint_says_what_is_wrong(
+    tiny_checkpoint: Path, tmp_path: Path, changed: dict[str, object], message: str
+) -> None:
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "broken")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(ConfigError, match=message):
+        engine(folder)
+
+
+def test_missing_value_is_named(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "partial")
+    config = json.loads((folder / "config.json").read_text())
+    del config["vocab_size"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="lacks 'vocab_size'"):
+        read_config(folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"\x00\xff garbage"])
+def test_missing_or_corrupt_file_is_a_config_error(
+    tiny_checkpoint: Path, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "broken")
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content)
+    with pytest.raises(ConfigError, match="broken"):
+        engine(folder)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"dtype": "float8"}, {"device": "abacus"}, {"kv_bytes": 10}, {"policy": "magic"}, {"max_running": 0}],
+)
+def test_unusable_setting_is_a_config_error(tiny_checkpoint: Path, changed: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        engine(tiny_checkpoint, **changed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_k": -1},
+        {"top_k": 2.5},
+        {"min_p": 2.0},
+        {"repetition_penalty": 0.0},
+        {"presence_penalty": 3.0},
+        {"frequency_penalty": "much"},
+        {"min_tokens": 99},
+        {"logprobs": 1000},
+        {"stop_tokens": (10**6,)},
+        {"max_tokens": 0},
+    ],
+)
+def test_senseless_sampling_fails_alone_and_is_named(
+    tiny_checkpoint: Path, changed: dict[str, object]
+) -> None:
+    llm = engine(tiny_checkpoint)
+    ending = run(llm, (Segment("river"),), Decode(**{"max_tokens": 8, **changed}))  # type: ignore[arg-type]
+    assert isinstance(ending, Failed)
+    assert isinstance(ending.error, ConfigError)
+    assert next(iter(changed)) in str(ending.error)
+    assert isinstance(run(llm, (Segment("river"),), Decode(max_tokens=2)), Done)
+
+
+def test_prompt_beyond_context_or_memory_fails_with_numbers(tiny_checkpoint: Path) -> None:
+    beyond = run(engine(tiny_checkpoint), (Segment("river " * 3000),), Decode(max_tokens=10))
+    assert isinstance(beyond, Failed)
+    assert isinstance(beyond.error, CapacityError)
+    assert "2048" in str(beyond.error)
+    small = engine(tiny_checkpoint, kv_bytes=3 * 2 * 2 * 16 * 4 * 64)
+    ending = run(small, (Segment("river " * 60),), Decode(max_tokens=10))
+    assert isinstance(ending, Failed)
+    assert isinstance(ending.error, CapacityError)
+    assert "the engine has 2" in str(ending.error)
+    assert isinstance(run(small, (Segment("river"),), Decode(max_tokens=10)), Done)
+
+
+def test_tokens_beyond_the_vocabulary_are_refused(tiny_checkpoint: Path) -> None:
+    with pytest.raises(UserError, match="beyond"):
+        engine(tiny_checkpoint).admit_tokens(LLMTask(1, "q", "", (), None), [10**6], 0.0)
+
+
+def test_every_block_is_back_after_cancelling_everything(tiny_checkpoint: Path) -> None:
+    llm = engine(tiny_checkpoint, max_running=4)
+    for number in range(8):
+        llm.admit(task(number, (Segment("river " * (number + 1) * 9),), Decode(max_tokens=50)), 0.0)
+    for number in range(8):
+        llm.step()
+        llm.cancel(number)
+        llm.scheduler.check_invariants()
+    assert not llm.has_work()
+    llm.release("q")
+    assert llm.scheduler.pool.num_free == llm.scheduler.pool.num_blocks
+
+
+def test_released_prefix_stays_if_told_to(tiny_checkpoint: Path) -> None:
+    llm = engine(tiny_checkpoint, keeps_released=True)
+    first, second = (run(llm, (Segment("the river " * 30),), Decode(max_tokens=2), f"q{n}") for n in range(2))
+    llm.release("q0")
+    assert isinstance(first, Done)
+    assert isinstance(second, Done)
+    assert second.usage.num_cached_tokens == second.usage.num_prompt_tokens - 1
