@@ -54,6 +54,8 @@ class Decode:
         min_tokens: neither an end of sequence nor a stop token before so many.
         stop_tokens: ids that end the output and are not part of it.
         ignore_eos: the end of sequence is a token like any other.
+        json_schema: of what the output has to be, as text; needs the package llguidance.
+        regex: that the whole output has to match; likewise.
         logprobs: report the chosen token's log-probability and those of so many of the likeliest.
     """
 
@@ -73,6 +75,8 @@ class Decode:
     stop_tokens: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    json_schema: str | None = None
+    regex: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ class LocalScheduler:
         return slices
 
     def prefills(self, now_s: float, budget_tokens: int, *, whole: bool) -> list[Slice]:
-        """Chunks of prompts, at most `budget_tokens` in all; with `whole` only whole ones, and one in any case."""
+        """Chunks of prompts, `budget_tokens` at most; with `whole` only whole prompts, the first in any case."""
         slices: list[Slice] = []
         for sequence in [s for s in self.running if not s.is_decoding]:
             if budget_tokens > 0 and (piece := self._prefill(sequence, budget_tokens, whole, bool(slices))):

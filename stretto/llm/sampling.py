@@ -45,6 +45,8 @@ def is_plain_greedy(decode: Decode) -> bool:
         and decode.repetition_penalty == 1
         and not (decode.presence_penalty or decode.frequency_penalty or decode.min_tokens)
         and decode.logprobs is None
+        and decode.json_schema is None
+        and decode.regex is None
     )
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import torch
 
-from stretto.engines.base import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.engines.base import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.runner import Runner
 from stretto.engines.transformer.sampler import Choice, Chosen, TokenLogprobs
+from stretto.engines.transformer.structured import Structure, Structures, is_structured
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.errors import CapacityError, ConfigError, StrettoError, UserError
 from stretto.llm.kv_events import KVEvent
@@ -78,6 +79,7 @@ class _Running:
     text: TextStream
     ending: frozenset[int]
     is_plain: bool
+    structure: Structure | None
     is_started: bool = False
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
@@ -117,6 +119,7 @@ class TransformerLLM:
         self._failed: list[LLMEvent] = []
         self._num_sequences = 0
         self._token_texts: dict[int, str] = {}
+        self._structures: Structures | None = None
 
     def admit(self, task: LLMTask, priority: float) -> None:
         """Queue a task."""
@@ -133,11 +136,12 @@ class TransformerLLM:
             StrettoError: what is wrong with the task.
         """
         decode = task.decode
-        output, ending, max_new_tokens = None, frozenset[int](), 0
+        output, structure, ending, max_new_tokens = None, None, frozenset[int](), 0
         if decode is not None:
             output = Output(decode)
             check_sampling(decode, self.runner.config.vocabulary)
             ending, max_new_tokens = ending_tokens(decode, self._eos), decode.max_tokens
+            structure = self._structure(decode)
             tokens = tokens + self.tokenizer.suffix
             if not tokens:
                 raise UserError("the prompt is empty: there is nothing to complete")
@@ -155,7 +159,7 @@ class TransformerLLM:
         self.scheduler.add(sequence, self._config.clock())
         text = TextStream(self.tokenizer, self._token_texts)
         is_plain = decode is None or is_plain_greedy(decode)
-        running = _Running(task, sequence, output, text, ending, is_plain)
+        running = _Running(task, sequence, output, text, ending, is_plain, structure)
         self._tasks[task.id] = self._by_sequence[sequence.id] = running
 
     def cancel(self, task: int) -> None:
@@ -206,6 +210,13 @@ class TransformerLLM:
         """Drop the model and the KV."""
         del self.runner
 
+    def _structure(self, decode: Decode) -> Structure | None:
+        if not is_structured(decode):
+            return None
+        if self._structures is None:
+            self._structures = Structures(Path(self._config.path), self.runner.config.vocabulary)
+        return self._structures.make(decode)
+
     def _choice_of(self, sequence: Sequence, chosen: list[Chosen]) -> Choice | None:
         running = self._by_sequence[sequence.id]
         decode = running.task.decode
@@ -213,7 +224,8 @@ class TransformerLLM:
             return None
         prompt = sequence.tokens[: sequence.num_prompt_tokens]
         generated = sequence.tokens[sequence.num_prompt_tokens :] + [before.token for before in chosen]
-        return Choice(decode, prompt, generated, running.ending)
+        allowed = None if running.structure is None else running.structure.allowed(generated)
+        return Choice(decode, prompt, generated, running.ending, allowed)
 
     def _tell(self, one: _Running, chosen: list[Chosen]) -> tuple[list[int], list[LLMEvent], LLMEvent | None]:
         """The tokens of `chosen` that count, the pieces they complete, and the ending if one ends it."""

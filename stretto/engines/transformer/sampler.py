@@ -35,12 +35,14 @@ class Choice:
     Attributes:
         generated: the output so far; `prompt` what led to it.
         ending: tokens that would end the output.
+        allowed: which tokens its structure allows, (V,); None for all.
     """
 
     decode: Decode
     prompt: list[int]
     generated: list[int]
     ending: frozenset[int]
+    allowed: Tensor | None = None
 
 
 class Chosen(NamedTuple):
@@ -82,7 +84,9 @@ def _penalise(logits_V: Tensor, choice: Choice) -> Tensor:
         tokens = torch.tensor(list(counts), device=logits_V.device)
         times = torch.tensor(list(counts.values()), device=logits_V.device, dtype=logits_V.dtype)
         logits_V[tokens] -= decode.presence_penalty + decode.frequency_penalty * times
-    if len(choice.generated) < decode.min_tokens:
+    if choice.allowed is not None:
+        logits_V = logits_V.masked_fill(~choice.allowed.to(logits_V.device), -torch.inf)
+    elif len(choice.generated) < decode.min_tokens:
         logits_V[sorted(choice.ending)] = -torch.inf
     return logits_V
 
