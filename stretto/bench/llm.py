@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,12 @@ class _Contestant:
     tokens_per_s: dict[int, list[float]] = field(default_factory=lambda: {c: [] for c in CONCURRENCY})
 
 
-def run_benchmark(options: Options) -> Report:
-    """Everything, in some minutes; under two when `quick`."""
+def run_benchmark(options: Options, vllm: Callable[[Path], Generate] | None = None) -> Report:
+    """Everything, in some minutes; under two when `quick`.
+
+    Args:
+        vllm: makes a contestant of vLLM's server on a checkpoint, where there is one.
+    """
     import torch
 
     rounds = 3 if options.quick else 10
@@ -68,7 +71,7 @@ def run_benchmark(options: Options) -> Report:
         with tempfile.TemporaryDirectory() as name:
             folder = _build(Path(name), options.seed)
             options.say("throughput")
-            rows, notes = _throughput(folder, rounds, options)
+            rows, notes = _throughput(folder, rounds, options, vllm)
             options.say("time to first token")
             rows += _first_token(folder, 3 * rounds, options.seed)
             options.say("shared prefix")
@@ -101,7 +104,9 @@ def _prompts(rng: random.Random, count: int, length: int) -> list[list[int]]:
     return [rng.choices(range(300, 2000), k=length) for _ in range(count)]
 
 
-def _throughput(folder: Path, rounds: int, options: Options) -> tuple[list[Row], list[str]]:
+def _throughput(
+    folder: Path, rounds: int, options: Options, vllm: Callable[[Path], Generate] | None
+) -> tuple[list[Row], list[str]]:
     llm = _engine(folder)
     contestants = [
         _Contestant("transformers generate", _transformers(folder)),
@@ -110,11 +115,10 @@ def _throughput(folder: Path, rounds: int, options: Options) -> tuple[list[Row],
     notes = [
         f"at or past vLLM compiled: {VLLM_COMPILED[1]:.0f} / {VLLM_COMPILED[4]:.0f} / {VLLM_COMPILED[16]:.0f}"
     ]
-    vllm = open_vllm(folder)
     if vllm is None:
-        notes.append("vLLM is left out: it is not installed in this environment")
+        notes.append("vLLM is left out: no server of its CPU build was given")
     else:
-        contestants.insert(1, _Contestant("vLLM CPU server", vllm))
+        contestants.insert(1, _Contestant("vLLM CPU server", vllm(folder)))
     rng = random.Random(options.seed)
     for number in range(rounds + 1):
         options.say(f"throughput, round {number} of {rounds}")
@@ -136,13 +140,6 @@ def _throughput(folder: Path, rounds: int, options: Options) -> tuple[list[Row],
     ]
     llm.close()
     return rows, notes
-
-
-def open_vllm(folder: Path) -> Generate | None:
-    """A server of vLLM's on this checkpoint, as a contestant; None where it is not installed."""
-    if find_spec("vllm") is None:
-        return None
-    return None  # the comparison with a running server is part of the benchmark of stock servers
 
 
 def _transformers(folder: Path) -> Generate:

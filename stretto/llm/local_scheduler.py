@@ -168,7 +168,7 @@ class LocalScheduler:
         return slices
 
     def prefills(self, now_s: float, budget_tokens: int, *, whole: bool) -> list[Slice]:
-        """Chunks of prompts, `budget_tokens` at most; with `whole` only whole prompts, the first in any case."""
+        """Chunks of prompts within a budget; with `whole` only whole prompts, the first one in any case."""
         slices: list[Slice] = []
         for sequence in [s for s in self.running if not s.is_decoding]:
             if budget_tokens > 0 and (piece := self._prefill(sequence, budget_tokens, whole, bool(slices))):

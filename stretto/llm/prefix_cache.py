@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
 from stretto.llm.block_hashes import BlockHash, Hasher
 from stretto.llm.blocks import BlockPool
+from stretto.llm.eviction import EvictionQueue, Rank
 from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 
 _MAX_TAILS = 16
@@ -40,7 +40,7 @@ class _Node:
     last_used: int = 0
 
     @property
-    def rank(self) -> tuple[bool, int, int]:
+    def rank(self) -> Rank:
         """Lowest is evicted first."""
         return bool(self.lessees), self.last_used, self.id
 
@@ -69,7 +69,7 @@ class PrefixCache:
         self._by_block: dict[int, _Node] = {}
         self._owned: dict[str, dict[int, _Node]] = {}
         self._leased: dict[str, dict[int, _Node]] = {}
-        self._evictable: list[tuple[tuple[bool, int, int], int]] = []
+        self._evictable = EvictionQueue(self._rank)
         self._num_idle = 0
         self._num_nodes_made = 0
         self._clock = 0
@@ -245,23 +245,18 @@ class PrefixCache:
                 del self._leased[owner]
             self._offer(node)
 
+    def _rank(self, block: int) -> Rank | None:
+        """When to evict a block, if it may be: the idle leaves."""
+        node = self._by_block.get(block)
+        return node.rank if node is not None and not node.children and self.is_idle(block) else None
+
     def _offer(self, node: _Node) -> None:
-        """Enter a node among the evictable ones, if it is. Entries go stale; they are checked when popped."""
-        if node.block is not None and not node.children and self.is_idle(node.block):
-            heappush(self._evictable, (node.rank, node.block))
-            if len(self._evictable) > 4 * self._pool.num_blocks + 64:
-                self._evictable = [entry for entry in self._evictable if self._is_current(entry)]
-                heapify(self._evictable)
+        """A node may have become evictable, or its rank may have changed."""
+        if node.block is not None:
+            self._evictable.offer(node.block)
 
     def _evict_one(self) -> None:
-        while not self._is_current(entry := heappop(self._evictable)):
-            pass
-        self._remove(self._by_block[entry[1]])
-
-    def _is_current(self, entry: tuple[tuple[bool, int, int], int]) -> bool:
-        rank, block = entry
-        node = self._by_block.get(block)
-        return node is not None and node.rank == rank and not node.children and self.is_idle(block)
+        self._remove(self._by_block[self._evictable.pop()])
 
     def _remove(self, node: _Node) -> None:
         """Give an idle leaf's block back to the pool."""
@@ -320,10 +315,8 @@ class PrefixCache:
         assert self._num_idle == sum(map(self.is_idle, found))
         assert all(node.hash in self._by_hash for node in found.values() if self._is_full(node))
         assert len(self._by_hash) == sum(map(self._is_full, found.values()))
-        live = {(node.rank, block) for block, node in found.items()}
-        offered = live & set(self._evictable)
-        leaves = {b for b, node in found.items() if not node.children and self.is_idle(b)}
-        assert leaves <= {block for _, block in offered}
+        leaves = [block for block, node in found.items() if not node.children and self.is_idle(block)]
+        assert all(block in self._evictable for block in leaves)
         assert all(owner in node.owners for owner, nodes in self._owned.items() for node in nodes.values())
 
     def _is_full(self, node: _Node) -> bool:

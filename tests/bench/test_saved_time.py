@@ -8,9 +8,9 @@ from stretto.bench.passes_virtual import ABLATION, END_TO_END, PAPER, POLICIES_O
 from stretto.bench.registry import Options
 from stretto.bench.virtual import LengthLLM, Lengths, inputs, question
 from stretto.core import Segment
+from stretto.costs.tokens import num_tokens
 from stretto.graph.passes.pipeline import PASSES
 from stretto.sched.policies import POLICIES
-from stretto.costs.tokens import num_tokens
 from stretto.tasks import Decode, Done, LLMTask
 
 VIRTUAL = Size(num_chunks=140, num_queries=2, seeds=1, real=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import shutil
 from pathlib import Path
@@ -26,6 +27,7 @@ from stretto.engines.base import Decode, Done, Failed, LLMTask
 from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM, TransformerUsage
 from stretto.errors import CapacityError, ConfigError, UserError
+from stretto.llm.kv_events import BlockRemoved, BlockStored
 
 pytest_plugins = ("llm_fixtures",)
 
@@ -102,6 +104,21 @@ def test_repeats_generate_what_single_steps_do(tiny_checkpoint: Path) -> None:
         done = [event for event in drain(llm) if isinstance(event, Done)]
         runs.append({event.task: event.value for event in done})
     assert runs[0] == runs[1]
+
+
+def test_preempted_sequences_generate_what_they_would_have(tiny_checkpoint: Path) -> None:
+    """Eight of 80 tokens in room for three: all come to their end, and say the same as with room for all."""
+    prompts = random_prompts(random.Random(2), 8, 20)
+    decode = Decode(max_tokens=60, temperature=0.8, frequency_penalty=0.5, ignore_eos=True)
+    outputs, num_preemptions = [], []
+    for num_tokens in (10_000, 240):
+        llm = engine(tiny_checkpoint, block_tokens=8, kv_bytes=num_tokens * 3 * 2 * 2 * 16 * 4)
+        for number, prompt in enumerate(prompts):
+            llm.admit_tokens(LLMTask(number, "q", "", (), decode), prompt, 0.0)
+        outputs.append({e.task: e.value for e in drain(llm) if isinstance(e, Done)})
+        num_preemptions.append(llm.scheduler.num_preemptions)
+    assert num_preemptions[0] == 0 < num_preemptions[1]
+    assert outputs[0] == outputs[1]
 
 
 def test_shared_prefix_and_plain_attention_generate_the_same(tiny_checkpoint: Path) -> None:
@@ -258,3 +275,43 @@ def test_released_prefix_stays_if_told_to(tiny_checkpoint: Path) -> None:
     assert isinstance(first, Done)
     assert isinstance(second, Done)
     assert second.usage.num_cached_tokens == second.usage.num_prompt_tokens - 1
+
+
+def test_configuration_crosses_process_borders(tiny_checkpoint: Path) -> None:
+    config = TransformerConfig(tiny_checkpoint, max_running=3)
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_logprobs_and_tokens_are_reported(tiny_checkpoint: Path) -> None:
+    llm = engine(tiny_checkpoint)
+    llm.admit_tokens(
+        LLMTask(1, "q", "", (), Decode(max_tokens=4, logprobs=2, ignore_eos=True)), [5, 6, 7], 0.0
+    )
+    done = drain(llm)[-1]
+    assert isinstance(done, Done)
+    assert isinstance(done.usage, TransformerUsage)
+    assert [one.token for one in done.usage.logprobs] == list(done.usage.tokens)
+    assert all(one.top[0] == (one.token, one.logprob) for one in done.usage.logprobs)
+
+
+def test_stop_token_ends_the_output_and_is_not_part_of_it(tiny_checkpoint: Path) -> None:
+    llm = engine(tiny_checkpoint)
+    tokens = tokens_of(llm, [5, 6, 7], Decode(max_tokens=12, ignore_eos=True))
+    stopped = Decode(max_tokens=12, ignore_eos=True, stop_tokens=(tokens[4],))
+    count = tokens.index(tokens[4]) + 1
+    assert tokens_of(llm, [5, 6, 7], stopped) == tokens[:count]
+    llm.admit_tokens(LLMTask(1, "q", "", (), stopped), [5, 6, 7], 0.0)
+    done = drain(llm)[-1]
+    assert isinstance(done, Done)
+    assert done.value == llm.tokenizer.decode(list(tokens[: count - 1])).strip()
+
+
+def test_kv_events_tell_of_the_prompt(tiny_checkpoint: Path) -> None:
+    llm = engine(tiny_checkpoint, with_kv_events=True, block_tokens=4)
+    llm.admit_tokens(LLMTask(1, "q", "", (), None), [5, 6, 7, 8, 9], 0.0)
+    drain(llm)
+    (stored,) = llm.take_kv_events()
+    assert isinstance(stored, BlockStored)
+    assert stored.tokens == (5, 6, 7, 8)
+    llm.release("q")
+    assert llm.take_kv_events() == [BlockRemoved(stored.hash)]

@@ -193,8 +193,7 @@ class Decodes:
     prefix: Keys | None
     rows: Tensor
     masks: dict[int | None, Tensor]
-    tables: list[list[int]]
-    num_shared: int
+    newest: Tensor  # where in the plain mask each sequence's last token is, flat
 
     @classmethod
     def of(
@@ -220,19 +219,13 @@ class Decodes:
             mask_BL = np.where(is_hidden_BL, np.float32(-np.inf), np.float32(0))
             masks[window] = kv.tensor(mask_BL.repeat(kv.kv_heads, 0)[:, None]).to(kv.dtype)
         prefix = Keys(tables[0][:num_shared], num_before, kv) if num_shared else None
-        return cls(start, start + len(tables), prefix, kv.block_rows(padded), masks, tables, num_shared)
+        newest_BK = (lengths_B1 - 1 - num_before).repeat(kv.kv_heads)
+        newest = kv.tensor(newest_BK + np.arange(len(newest_BK)) * len(positions_L))
+        return cls(start, start + len(tables), prefix, kv.block_rows(padded), masks, newest)
 
-    def can_follow(self, start: int, tables: list[list[int]], num_shared: int) -> bool:
-        """Whether the next step of the same sequences differs in nothing but one more token of each."""
-        unchanged = start == self.start and num_shared == self.num_shared and tables == self.tables
-        return unchanged and set(self.masks) == {None}
-
-    def follow(self, lengths: list[int], kv: KVCache) -> None:
-        """Become the part of the next step: each sequence sees one token more."""
-        newest_BK = (np.array(lengths) - 1 - self.num_shared * kv.block_tokens).repeat(kv.kv_heads)
-        mask_BK1L = self.masks[None]
-        places = np.arange(len(newest_BK)) * mask_BK1L.shape[2] + newest_BK
-        mask_BK1L.view(-1).index_fill_(0, kv.tensor(places), 0)
+    def advance(self) -> None:
+        """Become the part of the next step: each sequence sees one token more, in the block it wrote last."""
+        self.masks[None].view(-1).index_fill_(0, self.newest.add_(1), 0)
 
     def attend(self, q_BHD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
         """The attended values of its rows, (B, H, D)."""

@@ -283,6 +283,9 @@ def _eos_tokens(folder: Path, tokenizer: PromptTokenizer) -> list[int]:
     for name in ("config.json", "generation_config.json"):
         path = folder / name
         if path.is_file():
-            eos = json.loads(path.read_text("utf-8")).get("eos_token_id")
+            try:
+                eos = json.loads(path.read_text("utf-8")).get("eos_token_id")
+            except (OSError, ValueError, AttributeError) as error:
+                raise ConfigError(f"{path} cannot be read: {error}") from error
             found += eos if isinstance(eos, list) else [eos]
     return [token for token in found if token is not None]

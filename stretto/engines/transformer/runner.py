@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,7 +22,6 @@ from stretto.llm.shared_prefixes import group_by_prefix
 from stretto.llm.step_batch import Slice, StepBatch
 
 MIN_SHARED_TOKENS = 128
-_MAX_REMEMBERED = 8
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -67,9 +66,11 @@ class Runner:
         weights = load_weights(folder, self.config, _DTYPES[dtype], where)
         self.model = Transformer(self.config, weights)
         self.kv = KVCache(self.config, self.num_blocks, block_tokens, _DTYPES[dtype], where)
-        self._last_decodes: dict[tuple[tuple[int, int], ...], Decodes] = {}
-        # Through a window no sequence sees a whole prefix.
-        self._shares_attention = shares_attention and set(self.config.windows) == {None}
+        # Through a window no sequence sees a whole prefix, and what it sees does not only grow.
+        self._is_plain = set(self.config.windows) == {None}
+        self._shares_attention = shares_attention and self._is_plain
+        self._last: _Inputs | None = None
+        self._next_key: list[tuple[int, int, int]] = []
 
     def _block_bytes(self, block_tokens: int, dtype: torch.dtype) -> int:
         config = self.config
@@ -108,6 +109,14 @@ class Runner:
 
     def prepare(self, slices: list[Slice], repeat: int, chosen: Mapping[int, list[Chosen]]) -> _Inputs:
         """Rows in the order chunks, then decodes group by group; and how they attend."""
+        key = [(piece.sequence.id, piece.start + repeat, piece.sequence.num_preemptions) for piece in slices]
+        inputs = self._advance(key, repeat, chosen) or self._prepare(slices, repeat, chosen)
+        can_advance = self._is_plain and all(type(part) is Decodes for part in inputs.attention.parts)
+        self._last = inputs if can_advance else None
+        self._next_key = [(number, start + 1, times) for number, start, times in key]
+        return inputs
+
+    def _prepare(self, slices: list[Slice], repeat: int, chosen: Mapping[int, list[Chosen]]) -> _Inputs:
         decodes: list[Slice] = []
         chunks: list[Slice] = []
         for piece in slices:
@@ -142,7 +151,7 @@ class Runner:
             positions += [end - 1 for end in ends]
             blocks += [table[-1] for table in tables]
             if len(group) > 1:
-                parts.append(self._decodes(start, group, tables, ends, num_shared))
+                parts.append(Decodes.of(start, tables, ends, num_shared, kv, windows))
             else:
                 parts.append(Chunk.of(start, start + 1, Keys(tables[0], ends[0], kv), windows))
             rows += group
@@ -151,20 +160,29 @@ class Runner:
         attention = StepAttention(parts, kv.token_rows(blocks, positions), windows, self.config.heads)
         return _Inputs(tokens_T, positions_T, attention, sample_rows, [piece.sequence for piece in rows])
 
-    def _decodes(
-        self, start: int, group: list[Slice], tables: list[list[int]], ends: list[int], num_shared: int
-    ) -> Decodes:
-        """Mostly the last step's with a token more, which is cheaper than making it anew."""
-        key = tuple([(piece.sequence.id, end) for piece, end in zip(group, ends, strict=True)])
-        part = self._last_decodes.pop(key, None)
-        if part is not None and part.can_follow(start, tables, num_shared):
-            part.follow(ends, self.kv)
+    def _advance(
+        self, key: list[tuple[int, int, int]], repeat: int, chosen: Mapping[int, list[Chosen]]
+    ) -> _Inputs | None:
+        """The last step's inputs with every position one further, if that is all that changes.
+
+        So it is while the same sequences decode and none of them enters a block: most steps, and a
+        fraction of the work of making them anew.
+        """
+        size = self.kv.block_tokens
+        if self._last is None or key != self._next_key or any(start % size == 0 for _, start, _ in key):
+            return None
+        inputs = self._last
+        if repeat:
+            tokens = [chosen[sequence.id][-1].token for sequence in inputs.sampling]
         else:
-            part = Decodes.of(start, tables, ends, num_shared, self.kv, self.config.windows)
-        if len(self._last_decodes) >= _MAX_REMEMBERED:
-            self._last_decodes.clear()
-        self._last_decodes[tuple([(number, end + 1) for number, end in key])] = part
-        return part
+            tokens = [sequence.tokens[-1] for sequence in inputs.sampling]
+        attention = inputs.attention
+        for part in attention.parts:
+            assert isinstance(part, Decodes)
+            part.advance()
+        attention.token_rows.add_(1)
+        inputs.positions_T.add_(1)
+        return replace(inputs, tokens_T=torch.tensor(tokens, device=self.kv.device))
 
     def _groups(self, decodes: list[Slice], repeat: int) -> list[tuple[list[Slice], int]]:
         """Decodes that are attended together: those that share a prefix, the others by like length."""

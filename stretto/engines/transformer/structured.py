@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ class Structures:
             raise ConfigError("json_schema and regex need the package llguidance") from error
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         self._tokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary)
         self._vocabulary = vocabulary
 
