@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help env bench-env demo test lint check-equality property-tests benches clean
+.PHONY: help env bench-env demo test lint check-equality llm-equality property-tests benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml
 	@echo "installing $(TORCH) (about 0.2 GB to download as a CPU build)"
 	$(BIN)/pip install --quiet $(TORCH)
 	@echo "installing Stretto and what it needs (about 0.4 GB to download)"
-	$(BIN)/pip install --quiet -e ".[local,postgres,dev]"
+	$(BIN)/pip install --quiet -e ".[local,postgres,structured,dev]"
 	@touch $@
 
 bench-env: $(VENV)/.bench ## add the peers that the benchmarks compare with
@@ -51,10 +51,14 @@ check-equality: env ## 200 questions with passes on and off, on real engines: ma
 	@test -d "$(DATA)" || { echo "give the folder with the question sets: make $@ DATA=DIR"; exit 2; }
 	$(BIN)/python -m stretto.bench.equality --data $(DATA)
 
+llm-equality: env ## the in-process LLM against transformers, 1,000 prompts for each kind of model
+	$(BIN)/python -m stretto.bench.llm_equality
+
 benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	@mkdir -p runs
 	$(BIN)/stretto bench overhead --json runs/overhead.json
 	$(BIN)/stretto bench passes --json runs/passes.json $(if $(DATA),--data $(DATA))
+	$(BIN)/stretto bench llm --json runs/llm.json
 
 clean: ## remove the environment and everything made
 	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,7 +5,7 @@ StrettoError
 │   ├── TemplateError          a template that cannot be built: cycle, unfed port, wrong type, mixed origins
 │   ├── GraphError             a graph that does not verify, or text that is no graph
 │   ├── ConfigError            an unknown name, key or value in a configuration
-│   └── DocumentError          a file that cannot be read: missing, empty, encrypted, corrupt, too large, binary
+│   └── DocumentError          a file that cannot be read: missing, empty, encrypted, corrupt, binary…
 ├── CapacityError              the work cannot ever fit: prompt beyond the context, item beyond the batch
 ├── EngineFailure              the other side went wrong; says which step and why
 │   ├── EngineUnavailable      the instance died or cannot be reached (retried)

@@ -68,8 +68,10 @@ def real_engines(checkpoint: Path) -> list[Engine]:
     """As for the command line, with the quoting LLM."""
     from stretto.bench.quoting import QuotingLLM
     from stretto.engines.local import llm_engine, local_engines
+    from stretto.engines.reference import ReferenceConfig
 
-    return local_engines(llm=replace(llm_engine(str(checkpoint)), executable=QuotingLLM))
+    config = ReferenceConfig(checkpoint)
+    return local_engines(llm=replace(llm_engine(None), executable=QuotingLLM, config=config))
 
 
 async def _run(

@@ -59,6 +59,12 @@ _ALL = (
         "stretto.bench.passes",
         (("end to end, one query", "none_s"), ("end to end, one query", "all_s")),
     ),
+    Benchmark(
+        "llm",
+        "What the in-process LLM engine does with a small model, next to transformers",
+        "stretto.bench.llm",
+        (("tokens/s by concurrency", "median_tokens_per_s"),),
+    ),
 )
 
 BENCHMARKS: Mapping[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}

@@ -44,12 +44,20 @@ def llm_engine(where: str | None, *, instances: int = 1) -> Engine:
         return _server(where, instances)
     if not Path(where).is_dir():
         raise ConfigError(f"--llm {where!r} is neither a URL nor a directory with a checkpoint")
-    try:
-        from stretto.engines.reference import ReferenceConfig, ReferenceLLM  # torch: only if wanted
-    except ImportError as cause:
-        raise ConfigError(f"--llm {where!r} {MISSING_PACKAGES}") from cause
+    return _checkpoint(Path(where), instances)
 
-    return _in_process(ReferenceLLM, ReferenceConfig(where), instances)
+
+def _checkpoint(folder: Path, instances: int) -> Engine:
+    """The in-process engine for the kinds of model that it knows, the reference for any other."""
+    try:  # torch, only if it is wanted
+        from stretto.engines.reference import ReferenceConfig, ReferenceLLM
+        from stretto.engines.transformer.config import is_supported
+        from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+    except ImportError as cause:
+        raise ConfigError(f"--llm {str(folder)!r} {MISSING_PACKAGES}") from cause
+    if is_supported(folder):
+        return _in_process(TransformerLLM, TransformerConfig(folder), instances)
+    return _in_process(ReferenceLLM, ReferenceConfig(folder), instances)
 
 
 def _server(url: str, instances: int) -> Engine:

@@ -354,7 +354,7 @@ def test_a_call_that_saves_something_is_kept_and_comes_before_what_its_guard_is_
           %read = call(x=%x, when=!saved) {function="read", result="text"} : text @calls
           return %x
         """
-    dead = "          %read = call(x=%x, when=!saved) {function=\"read\", result=\"text\"} : text @calls\n"
+    dead = '          %read = call(x=%x, when=!saved) {function="read", result="text"} : text @calls\n'
     check("drop_dead", text, text.replace(dead, ""))
 
 

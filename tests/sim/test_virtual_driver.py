@@ -9,12 +9,12 @@ from machines import compiled
 
 from stretto.core import KV, Segment
 from stretto.costs.profile import Profile
+from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
 from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import DeadlineExceeded, EngineFailure, EngineUnavailable, QueryCancelled
 from stretto.messages import Admit, Release, Restart, StartBatch, WakeAt
 from stretto.sim.driver import VirtualDriver
-from stretto.costs.tokens import num_tokens
 from stretto.tasks import LLMTask, Task
 
 EMBED = "graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v"

@@ -77,6 +77,15 @@ def read_config(folder: Path) -> ModelConfig:
         raise ConfigError(f"{path}: a value of the wrong kind: {error}") from error
 
 
+def is_supported(folder: Path) -> bool:
+    """Whether `read_config` takes it."""
+    try:
+        read_config(folder)
+    except ConfigError:
+        return False
+    return True
+
+
 def _parse(raw: Mapping[str, Any]) -> ModelConfig:
     family = raw["model_type"]
     if family not in FAMILIES:
