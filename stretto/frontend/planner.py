@@ -49,6 +49,10 @@ class Planner:
         Raises:
             UserError: the configuration does not fit the template.
         """
+        if not isinstance(configuration, Mapping) or not all(
+            isinstance(chosen, Mapping) for chosen in configuration.values()
+        ):
+            raise ConfigError(f"{template.name}: a configuration maps components to settings")
         settings = tuple(
             (component, name, type(value), value)  # 1 and True are equal, and not the same setting
             for component, chosen in configuration.items()

@@ -31,6 +31,7 @@ from stretto.runtime.worker import (
     RunBatch,
     Said,
     StopTask,
+    check_event,
     died,
     run_batch,
     serve,
@@ -38,6 +39,8 @@ from stretto.runtime.worker import (
 )
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask
 
+_DEADLY = (SystemExit, GeneratorExit, asyncio.CancelledError)
+"""What ends an instance, and must not end the event loop that it runs on."""
 _CLOSE_TIMEOUT_S = 2.0
 
 Say = Callable[[Said], None]
@@ -64,7 +67,7 @@ class InlineInstance:
         self._engine: BatchEngine | None = None
         try:
             self._engine = job.executable(job.config)
-        except Exception as error:
+        except (Exception, *_DEADLY) as error:
             say(NotReady(typed(error)))
         else:
             say(Ready())
@@ -72,14 +75,14 @@ class InlineInstance:
     def send(self, command: Command) -> None:
         if self._engine is None:
             return
-        match command:
-            case RunBatch(batch, tasks):
-                self._say(run_batch(self._job, self._engine, batch, tasks))
-            case ForgetQuery(query):
-                try:
+        try:
+            match command:
+                case RunBatch(batch, tasks):
+                    self._say(run_batch(self._job, self._engine, batch, tasks))
+                case ForgetQuery(query):
                     self._engine.release(query)
-                except Exception as error:
-                    self._say(died(self._job, error))
+        except (Exception, *_DEADLY) as error:
+            self._say(died(self._job, error))
 
     async def close(self) -> None:
         if self._engine is not None:
@@ -227,7 +230,7 @@ class ServerInstance:
         self._engine: AsyncLLM | None = None
         try:
             self._engine = job.executable(job.config)
-        except Exception as error:
+        except (Exception, *_DEADLY) as error:
             say(NotReady(typed(error)))
         else:
             say(Ready())
@@ -242,6 +245,7 @@ class ServerInstance:
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())
+        self._tasks.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -253,6 +257,9 @@ class ServerInstance:
 
         def emit(event: LLMEvent) -> None:
             nonlocal has_ended
+            check_event(event)
+            if event.task != task.id:
+                raise BadReply(f"the engine answered task {event.task} instead of {task.id}")
             has_ended = has_ended or isinstance(event, Done | Failed)
             self._say(LLMReport(self._job.engine, self._job.instance, event))
 
@@ -260,7 +267,9 @@ class ServerInstance:
             await engine.generate(task, emit)
             if not has_ended:
                 emit(Failed(task.id, BadReply("the engine ended without an answer")))
-        except Exception as error:
+        except (Exception, *_DEADLY) as error:
+            if self._tasks.get(task.id) is not asyncio.current_task():
+                raise  # it was stopped, and nobody listens
             emit(Failed(task.id, typed(error)))
         finally:
             self._tasks.pop(task.id, None)

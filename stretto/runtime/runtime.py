@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import reprlib
 from collections.abc import Iterable, Mapping
 from itertools import count
@@ -156,14 +155,16 @@ class Runtime:
             DeadlineExceeded: the deadline passed while it waited.
         """
         loop = self._running_loop()
+        if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
+            raise UserError(f"deadline_s={deadline_s!r} is no number of seconds")
+        due_s = None if deadline_s is None else loop.time() + deadline_s
+        if not isinstance(passes, Iterable):
+            raise ConfigError(f"passes={passes!r} are no names of passes")
         names = select_passes(passes if isinstance(passes, str) else list(passes))
         if isinstance(app, Template):
             app = self.planner.plan(app, configuration or {}, names)
         self.system.check_engines(app)
         _check_inputs(app, inputs)
-        if deadline_s is not None and math.isnan(deadline_s):
-            raise UserError("deadline_s is not a number")
-        due_s = None if deadline_s is None else loop.time() + deadline_s
         try:
             async with asyncio.timeout_at(due_s):
                 await self._slots.acquire()
@@ -212,6 +213,8 @@ class Runtime:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or not self._is_open:
             raise UserError("the runtime is not running: use `async with Runtime(...)`")
+        if self._loop is not asyncio.get_running_loop():
+            raise UserError("the runtime belongs to another event loop")
         return self._loop
 
     # --- events in

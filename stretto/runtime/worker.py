@@ -7,14 +7,15 @@ engine, says `Ready`, obeys commands until `Close`, and closes its engine.
 from __future__ import annotations
 
 import contextlib
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from stretto.engines.base import BatchEngine, SteppedLLM
-from stretto.errors import EngineFailure, EngineUnavailable, StrettoError
+from stretto.errors import BadReply, EngineFailure, EngineUnavailable, StrettoError
 from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport
-from stretto.tasks import LLMTask, Task
+from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,4 +158,17 @@ def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, say: Callable[[Said],
                 case Close():
                     return
         for event in engine.step():
+            check_event(event)
             say(LLMReport(job.engine, job.instance, event))
+
+
+def check_event(event: object) -> None:
+    """Schedulers rely on what an event holds, so an engine that says anything else is stopped here.
+
+    Raises:
+        BadReply: it is no event of an LLM.
+    """
+    match event:
+        case Started(int()) | Piece(int(), str()) | Done(int()) | Failed(int(), StrettoError()):
+            return
+    raise BadReply(f"the engine said {reprlib.repr(event)}, which is no event")

@@ -26,7 +26,7 @@ from virtual_loop import in_real_time, in_virtual_time
 
 from stretto import Runtime
 from stretto.engine import Engine
-from stretto.engines.base import LLMEvent, LLMTask
+from stretto.engines.base import Done, Failed, LLMEvent, LLMTask, Piece
 from stretto.engines.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import (
     BadReply,
@@ -529,3 +529,62 @@ async def test_a_runtime_without_engines_runs_control_flow() -> None:
     app = graph("graph one(%t: text)\n  %all = aggregate(%t) : list[text]\n  return %all")
     async with Runtime([]) as runtime:
         assert await runtime.run(app, {"t": "x"}) == {"all": ["x"]}
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit()])
+@in_virtual_time
+async def test_what_ends_an_inline_engine_does_not_end_the_loop(error: BaseException) -> None:
+    class Deadly(Acting):
+        def run(self, tasks: Any) -> Any:
+            raise error
+
+    engine = Engine("acting", Deadly, ActingConfig(), placement="inline", max_attempts=2)
+    async with Runtime([engine]) as runtime:
+        with pytest.raises(EngineUnavailable, match=f"acting/0 died: {type(error).__name__}"):
+            await runtime.run(SHOUT, {"text": "a"}, deadline_s=5)
+
+
+class Rambling:
+    """A server's engine that does what its task says."""
+
+    def __init__(self, config: object) -> None: ...
+
+    async def generate(self, task: LLMTask, emit: Any) -> None:
+        match task.prompt[-1].text:
+            case "nothing":
+                emit(None)
+            case "number":
+                emit(Piece(task.id, 5))  # type: ignore[arg-type]
+            case "no error":
+                emit(Failed(task.id, None))  # type: ignore[arg-type]
+            case "other task":
+                emit(Done(task.id + 1, "x"))
+            case "cancelled":
+                raise asyncio.CancelledError
+            case "well":
+                emit(Done(task.id, "well"))
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.mark.parametrize("text", ["nothing", "number", "no error", "other task", "cancelled"])
+@in_virtual_time
+async def test_an_llm_that_says_nonsense_fails_its_query_alone(text: str) -> None:
+    async with Runtime([Engine("llm", Rambling, kind="llm_server")]) as runtime:
+        other = await runtime.submit(COMPLETE, {"text": "well"})
+        with pytest.raises(EngineFailure, match=r"^step 'answer': "):
+            await runtime.run(COMPLETE, {"text": text}, deadline_s=5)
+        assert await other == {"answer": "well"}
+        assert await runtime.run(COMPLETE, {"text": "well"}) == {"answer": "well"}
+
+
+def test_a_runtime_belongs_to_one_event_loop() -> None:
+    async def use(runtime: Runtime) -> None:
+        await runtime.run(SHOUT, {"text": "a"})
+
+    async def main() -> None:
+        async with Runtime([acting(placement="inline")]) as runtime:
+            with pytest.raises(UserError, match="another event loop"):
+                await asyncio.to_thread(lambda: asyncio.run(use(runtime)))
+
+    asyncio.run(main())
