@@ -113,6 +113,18 @@ def test_rst_keeps_the_source_of_unknown_directives_in_silence(
     assert capfd.readouterr() == ("", "")
 
 
+def test_rst_substitutions_have_an_end(tmp_path: Path) -> None:
+    chain = [f".. |a{n}| replace:: |a{n + 1}| |a{n + 1}|\n" for n in range(30)]
+    for end, reason in (
+        (".. |a30| replace:: x\n", "become more than"),
+        (".. |a30| replace:: |a0|\n", "circle"),
+    ):
+        with pytest.raises(DocumentError, match=reason):
+            sections(tmp_path / "a.rst", "Text |a0|.\n\n" + "".join(chain) + end)
+    fine = "Text |A|.\n\n.. |a| replace:: one |b|\n.. |b| replace:: two |c|\n"
+    assert sections(tmp_path / "a.rst", fine.replace(" |c|", "")) == [Section("Text one two.")]
+
+
 def test_rst_reads_no_other_files(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     rst = f"Text.\n\n.. include:: {tmp_path}/secret\n\n.. raw:: html\n   :file: {tmp_path}/secret\n"

@@ -67,7 +67,7 @@ def test_what_decides_needs_the_standard_library_and_numpy_alone() -> None:
 
 
 def test_starting_up_loads_no_model_library() -> None:
-    script = "import sys, stretto, stretto.cli.main; print(*sys.modules)"
+    script = "import sys, stretto, stretto.cli.commands; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     heavy = {
         "torch",

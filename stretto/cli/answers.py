@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 from rich.markup import escape
 
+from stretto.cli.terminal import shown
 from stretto.core import ABSENT, Hit
 from stretto.errors import StrettoError
 
 _NOTHING_FOUND = "No passage was found."
+_C1_CONTROLS = {code: f"\\u{code:04x}" for code in range(127, 160)}  # JSON may hold them, terminals obey
 _STAND_IN = "The LLM is a stand-in that copies sentences; give a real one with --llm DIR or --llm URL."
 
 
@@ -73,7 +75,7 @@ class Printer:
     def show(self, text: str) -> None:
         """Print a piece of an answer as it comes."""
         self._say_stand_in()
-        sys.stdout.write(text)
+        sys.stdout.write(shown(text, sys.stdout))
         sys.stdout.flush()
 
     def end(self, answer: Answer) -> None:
@@ -86,21 +88,24 @@ class Printer:
         if answer.error is None:
             self._say_stand_in()
         if self.as_json:
-            sys.stdout.write(json.dumps(answer.as_json(), ensure_ascii=False) + "\n")
+            line = json.dumps(answer.as_json(), ensure_ascii=False)
+            sys.stdout.write(line.translate(_C1_CONTROLS) + "\n")
             sys.stdout.flush()
             return
         console = Console()
-        console.print(f"[bold]{escape(answer.question)}[/]", soft_wrap=True)
+        console.print(f"[bold]{escape(shown(answer.question, sys.stdout))}[/]", soft_wrap=True)
         if answer.error is not None:
-            console.print(f"[red]{escape(answer.error)}[/]", soft_wrap=True)
+            console.print(f"[red]{escape(shown(answer.error, sys.stdout))}[/]", soft_wrap=True)
         else:
-            console.print(answer.answer or _NOTHING_FOUND, markup=False, highlight=False, soft_wrap=True)
+            text = shown(answer.answer or _NOTHING_FOUND, sys.stdout)
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
             self._print_sources(answer)
 
     def _print_sources(self, answer: Answer) -> None:
         console = Console()
         for number, hit in enumerate(answer.sources, 1):
-            console.print(f"  [dim]{number}. {escape(hit.chunk.place)}[/]", highlight=False, soft_wrap=True)
+            place = escape(shown(hit.chunk.place, sys.stdout))
+            console.print(f"  [dim]{number}. {place}[/]", highlight=False, soft_wrap=True)
 
     def _say_stand_in(self) -> None:
         if self.is_stand_in:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ from stretto.cli.collections import by_absolute_path, collections_engine, missin
 from stretto.cli.indexing import NAME, IndexingRecorder, indexing_template, recipe
 from stretto.cli.progress import spinner
 from stretto.cli.questions import Questions
+from stretto.cli.terminal import shown
 from stretto.core import Document
 from stretto.documents import load_documents
 from stretto.engine import Engine
@@ -89,6 +91,7 @@ def ask(
         raise UserError("the collection has no name")
     if trace is not None:
         options.checked_target("--trace", trace)
+        options.checked_target("--trace", _chrome_file(trace))
     select_passes(passes)
     template = options.template(app, named_collection=True)
     configuration = options.configuration(settings)
@@ -99,6 +102,7 @@ def ask(
     documents = _load(docs or [], max_bytes, errors)
     printer = Printer(errors, as_json, is_stand_in=llm is None)
     recorder = IndexingRecorder()
+    is_traced = True
     with contextlib.ExitStack() as stack:
         vectors = None
         if collection is not None:
@@ -116,12 +120,13 @@ def ask(
             answers = asyncio.run(run.run(engines, errors))
         finally:
             if trace is not None and recorder.queries:
-                _write_trace(trace, run, engines, errors)
+                is_traced = _write_trace(trace, run, engines, errors)
     if not as_json:
         _print_times(recorder, errors)
     failed = [answer for answer in answers if answer.error is not None]
     if failed:
         errors.print(f"[bold red]{len(failed)} of {len(answers)} questions failed[/]")
+    if failed or not is_traced:
         raise typer.Exit(1)
 
 
@@ -133,21 +138,35 @@ def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Docume
         return load_documents(
             paths,
             max_bytes=max_bytes,
-            on_document=lambda path: progress.update(task, description=f"reading {escape(path)}"),
+            on_document=lambda path: progress.update(
+                task, description=f"reading {escape(shown(path, sys.stderr))}"
+            ),
         )
 
 
-def _write_trace(path: Path, run: Questions, engines: Sequence[Engine], errors: Console) -> None:
+def _write_trace(path: Path, run: Questions, engines: Sequence[Engine], errors: Console) -> bool:
+    """Whether it could be written; if not, that is said, and the query's own error stays."""
     planner = Planner({engine.name: engine.profile for engine in engines})
     passes = select_passes(run.passes)
     plans = [planner.plan(run.template, run.configuration, passes)]
     if run.indexes_first:
         configuration = {NAME: run.configuration.get(NAME, {})}
         plans.insert(0, planner.plan(indexing_template(run.template), configuration, passes))
-    write_trace(path, run.recorder, plans)
-    chrome = path.with_suffix(".trace.json")
-    chrome.write_text(json.dumps(chrome_trace(run.recorder)))
+    chrome = _chrome_file(path)
+    try:
+        write_trace(path, run.recorder, plans)
+        chrome.write_text(json.dumps(chrome_trace(run.recorder)))
+    except OSError as error:
+        errors.print(
+            f"[bold red]UserError[/]: --trace {escape(os.fspath(path))}: {error.strerror}", soft_wrap=True
+        )
+        return False
     errors.print(f"[dim]wrote {escape(os.fspath(path))} and {escape(os.fspath(chrome))}[/]", soft_wrap=True)
+    return True
+
+
+def _chrome_file(path: Path) -> Path:
+    return path.with_suffix(".trace.json")
 
 
 def _print_times(recorder: Recorder, errors: Console) -> None:

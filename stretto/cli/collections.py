@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from rich.table import Table
 from stretto.cli import options
 from stretto.cli.indexing import embedder_of
 from stretto.cli.progress import spinner
+from stretto.cli.terminal import shown
 from stretto.core import Document
 from stretto.engine import Engine
 from stretto.engines.local import PROFILES
@@ -47,7 +49,10 @@ def collections(
     table.add_column("made with")
     for one in known:
         table.add_row(
-            escape(one.name), str(one.num_documents), str(one.num_chunks), escape("; ".join(one.recipes))
+            escape(shown(one.name, sys.stdout)),
+            str(one.num_documents),
+            str(one.num_chunks),
+            escape(shown("; ".join(one.recipes), sys.stdout)),
         )
     console.print(table if known else "there are no collections")
 
@@ -74,7 +79,12 @@ def _config(dsn: str | None) -> PostgresConfig:
     if dsn is not None:
         return PostgresConfig(dsn=dsn)
     folder = options.data_dir() / "postgres"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"collections cannot be kept in {folder}: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"collections cannot be kept in {folder}: it may not be written")
     return PostgresConfig(data_dir=folder)
 
 

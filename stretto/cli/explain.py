@@ -77,7 +77,7 @@ def explain(
         console.print(unroll(graph, lengths, profiles), markup=False, highlight=False, soft_wrap=True)
     if html is not None:
         sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in steps]
-        html.write_text(graph_page(template.name, sections), "utf-8")
+        options.write("--html", html, graph_page(template.name, sections))
         console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
 
 

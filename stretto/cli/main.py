@@ -1,74 +1,94 @@
-"""`stretto`: the command line. One file for each command; errors end here.
+"""`stretto`: the command line's frame. Signals and errors end here; the commands are imported by the way.
 
-Exit codes: 0 done, 1 an engine failed or a query ended early, 2 you asked for something that cannot be,
-130 interrupted.
+Exit codes: 0 done, 1 an engine failed, a query ended early or stdout cannot be written, 2 you asked for
+something that cannot be, 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import signal
 import sys
-from importlib import metadata
-from typing import Annotated, NoReturn
+from types import FrameType
+from typing import NoReturn
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-
-from stretto.cli.ask import ask
-from stretto.cli.bench import bench
-from stretto.cli.collections import collections
-from stretto.cli.explain import explain
-from stretto.cli.profile import profile
 from stretto.errors import StrettoError, UserError
 
-app = typer.Typer(
-    name="stretto",
-    help="Runs LLM applications end to end as fast as the hardware allows.",
-    invoke_without_command=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-_ASK_EXAMPLES = """Examples:
-
-stretto ask "When did the guild move in?" --docs books/ --llm checkpoints/small
-
-stretto ask --questions questions.jsonl --docs books/ --collection books --json"""
-app.command(epilog=_ASK_EXAMPLES)(ask)
-app.command()(explain)
-app.command()(profile)
-app.command()(collections)
-app.command()(bench)
-
-
-@app.callback()
-def options(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    """Options without a command."""
-    if version:
-        print(metadata.version("stretto"))
-    elif context.invoked_subcommand is None:
-        print(context.get_help(), end="")
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> NoReturn:
     """Entry point of the `stretto` command."""
-    errors = Console(stderr=True)
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        """Do what Ctrl-C does, which asyncio changes while it runs."""
+        received.append(number)
+        ctrl_c = signal.getsignal(signal.SIGINT)
+        (ctrl_c if callable(ctrl_c) else signal.default_int_handler)(number, frame)
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, interrupt)
+        code = _flushed(_run())
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:
+        _complain("interrupted")
+        code = 128 + received[0] if received else code
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command; its exit code."""
+    if sys.stdout is None:
+        _complain("stdout is closed")
+        return 1
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
     try:
-        app(standalone_mode=True)
+        from stretto.cli.commands import app
+
+        app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except StrettoError as error:
-        message = " ".join(str(error).split())
-        errors.print(f"[bold red]{type(error).__name__}[/]: {escape(message)}", soft_wrap=True)
-        sys.exit(2 if isinstance(error, UserError) else 1)
-    except KeyboardInterrupt:
-        errors.print("interrupted")
-        sys.exit(130)
-    sys.exit(0)
+        _complain(str(error), type(error).__name__)
+        return 2 if isinstance(error, UserError) else 1
+    except BrokenPipeError:
+        return 1
+    except OSError as error:
+        _complain(str(error), type(error).__name__)
+        return 1
+    return 0
+
+
+def _flushed(code: int) -> int:
+    """The exit code when stdout has been written; what cannot be is dropped."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        if code == 0 and not isinstance(error, BrokenPipeError):
+            _complain(f"stdout: {error.strerror}", type(error).__name__)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code or 1
+    return code
+
+
+def _complain(message: str, kind: str = "") -> None:
+    """One line on stderr."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from stretto.cli.terminal import shown
+
+    message = escape(shown(" ".join(message.split()), sys.stderr))
+    with contextlib.suppress(OSError):
+        Console(stderr=True).print(f"[bold red]{kind}[/]: {message}" if kind else message, soft_wrap=True)
 
 
 if __name__ == "__main__":

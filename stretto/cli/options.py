@@ -92,6 +92,8 @@ def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]
             value: Any = json.loads(text)
         except ValueError:
             value = text
+        except RecursionError as error:
+            raise ConfigError(f"--set {path}: the value is nested too deeply") from error
         found.setdefault(component, {})[name] = value
     return found
 
@@ -121,7 +123,7 @@ def read_questions(path: Path) -> list[str]:
         try:
             row = json.loads(line)
             questions.append(checked_question(row if isinstance(row, str) else row["question"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(
                 f"--questions {path}, line {number}: neither a string nor an object with the key 'question'"
             ) from error
@@ -142,14 +144,29 @@ def checked_target(option: str, path: Path) -> None:
         raise UserError(f"{option} {path}: may not be written")
 
 
+def write(option: str, path: Path, text: str) -> None:
+    """Write the file that `option` names."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UserError(f"{option} {path}: {error.strerror}") from error
+
+
 def cache_dir() -> Path:
     """Where measured profiles are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stretto"
+    return _folder("XDG_CACHE_HOME", ".cache")
 
 
 def data_dir() -> Path:
     """Where named collections are kept."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "stretto"
+    return _folder("XDG_DATA_HOME", ".local/share")
+
+
+def _folder(variable: str, in_home: str) -> Path:
+    try:
+        return Path(os.environ.get(variable) or Path.home() / in_home) / "stretto"
+    except RuntimeError as error:
+        raise UserError(f"there is no home folder: set HOME or {variable}") from error
 
 
 def profiles_file() -> Path:
@@ -159,12 +176,15 @@ def profiles_file() -> Path:
 
 def saved_profiles() -> dict[str, Profile]:
     """The profiles of that file, by engine and model."""
-    path = profiles_file()
-    if not path.is_file():
+    try:
+        path = profiles_file()
+    except UserError:  # no home: nothing was saved
         return {}
     try:
+        if not path.is_file():
+            return {}
         return {name: Profile(**fields) for name, fields in json.loads(path.read_text()).items()}
-    except (ConfigError, OSError, ValueError, TypeError, AttributeError) as error:
+    except (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} is no file of profiles ({error}); remove it") from error
 
 

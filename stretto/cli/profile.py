@@ -30,6 +30,8 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure an engine's latency by batch size, and fit the profile that schedulers and passes use."""
+    if save:
+        options.profiles_file()  # there is such a place
     engines = {
         found.name: found
         for found in local_engines(llm=llm_engine(llm), embedding_model=embedder, reranking_model=reranker)

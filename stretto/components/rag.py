@@ -26,6 +26,12 @@ def _at_least(minimum: int, **settings: int) -> None:
             raise ConfigError(f"{name}={value} is less than {minimum}")
 
 
+def _at_most(maximum: int, **settings: int) -> None:
+    for name, value in settings.items():
+        if value > maximum:
+            raise ConfigError(f"{name}={value} is more than {maximum}")
+
+
 class Indexing(Component):
     """Chunk, embed and ingest documents: into `collection`, or for this query alone."""
 
@@ -80,7 +86,10 @@ class QueryExpansion(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """`prompt` may use {question} and {num_queries}, and asks for a JSON list of strings."""
+        """`prompt` may use {question} and {num_queries}, and asks for a JSON list of strings.
+
+        Of a longer list the first `num_queries` count; a shorter one is used as it is.
+        """
 
         num_queries: int = 3
         max_tokens: int = 200
@@ -89,6 +98,7 @@ class QueryExpansion(Component):
 
         def __post_init__(self) -> None:
             _at_least(1, num_queries=self.num_queries, max_tokens=self.max_tokens)
+            _at_most(64, num_queries=self.num_queries)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
         """A prefill and a splittable decode."""
@@ -128,6 +138,7 @@ class Searching(Component):
 
         def __post_init__(self) -> None:
             _at_least(1, top_k=self.top_k)
+            _at_most(10_000, top_k=self.top_k)
 
     def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
         """A list of hits, or one list for each query."""
@@ -215,6 +226,7 @@ class Synthesis(Component):
                 raise ConfigError(f"mode={self.mode!r} is none of {', '.join(MODES)}")
             _at_least(1, num_hits=self.num_hits, max_tokens=self.max_tokens)
             _at_least(2, fan_in=self.fan_in)
+            _at_most(256, num_hits=self.num_hits, fan_in=self.fan_in)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
         """One call, a chain of calls, or a tree of calls."""

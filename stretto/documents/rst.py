@@ -26,12 +26,14 @@ def parse_rst(data: bytes) -> list[Section]:
     What docutils does not understand (directives of Sphinx, say) is kept as it is written.
 
     Raises:
-        ValueError: it is no text.
+        ValueError: it is no text, or its substitutions have no end.
     """
     from docutils import nodes
     from docutils.core import publish_doctree
 
-    document = publish_doctree(decode(data), settings_overrides=_SETTINGS)
+    from stretto.documents.rst_reader import Reader
+
+    document = publish_doctree(decode(data), reader=Reader(), settings_overrides=_SETTINGS)
     sections: list[tuple[str | None, list[str]]] = [(None, [])]
     for node in document.findall(nodes.TextElement):
         if isinstance(node, nodes.Inline | nodes.Invisible) or _is_message(node):

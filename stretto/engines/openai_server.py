@@ -29,6 +29,7 @@ _NAMES = {
     **{name: name for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")},
     "stop_tokens": "stop_token_ids",
 }
+_MAX_LINE_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,14 @@ class OpenAIServer:
             "stream_options": {"include_usage": True},
             **{_NAMES[name]: value for name, value in changed(decode).items() if name in _NAMES},
         }
+        num_deltas = num_chars = 0
         async with self._open("POST", "completions", body) as response:
             async for chunk in _chunks(response):
                 text, usage = _read(chunk, usage)
+                num_deltas += 1
+                num_chars += len(text)
+                if num_deltas > 4 * decode.max_tokens + 64 or num_chars > 64 * (decode.max_tokens + 16):
+                    raise BadReply(f"the server writes on beyond max_tokens={decode.max_tokens}")
                 pieces, finished = output.feed(text)
                 for piece in pieces:
                     emit(Piece(task.id, piece))
@@ -123,7 +129,7 @@ class OpenAIServer:
                 listing = await response.aread()
             try:
                 self._model = str(json.loads(listing)["data"][0]["id"])
-            except (ValueError, LookupError, TypeError) as error:
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
                 raise BadReply(f"the server lists no model: {listing[:200]!r}") from error
         return self._model
 
@@ -158,12 +164,17 @@ async def _chunks(response: httpx.Response) -> AsyncIterator[Any]:
     """The JSON of each server-sent event. Lines end with \\n alone: text may hold other line breaks.
 
     Raises:
-        BadReply: the stream is not one of events, or ends before `[DONE]`.
+        BadReply: the stream is not one of events, has a line without end, or ends before `[DONE]`.
     """
-    rest = b""
+    rest = bytearray()  # of a line: grows in place
     try:
         async for received in response.aiter_bytes():
-            *lines, rest = (rest + received).split(b"\n")
+            rest += received
+            lines = []
+            if b"\n" in received:
+                *lines, rest = rest.split(b"\n")
+            if max(map(len, [*lines, rest])) > _MAX_LINE_BYTES:
+                raise BadReply(f"the server sent a line of more than {_MAX_LINE_BYTES} bytes")
             for line in lines:
                 field, _, data = line.partition(b":")
                 if field != b"data":
@@ -171,30 +182,32 @@ async def _chunks(response: httpx.Response) -> AsyncIterator[Any]:
                 if data.strip() == b"[DONE]":
                     return
                 yield json.loads(data)
-    except ValueError as error:
-        raise BadReply(f"the server's stream is not JSON: {line[:200]!r}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadReply(f"the server's stream is not JSON: {bytes(line[:200])!r}") from error
     except httpx.TimeoutException:
         raise
     except httpx.HTTPError as error:
         raise BadReply(f"the server's stream was cut: {error}") from error
-    raise BadReply(f"the server's stream ended early; its last bytes are {rest[-200:]!r}")
+    raise BadReply(f"the server's stream ended early; its last bytes are {bytes(rest[-200:])!r}")
 
 
 def _read(chunk: Any, usage: Usage) -> tuple[str, Usage]:
     """The text of a chunk, and the counts so far: a token per delta until the server gives its own."""
     try:
-        text = str(chunk["choices"][0]["text"]) if chunk["choices"] else ""
+        text = chunk["choices"][0]["text"] if chunk["choices"] else None
+        text = "" if text is None else text
+        text.encode()  # it is a text, without lone surrogates
         counts = chunk.get("usage")
         if not counts:
             return text, replace(usage, num_output_tokens=usage.num_output_tokens + bool(text))
         num_cached = (counts.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         return text, Usage(counts["prompt_tokens"], num_cached, counts["completion_tokens"])
-    except (LookupError, TypeError, AttributeError) as error:
-        raise BadReply(f"not a chunk of a completion: {str(chunk)[:300]}") from error
+    except (LookupError, TypeError, AttributeError, UnicodeEncodeError) as error:
+        raise BadReply(f"not a chunk of a completion: {ascii(chunk)[:300]}") from error
 
 
 def _reason(response: httpx.Response) -> str:
     try:
         return str(response.json()["error"]["message"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return response.text[:300]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -232,6 +233,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
     doc, empty = tmp_path / "inn.txt", tmp_path / "empty.txt"
     empty.touch()
     (tmp_path / "folder").mkdir()
+    (tmp_path / "t.trace.json").mkdir()
     (tmp_path / "binary.txt").write_bytes(b"\x00\x01\x02" * 100)
     (tmp_path / "corrupt.pdf").write_bytes(b"%PDF-1.7 and then nothing")
     write_pdf(tmp_path / "secret.pdf", [["secret"]], password="x")
@@ -239,6 +241,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         "none.jsonl": "\n\n",
         "bad.jsonl": '"fine"\n{"question": \n',
         "number.jsonl": "5\n",
+        "deep.jsonl": "[" * 100_000,
         "other.jsonl": '{"q": "x"}\n',
         "blank.jsonl": '"fine"\n" "\n',
         "surrogate.jsonl": '"\\ud800"\n',
@@ -323,6 +326,20 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
             docs(doc, "--embedder", tmp_path / "folder"),
             f"ConfigError: the model '{tmp_path}/folder' cannot be found, or does",
         ),
+        (docs(doc, "--set", "searching.top_k=10001"), "ConfigError: searching: top_k=10001 is more than"),
+        (docs(doc, "--set", "synthesis.num_hits=257"), "ConfigError: synthesis: num_hits=257 is more than"),
+        (docs(doc, "--set", "synthesis.fan_in=257"), "ConfigError: synthesis: fan_in=257 is more than"),
+        (
+            docs(doc, "--set", "query_expansion.num_queries=65"),
+            "ConfigError: query_expansion: num_queries=65 ",
+        ),
+        (
+            docs(doc, "--set", "searching.top_k=" + "[" * 100_000),
+            "ConfigError: --set searching.top_k: the value is nested too deeply",
+        ),
+        (docs(doc, "--set", "searching.top_k=" + "[" * 900 + "]" * 900), "ConfigError: searching: top_k="),
+        (questions("deep.jsonl"), f"UserError: --questions {tmp_path}/deep.jsonl, line 1: neither"),
+        (docs(doc, "--trace", tmp_path / "t.html"), f"UserError: --trace {tmp_path}/t.trace.json: is a fold"),
         (docs(doc, "--collection", " "), "UserError: the collection has no name"),
         (docs(doc, "--trace", tmp_path), f"UserError: --trace {tmp_path}: is a folder"),
         (
@@ -386,4 +403,29 @@ def test_an_interruption_is_exit_code_130(
     monkeypatch.setattr(Runtime, "submit", interrupt)
     ended = stretto("ask", QUESTION, "--docs", doc)
     assert (ended.code, ended.out) == (130, "")
+    assert ended.err.endswith("interrupted\n")
     assert "Traceback" not in ended.err
+
+
+def test_a_trace_that_cannot_be_written_hides_nothing(stretto: CommandLine, doc: Path) -> None:
+    ended = stretto("ask", QUESTION, "--docs", doc, "--trace", "/dev/full")
+    assert (ended.code, ended.out) == (1, f"{ANSWER}\n  1. {doc}\n")
+    assert "UserError: --trace /dev/full: No space left on device" in ended.err
+    ended = stretto("ask", QUESTION, "--docs", doc, "--trace", "/dev/full", "--timeout", "0.001")
+    assert ended.code == 1
+    assert "--trace /dev/full" in ended.err
+    assert "DeadlineExceeded: " in ended.err
+
+
+def test_what_would_steer_a_terminal_is_shown(
+    stretto: CommandLine, doc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(lambda _: Reply(("a\x1b[2Jb\tc\x9b",))) as url:
+        args = ("ask", QUESTION, "--docs", doc, "--app", "naive", "--llm", url)
+        assert stretto(*args).out.startswith("a\x1b[2Jb\tc\x9b")
+        line = stretto(*args, "--json").out
+        monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)
+        text = stretto(*args).out
+    assert "\x9b" not in line
+    assert json.loads(line)["answer"] == "a\x1b[2Jb\tc\x9b"
+    assert text.startswith(r"a\x1b[2Jb" + "\t" + r"c\x9b")

@@ -336,3 +336,74 @@ def test_ctrl_c_ends_a_command_promptly(tmp_path: Path) -> None:
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
     assert time.monotonic() - before_s < 15
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_signals_end_a_command_even_during_its_imports(number: int, code: int) -> None:
+    script = f"""
+import os, sys
+from stretto.cli.main import main
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == "stretto.cli.ask":
+            os.kill(os.getpid(), {int(number)})
+sys.meta_path.insert(0, Finder())
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "interrupted\n")
+
+
+def test_a_signal_within_asyncio_cleans_up() -> None:
+    script = """
+import asyncio, os, signal, sys
+from stretto.cli import commands, main
+async def work():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(10)
+    finally:
+        await asyncio.sleep(0)
+        print("closed")
+commands.app = lambda: asyncio.run(work())
+main.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "closed\n", "interrupted\n")
+
+
+# --- what the system refuses
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "message"),
+    [(">/dev/full", 1, "OSError: "), (">&-", 1, "stdout is closed"), ("| true", 0, "")],
+)
+def test_stdout_that_cannot_be_written_is_one_line(redirection: str, code: int, message: str) -> None:
+    for args in ("explain", "--version"):
+        shell = f"'{sys.executable}' -m stretto.cli.main {args} {redirection}"
+        ended = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
+        assert ended.returncode == code
+        assert ended.stderr.startswith(message)
+        assert ended.stderr.count("\n") == bool(message)
+
+
+def test_a_home_that_cannot_hold_anything_is_one_line(
+    stretto: CommandLine, doc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(doc))
+    assert "collections cannot be kept in" in stretto.refuses("collections")
+    ended = stretto("explain", "--html", "/dev/full")
+    assert (ended.code, ended.err) == (2, "UserError: --html /dev/full: No space left on device\n")
+    monkeypatch.setattr(Path, "home", _homeless)
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert "there is no home folder" in stretto.refuses("collections")
+    assert "there is no home folder" in stretto.refuses("profile", "chunking", "--save")
+    assert stretto("explain").code == 0
+
+
+def _homeless() -> Path:
+    raise RuntimeError("Could not determine home directory.")

@@ -168,15 +168,28 @@ def test_silent_server_times_out(deltas: tuple[str, ...]) -> None:
         Reply(raw=b'data: {"object": "error", "message": "out of memory"}\n\n'),
         Reply(raw=b'data: {"choices": [{"delta": {}}]}\n\n'),
         Reply(raw=b"data: [1, 2]\n\n"),
+        Reply(raw=b"data: " + b"[" * 200_000 + b"\n\n"),
+        Reply(raw=b'data: {"choices": [{"text": 5}]}\n\n'),
+        Reply(raw=b'data: {"choices": [{"text": "\\ud800"}]}\n\n'),
+        Reply(raw=b"data: " + b"x" * 3_000_000),
+        Reply(("x",) * 200, "hang"),
+        Reply(("x" * 3000,), "hang"),
         Reply(raw=b""),
         Reply(("Hello",), ending="cut"),
         Reply(("Hello",), ending="stop"),
     ],
 )
 def test_garbage_or_a_cut_stream_is_a_bad_reply(reply: Reply) -> None:
-    events, stub = generate([reply])
+    events, stub = generate([reply], Decode(max_tokens=8))
     assert isinstance(failure(events), BadReply)
     assert len(stub.requests) == 1
+
+
+def test_a_text_that_is_null_is_empty() -> None:
+    raw = b'data: {"choices": [{"text": null}]}\n\ndata: {"choices": [{"text": "so"}]}\n\ndata: [DONE]\n\n'
+    events, _ = generate([Reply(raw=raw)])
+    assert isinstance(events[-1], Done)
+    assert events[-1].value == "so"
 
 
 def test_cancelling_aborts_the_request() -> None:

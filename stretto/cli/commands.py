@@ -1,0 +1,45 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from stretto.cli.ask import ask
+from stretto.cli.bench import bench
+from stretto.cli.collections import collections
+from stretto.cli.explain import explain
+from stretto.cli.profile import profile
+
+app = typer.Typer(
+    name="stretto",
+    help="Runs LLM applications end to end as fast as the hardware allows.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+_ASK_EXAMPLES = """Examples:
+
+stretto ask "When did the guild move in?" --docs books/ --llm checkpoints/small
+
+stretto ask --questions questions.jsonl --docs books/ --collection books --json"""
+app.command(epilog=_ASK_EXAMPLES)(ask)
+app.command()(explain)
+app.command()(profile)
+app.command()(collections)
+app.command()(bench)
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Options without a command."""
+    if version:
+        print(metadata.version("stretto"))
+    elif context.invoked_subcommand is None:
+        print(context.get_help(), end="")

@@ -1,0 +1,13 @@
+"""Texts of others on a terminal: what would steer it is shown instead."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+_CONTROLS = [code for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"]
+_ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS}
+
+
+def shown(text: str, stream: TextIO | None) -> str:
+    """The text, with its control characters escaped if `stream` is a terminal."""
+    return text.translate(_ESCAPES) if stream is not None and stream.isatty() else text
