@@ -20,6 +20,7 @@ from stretto.bench.checkpoint import Shape, build_checkpoint
 from stretto.bench.registry import Options
 from stretto.bench.report import Goal, Report, Row, spread
 from stretto.engines.base import Decode, Done, LLMTask
+from stretto.engines.quiet import no_progress_bars
 from stretto.engines.transformer import runner as runner_module
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.text_stream import TextStream
@@ -146,7 +147,8 @@ def _transformers(folder: Path) -> Generate:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    with no_progress_bars():
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
 
     def generate(prompts: list[list[int]]) -> int:
         ids = torch.tensor(prompts)

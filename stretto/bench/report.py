@@ -164,7 +164,10 @@ def write_json(report: Report, path: str | Path) -> None:
 def print_report(report: Report, console: Console) -> None:
     """Tables of the rows, then the goals and the notes."""
     for name in dict.fromkeys(row.table for row in report.rows):
-        console.print(_rows_table(name, [row for row in report.rows if row.table == name]))
+        rows = [row for row in report.rows if row.table == name]
+        console.print(_rows_table(name, rows))
+        for note, names in _notes(rows).items():
+            console.print(f"  {', '.join(names)}: {note}", style="dim", highlight=False, markup=False)
     if report.goals:
         console.print(_goals_table(report.goals))
     for note in report.notes:
@@ -180,16 +183,20 @@ def _rows_table(title: str, rows: Sequence[Row]) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     table.add_column("origin", style="dim")
-    has_notes = any(row.note for row in rows)
-    if has_notes:
-        table.add_column("note", style="dim")
     for row in rows:
         cells = [escape(show(row.values.get(column))) for column in columns]
         style = "italic" if row.origin == "quoted" else None
-        table.add_row(
-            escape(row.name), *cells, row.origin, *([escape(row.note)] if has_notes else []), style=style
-        )
+        table.add_row(escape(row.name), *cells, row.origin, style=style)
     return table
+
+
+def _notes(rows: Iterable[Row]) -> dict[str, list[str]]:
+    """Notes of rows, each once, with the rows it is for."""
+    notes: dict[str, list[str]] = {}
+    for row in rows:
+        if row.note:
+            notes.setdefault(row.note, []).append(row.name)
+    return notes
 
 
 def _goals_table(goals: Iterable[Goal]) -> Table:
