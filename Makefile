@@ -20,7 +20,7 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing $(TORCH) (about 0.2 GB to download as a CPU build)"
 	$(BIN)/pip install --quiet $(TORCH)
-	@echo "installing Stretto and what it needs (about 0.4 GB to download)"
+	@echo "installing Stretto and what it needs (a few hundred MB to download)"
 	$(BIN)/pip install --quiet -e ".[local,postgres,structured,dev]"
 	@touch $@
 
