@@ -10,8 +10,9 @@ from typing import Any
 from openai_stub import OpenAIStub, Reply
 
 from stretto.core import Prompt
-from stretto.engines.base import Decode, Done, Failed, LLMEvent, LLMTask, SteppedLLM
+from stretto.engines.base import SteppedLLM
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
 
 
 def task(task_id: int, prompt: Prompt, decode: Decode | None, query: str = "q") -> LLMTask:

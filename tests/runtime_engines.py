@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from stretto.engine import Engine
-from stretto.engines.base import Done, LLMEvent, LLMTask, Piece, Started, Task
 from stretto.engines.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import EngineUnavailable
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
+from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started, Task
 
 LET_GO = threading.Event()
 """Hung threads end when it is set."""

@@ -28,11 +28,11 @@ from stretto.core import ABSENT, KV, Prompt, Segment, as_text
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
-from stretto.engines.base import Piece, SteppedLLM
+from stretto.engines.base import SteppedLLM
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import WHEN, Arg, Constant, Graph, Primitive, Ref
 from stretto.graph.ops import OPS, is_effect
-from stretto.tasks import Decode, LLMTask, Task
+from stretto.tasks import Decode, LLMTask, Piece, Task
 
 _QUERY = "bound"
 

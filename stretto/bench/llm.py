@@ -19,7 +19,6 @@ from typing import Any
 from stretto.bench.checkpoint import Shape, build_checkpoint
 from stretto.bench.registry import Options
 from stretto.bench.report import Goal, Report, Row, spread
-from stretto.engines.base import Decode, Done, LLMTask
 from stretto.engines.quiet import no_progress_bars
 from stretto.engines.transformer import runner as runner_module
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
@@ -28,6 +27,7 @@ from stretto.errors import InternalError
 from stretto.llm.output import Output
 from stretto.llm.sequence import Sequence as LLMSequence
 from stretto.llm.step_batch import Slice, StepBatch
+from stretto.tasks import Decode, Done, LLMTask
 
 THROUGHPUT = "tokens/s by concurrency"
 FIRST_TOKEN = "time to first token, 512 tokens"

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.engines.base import Decode, Done, LLMTask
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM, TransformerUsage
 from stretto.errors import InternalError
+from stretto.tasks import Decode, Done, LLMTask
 
 NEAR_TIE = 1e-4
 CONTEXT_TOKENS = 4096

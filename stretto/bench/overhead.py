@@ -19,10 +19,10 @@ from stretto.bench.planning import PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_C
 from stretto.bench.registry import Options
 from stretto.bench.report import Goal, Report, Row, spread
 from stretto.engine import Engine
-from stretto.engines.base import Task
 from stretto.frontend.component import Input
 from stretto.frontend.template import Template
 from stretto.runtime.runtime import Runtime
+from stretto.tasks import Task
 
 NODES = "chain of 10, then fan-out of 10"
 LOAD = "16 queries in flight"

@@ -15,9 +15,9 @@ from hashlib import blake2b
 from stretto.core import Document, Section
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
-from stretto.engines.base import Decode, LLMTask
 from stretto.engines.fake import FakeBatch, FakeBatchConfig
 from stretto.engines.scripted import ScriptedLLM
+from stretto.tasks import Decode, LLMTask
 
 CHUNK_CHARS = 400
 QUESTION_WORDS = 12

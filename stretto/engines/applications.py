@@ -13,8 +13,8 @@ from itertools import groupby, islice
 from typing import TypeAlias, TypeVar
 
 from stretto.core import ABSENT
-from stretto.engines.base import Task
 from stretto.errors import BadReply, ConfigError
+from stretto.tasks import Task
 
 T = TypeVar("T")
 

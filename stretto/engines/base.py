@@ -14,22 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Task, Usage
-
-__all__ = [
-    "AsyncLLM",
-    "BatchEngine",
-    "Decode",
-    "Done",
-    "Failed",
-    "LLMEvent",
-    "LLMTask",
-    "Piece",
-    "Started",
-    "SteppedLLM",
-    "Task",
-    "Usage",
-]
+from stretto.tasks import LLMEvent, LLMTask, Task
 
 
 class BatchEngine(Protocol):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from stretto.engines.applications import Application, answer_batch, setting
-from stretto.engines.base import Task
 from stretto.errors import ConfigError, EngineFailure
+from stretto.tasks import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from stretto.core import Chunk, Document, Section
 from stretto.documents.sentences import split_sentences
 from stretto.engines.applications import Application, answer_batch, setting
-from stretto.engines.base import Task
 from stretto.engines.embedding import MINILM, MISSING_PACKAGES, model_file
 from stretto.errors import ConfigError
+from stretto.tasks import Task
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer

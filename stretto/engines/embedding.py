@@ -14,9 +14,9 @@ import numpy as np
 
 from stretto.core import as_text
 from stretto.engines.applications import Application, answer_batch
-from stretto.engines.base import Task
 from stretto.engines.quiet import no_progress_bars
 from stretto.errors import BadReply, ConfigError, EngineFailure
+from stretto.tasks import Task
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -13,9 +13,9 @@ from hashlib import blake2b
 from typing import TypeAlias
 
 from stretto.core import Chunk, Document, Hit, as_text, document_order
-from stretto.engines.base import Decode, Failed, LLMEvent, LLMTask, Task
 from stretto.engines.scripted import ScriptedLLM
 from stretto.errors import BadReply, StrettoError
+from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Task
 
 Vector: TypeAlias = tuple[int, ...]
 Inputs: TypeAlias = Mapping[str, object]

@@ -18,10 +18,10 @@ from typing import Any
 
 import httpx
 
-from stretto.engines.base import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 from stretto.engines.decoding import BASIC, changed, refuse_others
 from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.llm.output import Output
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 # What a request calls a setting that is sent only if it is not the default.
 _NAMES = {

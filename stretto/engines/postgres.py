@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from stretto.core import Chunk, Document, Hit
 from stretto.engines.applications import Application, answer_batch, setting
-from stretto.engines.base import Task
 from stretto.engines.embedded_postgres import EmbeddedServer
 from stretto.engines.vectors import Vector, collection_name, num_wanted, vector_at, wrong_dimension
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
+from stretto.tasks import Task
 
 try:
     import psycopg

@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from transformers.cache_utils import DynamicCache
 
-from stretto.engines.base import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 from stretto.engines.checkpoint import load_checkpoint
 from stretto.engines.decoding import BASIC, refuse_others
 from stretto.engines.prefix_store import PrefixStore
 from stretto.engines.task_queue import TaskQueue
 from stretto.errors import CapacityError, StrettoError, UserError
 from stretto.llm.output import Output
+from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 _CHUNK_TOKENS = 512
 

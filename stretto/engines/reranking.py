@@ -32,9 +32,9 @@ from typing import TypeAlias
 from stretto.core import Hit, document_order
 from stretto.documents.sentences import split_sentences
 from stretto.engines.applications import Application, answer_batch
-from stretto.engines.base import Task
 from stretto.engines.embedding import loading_model
 from stretto.errors import BadReply
+from stretto.tasks import Task
 
 Pair: TypeAlias = tuple[str, Hit]
 

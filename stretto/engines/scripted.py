@@ -13,11 +13,11 @@ from operator import eq
 from typing import TypeAlias
 
 from stretto.core import Prompt
-from stretto.engines.base import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 from stretto.engines.decoding import BASIC, refuse_others
 from stretto.engines.task_queue import TaskQueue
 from stretto.errors import StrettoError
 from stretto.llm.output import Output
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 Answer: TypeAlias = Callable[[LLMTask, Decode], str]
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from stretto.core import Prompt
-from stretto.engines.base import Decode, LLMTask
 from stretto.engines.scripted import ScriptedLLM
+from stretto.tasks import Decode, LLMTask
 
 NO_ANSWER = "The context does not answer this question."
 

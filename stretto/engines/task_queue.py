@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from stretto.engines.base import LLMTask
+from stretto.tasks import LLMTask
 
 
 class TaskQueue:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from stretto.core import Chunk, Hit, document_order
 from stretto.engines.applications import Application, answer_batch, setting
-from stretto.engines.base import Task
 from stretto.errors import BadReply, ConfigError
+from stretto.tasks import Task
 
 Vector: TypeAlias = NDArray[np.float32]
 ChunkKey: TypeAlias = tuple[str, int, str]

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from stretto.core import Chunk, Document, Hit, Section
-from stretto.engines.base import BatchEngine, Task
+from stretto.engines.base import BatchEngine
 from stretto.engines.calls import Calls, CallsConfig
 from stretto.engines.reranking import Reranking, RerankingConfig
 from stretto.engines.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.errors import BadReply, ConfigError, EngineFailure, StrettoError
+from stretto.tasks import Task
 
 Inputs = Mapping[str, object]
 CHUNKS = [Chunk("b.txt", index, f"text {index}", document_sha256="s", num_chunks=4) for index in range(4)]

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from stretto.core import Segment
-from stretto.engines.base import Decode, Failed, LLMTask, SteppedLLM
+from stretto.engines.base import SteppedLLM
 from stretto.engines.decoding import BASIC, changed, refuse_others
 from stretto.engines.standin import StandIn, StandInConfig
 from stretto.errors import ConfigError
+from stretto.tasks import Decode, Failed, LLMTask
 
 pytest_plugins = ("llm_fixtures",)
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from stretto.core import Chunk, Document, Hit
 from stretto.engines import embedding as module
-from stretto.engines.base import Task
 from stretto.engines.embedding import Embedding, EmbeddingConfig
 from stretto.errors import BadReply, ConfigError, EngineFailure
+from stretto.tasks import Task
 
 TEXTS = ["A cat sat on the mat.", "word " * 100, "", "Dogs bark.", "The cat is on the rug. " * 8]
 

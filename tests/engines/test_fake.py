@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from llm_running import drain, task, value
 
 from stretto.core import Chunk, Document, Hit, Section, Segment, document_order
-from stretto.engines.base import Decode, Done, Failed, Task
 from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import BadReply, EngineUnavailable
+from stretto.tasks import Decode, Done, Failed, Task
 
 DOCUMENT = Document("a.txt", (Section("one two three four five", "Numbers"), Section("six", page=2)), "00")
 CHUNKS = [Chunk("a.txt", index, f"text {index}") for index in range(6)]

@@ -10,12 +10,13 @@ import pytest
 from llm_running import SteppedServer, drain, run, task, value
 
 from stretto.core import Prompt, Segment
-from stretto.engines.base import Decode, Done, Failed, LLMEvent, Piece, Started, SteppedLLM
+from stretto.engines.base import SteppedLLM
 from stretto.engines.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.reference import ReferenceConfig, ReferenceLLM
 from stretto.engines.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import BadReply, ConfigError
+from stretto.tasks import Decode, Done, Failed, LLMEvent, Piece, Started
 
 pytest_plugins = ("llm_fixtures",)
 

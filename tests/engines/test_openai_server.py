@@ -10,9 +10,9 @@ import pytest
 from openai_stub import MODEL, OpenAIStub, Reply
 
 from stretto.core import Segment
-from stretto.engines.base import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
 
 OK = Reply((" Hello", " wor", "ld", "\n"))
 LIST = Decode(items="json_list", max_items=2)

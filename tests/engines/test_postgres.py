@@ -14,10 +14,10 @@ import pytest
 
 from stretto.core import Chunk, Document, Hit, Section
 from stretto.engines import embedded_postgres as module
-from stretto.engines.base import Task
 from stretto.engines.embedded_postgres import EmbeddedServer
 from stretto.engines.postgres import Collection, PostgresConfig, PostgresVectors
 from stretto.errors import ConfigError, EngineUnavailable
+from stretto.tasks import Task
 
 VECTOR = np.array([1, 0], np.float32)
 

@@ -14,10 +14,10 @@ from tiny_checkpoint import TEXT
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stretto.core import Prompt, Segment
-from stretto.engines.base import Decode, Done, Failed
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.reference import ReferenceConfig, ReferenceLLM, ReferenceUsage
 from stretto.errors import CapacityError, ConfigError, UserError
+from stretto.tasks import Decode, Done, Failed
 
 pytest_plugins = ("llm_fixtures",)
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.core import Chunk, Hit, document_order
-from stretto.engines.base import Task
 from stretto.engines.reranking import Reranking, RerankingConfig
 from stretto.errors import BadReply, ConfigError
+from stretto.tasks import Task
 
 PASSAGES = [
     "Paris is the capital of France. It lies on the Seine.",

@@ -4,8 +4,8 @@ import pytest
 from llm_running import run, value
 
 from stretto.core import Prompt, Segment
-from stretto.engines.base import Decode, Done
 from stretto.engines.standin import NO_ANSWER, StandIn, StandInConfig, quote, reformulate, sentences
+from stretto.tasks import Decode, Done
 
 ASYNCIO = """# Asyncio
 

@@ -23,11 +23,11 @@ from stretto.bench.llm_equality import (
     random_prompts,
 )
 from stretto.core import Segment
-from stretto.engines.base import Decode, Done, Failed, LLMTask
 from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM, TransformerUsage
 from stretto.errors import CapacityError, ConfigError, UserError
 from stretto.llm.kv_events import BlockRemoved, BlockStored
+from stretto.tasks import Decode, Done, Failed, LLMTask
 
 pytest_plugins = ("llm_fixtures",)
 

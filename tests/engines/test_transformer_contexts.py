@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from stretto.core import Segment
-from stretto.engines.base import Decode
 from stretto.engines.transformer.contexts import Contexts
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import CapacityError, ConfigError, QueryCancelled, UserError
+from stretto.tasks import Decode
 
 pytest_plugins = ("llm_fixtures",)
 

@@ -10,9 +10,9 @@ import pytest
 from llm_running import run
 
 from stretto.core import Segment
-from stretto.engines.base import Decode, Done, Failed
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import ConfigError
+from stretto.tasks import Decode, Done, Failed
 
 pytest.importorskip("llguidance")
 pytest_plugins = ("llm_fixtures",)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stretto.core import Chunk, Hit
-from stretto.engines.base import BatchEngine, Task
+from stretto.engines.base import BatchEngine
 from stretto.engines.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.errors import ConfigError
+from stretto.tasks import Task
 
 Vector = NDArray[np.float32]
 

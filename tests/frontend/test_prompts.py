@@ -14,11 +14,11 @@ from stretto import Chunk, Hit, Input, Runtime, Template
 from stretto.components import Synthesis
 from stretto.core import Segment
 from stretto.engine import Engine
-from stretto.engines.base import LLMTask
 from stretto.engines.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import ConfigError
 from stretto.frontend.prompts import known_constants, load_prompt, parse_prompt, prompt_names
 from stretto.graph.graph import Constant, PromptParts, Slot
+from stretto.tasks import LLMTask
 
 Q = frozenset({"q"})
 

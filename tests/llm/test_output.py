@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.engines.base import Decode
 from stretto.errors import BadReply, ConfigError
 from stretto.llm.output import Output
+from stretto.tasks import Decode
 
 
 def run(decode: Decode, *deltas: str) -> tuple[list[str], object]:

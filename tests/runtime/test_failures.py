@@ -26,7 +26,6 @@ from virtual_loop import in_real_time, in_virtual_time
 
 from stretto import Runtime
 from stretto.engine import Engine
-from stretto.engines.base import Done, Failed, LLMEvent, LLMTask, Piece
 from stretto.engines.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import (
     BadReply,
@@ -40,6 +39,7 @@ from stretto.errors import (
     StrettoError,
     UserError,
 )
+from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
 PLACEMENTS = pytest.mark.parametrize("placement", ["inline", "thread"])
 
@@ -323,7 +323,7 @@ async def test_text_is_streamed_once_though_its_request_is_repeated() -> None:
         def __init__(self, config: object) -> None: ...
 
         async def generate(self, task: LLMTask, emit: Any) -> None:
-            from stretto.engines.base import Done, Piece
+            from stretto.tasks import Done, Piece
 
             said: list[LLMEvent] = [Piece(task.id, word) for word in ("a ", "b ", "c")]
             for event in [*said, Done(task.id, "a b c")][: next(attempts)]:

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 
 from stretto.bench.peers import CHAIN, FAN_OUT, RunOnce
 from stretto.engine import Engine
-from stretto.engines.base import Task
 from stretto.frontend.component import Builder, Component, Input, Source
 from stretto.frontend.template import Template
 from stretto.graph.graph import Ref
 from stretto.graph.ops import Port
 from stretto.runtime.runtime import Runtime
+from stretto.tasks import Task
 from stretto.trace.recorder import Recorder
 
 

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
 from stretto.core import Prompt
-from stretto.engines.base import Decode, Done, Failed, LLMTask, Piece
 from stretto.engines.transformer.engine import TransformerLLM, TransformerUsage
 from stretto.errors import QueryCancelled, StrettoError, UserError
+from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
 
 
 @dataclass(slots=True)

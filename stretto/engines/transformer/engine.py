@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from stretto.engines.base import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.runner import Runner
 from stretto.engines.transformer.sampler import Choice, Chosen, TokenLogprobs
@@ -22,6 +21,7 @@ from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
 from stretto.llm.output import Output
 from stretto.llm.sampling import check_sampling, ending_tokens, is_plain_greedy
 from stretto.llm.sequence import Sequence
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 
 @dataclass(frozen=True, slots=True)
