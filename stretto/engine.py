@@ -32,6 +32,8 @@ class Engine:
         placement: "thread" (the default), "inline" for work of microseconds that may run on the event
             loop, "process" for isolation. An "llm_server" always runs on the event loop.
         policy: a name in `sched.policies.POLICIES`.
+        age_limit_s: work that has waited longer goes first, whatever the policy prefers.
+        fill_timeout_s: how long the policy `throughput` waits for a batch to fill.
         max_batch: units of one batch; for an LLM, tokens in flight per instance. None: the profile's
             maximum efficient batch, or 8192 tokens.
         max_running: sequences in flight per LLM instance.
