@@ -20,12 +20,16 @@ class Options:
         data: a folder with real inputs; None for those that come with the project.
         seed: of everything random.
         say: told what is being done.
+        vllm: the Python of an environment with vLLM; None for where `make vllm-env` puts it.
+        checkpoint: a folder with an LLM; None for the benchmark's own.
     """
 
     quick: bool = False
     data: Path | None = None
     seed: int = 0
     say: Callable[[str], None] = lambda _: None
+    vllm: Path | None = None
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +64,51 @@ _ALL = (
         (("end to end, one query", "none_s"), ("end to end, one query", "all_s")),
     ),
     Benchmark(
+        "teola",
+        "The Teola paper's evaluation in virtual time: its apps, models and baselines, and a stronger one",
+        "stretto.bench.teola.benchmark",
+        (
+            ("Figure 8: speed-up of ours", "greatest"),
+            ("Figure 8: speed-up of ours", "hand-written"),
+            ("Figure 9: passes, advanced RAG, TruthfulQA", "high_speed_up"),
+            ("Figure 10: batching, advanced RAG, TruthfulQA, all passes", "high_speed_up"),
+        ),
+    ),
+    Benchmark(
+        "rag",
+        "The same schemes with the engines of this machine",
+        "stretto.bench.rag",
+    ),
+    Benchmark(
+        "sim",
+        "How fast the simulator is: LLM requests per second of a core, 64 instances at 70 % load",
+        "stretto.bench.sim",
+        (("simulated requests per second of a core", "requests_per_s_of_core"),),
+    ),
+    Benchmark(
         "llm",
-        "What the in-process LLM engine does with a small model, next to transformers",
+        "What the in-process LLM engine does with a small model, next to transformers and vLLM",
         "stretto.bench.llm",
         (("tokens/s by concurrency", "median_tokens_per_s"),),
+    ),
+    Benchmark(
+        "costs",
+        "How true the cost models are: steps of 13 models on A100, and recorded runs replayed",
+        "stretto.bench.costs",
+        (("mean error (%), all models", "decode"), ("mean error (%), all models", "unlike contexts")),
+    ),
+    Benchmark(
+        "vllm",
+        "What passes 3 and 4 save on an unmodified vLLM server",
+        "stretto.bench.passes_vllm",
+        (("advanced RAG on vLLM, float32", "median_s"), ("advanced RAG on vLLM, bfloat16", "median_s")),
     ),
 )
 
 BENCHMARKS: Mapping[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}
 
 
-def run(
-    name: str,
-    *,
-    quick: bool = False,
-    data: Path | None = None,
-    seed: int = 0,
-    say: Callable[[str], None] | None = None,
-) -> Report:
+def run(name: str, options: Options | None = None) -> Report:
     """Run one benchmark.
 
     Raises:
@@ -85,5 +116,4 @@ def run(
     """
     if name not in BENCHMARKS:
         raise ConfigError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
-    options = Options(quick, data, seed) if say is None else Options(quick, data, seed, say)
-    return BENCHMARKS[name].run(options)
+    return BENCHMARKS[name].run(options or Options())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.cli import options
+from stretto.cli.fit import fit_steps
 from stretto.engines.embedding import MINILM
 from stretto.engines.local import engine_and_model, llm_engine, local_engines
 from stretto.engines.profiling import Measurement, profile_engine
@@ -19,8 +21,8 @@ from stretto.errors import ConfigError, UserError
 
 def profile(
     engine: Annotated[
-        str, typer.Argument(help="chunking, embedding, vectors, reranking or llm.", metavar="ENGINE")
-    ],
+        str, typer.Argument(help="chunking, embedding, vectors, reranking or llm.", metavar="[ENGINE]")
+    ] = "",
     llm: options.Llm = None,
     embedder: options.Embedder = MINILM,
     reranker: options.Reranker = None,
@@ -28,8 +30,39 @@ def profile(
         bool, typer.Option("--save", help="Use the profile in later runs of this engine and model.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    fit: Annotated[
+        Path | None,
+        typer.Option("--fit", help="Measure nothing: fit a step cost to this CSV file.", metavar="FILE"),
+    ] = None,
+    model_config: Annotated[
+        Path | None, typer.Option("--model-config", help="config.json of its model.", metavar="FILE")
+    ] = None,
+    preset: Annotated[
+        str, typer.Option("--preset", help="Hardware, and numbers to begin with.", metavar="NAME")
+    ] = "A100-80G",
+    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", help="Devices of an instance.")] = 1,
+    share: Annotated[float, typer.Option("--share", help="Of the steps, to fit to.")] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Of the choice of steps.")] = 0,
 ) -> None:
-    """Measure an engine's latency by batch size, and fit the profile that schedulers and passes use."""
+    """Measure an engine's latency by batch size, and fit the profile that schedulers and passes use.
+
+    Or, with --fit, fit the costs of an LLM's steps to measured ones, for simulation and planning.
+    """
+    if fit is not None:
+        if engine or save or model_config is None:
+            raise ConfigError("--fit takes --model-config, and neither an engine nor --save")
+        fit_steps(
+            fit,
+            config_file=model_config,
+            preset=preset,
+            tensor_parallel=tensor_parallel,
+            share=share,
+            seed=seed,
+            as_json=as_json,
+        )
+        return
+    if not engine:
+        raise ConfigError("which engine? chunking, embedding, vectors, reranking or llm; or --fit FILE")
     if save:
         options.profiles_file()  # there is such a place
     engines = {

@@ -1,0 +1,74 @@
+"""`stretto profile --fit`: numbers of a step cost from measured steps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from stretto.costs.fit import MeasuredStep, fit_step_cost
+from stretto.costs.presets import load_preset
+from stretto.costs.shape import LLMModel, check_fits, model_of
+from stretto.costs.step import LLMStepCost, StepFeatures
+from stretto.costs.steps_file import read_steps, sample_steps
+from stretto.errors import ConfigError, DocumentError
+
+
+def fit_steps(
+    steps_file: Path,
+    *,
+    config_file: Path,
+    preset: str,
+    tensor_parallel: int,
+    share: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Fits to a share of the steps of a CSV file and prints the numbers, and the error on the other steps."""
+    if not 0 < share <= 1:
+        raise ConfigError(f"--share {share}: a share is between 0 and 1")
+    machine = load_preset(preset)
+    if machine.hardware is None:
+        raise ConfigError(f"--preset {preset}: there is no accelerator in it")
+    model = _model(config_file)
+    check_fits(model, machine.hardware, tensor_parallel)
+    steps = read_steps(steps_file)
+    chosen = sample_steps(steps, share, seed) if share < 1 else list(range(len(steps)))
+    features = StepFeatures(model, machine.hardware, tensor_parallel, machine.kernels)
+    cost = fit_step_cost(features, [steps[i] for i in chosen], machine.shared.get(tensor_parallel))
+    held_out = sorted(set(range(len(steps))) - set(chosen))
+    errors = {
+        name: _mean_error(cost, [steps[i] for i in indices])
+        for name, indices in (("fitted", chosen), ("held out", held_out))
+        if indices
+    }
+    if as_json:
+        found: dict[str, Any] = {"model": asdict(model), "tensor_parallel": tensor_parallel}
+        print(json.dumps({**found, "preset": preset, "numbers": cost.numbers, "mean_error": errors}))
+        return
+    table = Table("number", "value", title=f"{model.name} on {tensor_parallel} × {machine.hardware.name}")
+    for name, value in cost.numbers.items():
+        table.add_row(name, f"{value:.4g}")
+    console = Console()
+    console.print(table)
+    for name, error in errors.items():
+        count = len(chosen) if name == "fitted" else len(held_out)
+        console.print(f"mean error of {count} steps, {name}: {error:.1%}", highlight=False)
+
+
+def _mean_error(cost: LLMStepCost, steps: list[MeasuredStep]) -> float:
+    return sum(abs(cost.step_s(step.shape) / step.seconds - 1) for step in steps) / len(steps)
+
+
+def _model(path: Path) -> LLMModel:
+    try:
+        config = json.loads(path.read_text("utf-8"))
+        return model_of(path.parent.resolve().name, config)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DocumentError(f"{path}: {error}") from error
+    except KeyError as error:
+        raise DocumentError(f"{path}: there is no {error}") from error

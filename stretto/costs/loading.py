@@ -1,0 +1,72 @@
+"""How long an LLM instance takes to start: what every start costs, and its weights at their source's speed.
+
+Source: SamuLLM §2 counts it as a table by model and plan; here the table, where it was measured, and a line
+through it elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stretto.costs.nnls import nnls
+from stretto.costs.shape import LLMModel
+from stretto.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingCost:
+    """Seconds until an instance can serve.
+
+    Attributes:
+        start_s: process, libraries and memory, whatever the model.
+        group_s: in addition where several devices work together.
+        byte_s: per byte of weights; several devices load theirs side by side.
+        measured_s: by "model|tp1" and so on; wins over the line.
+    """
+
+    start_s: float
+    group_s: float
+    byte_s: float
+    measured_s: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        times = {"start_s": self.start_s, "group_s": self.group_s, "byte_s": self.byte_s, **self.measured_s}
+        for name, value in times.items():
+            if not 0 <= value < float("inf"):
+                raise ConfigError(f"loading: {name} is {value}")
+
+    def seconds(self, model: LLMModel, tensor_parallel: int = 1) -> float:
+        """Of one start."""
+        known = self.measured_s.get(f"{model.name}|tp{tensor_parallel}")
+        return self.estimated_s(model, tensor_parallel) if known is None else known
+
+    def estimated_s(self, model: LLMModel, tensor_parallel: int = 1) -> float:
+        """By the line, measured or not."""
+        group_s = self.group_s if tensor_parallel > 1 else 0.0
+        return self.start_s + group_s + self.byte_s * model.weight_bytes / tensor_parallel
+
+
+def fit_loading(models: Mapping[str, LLMModel], measured_s: Mapping[str, float]) -> LoadingCost:
+    """The line, by least squares on relative errors; models that are not described stay in the table.
+
+    Raises:
+        ConfigError: a key that is no "model|tpN", or a time that is not positive.
+    """
+    rows = []
+    for key, seconds in measured_s.items():
+        name, _, devices = key.rpartition("|tp")
+        if not name or not devices.isdigit() or not int(devices):
+            raise ConfigError(f"loading: {key!r} is not of the form MODEL|tpN")
+        if not 0 < seconds < float("inf"):
+            raise ConfigError(f"loading: {key} took {seconds} s")
+        if name in models:
+            tp = int(devices)
+            row = [1.0, float(tp > 1), models[name].weight_bytes / tp]
+            rows.append([value / seconds for value in row])
+    if not rows:
+        return LoadingCost(0.0, 0.0, 0.0, dict(measured_s))
+    start_s, group_s, byte_s = nnls(np.array(rows), np.ones(len(rows)))
+    return LoadingCost(float(start_s), float(group_s), float(byte_s), dict(measured_s))

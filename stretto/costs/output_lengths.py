@@ -1,0 +1,123 @@
+"""How many tokens answers have: counted lengths, by model and template, and draws from them.
+
+A request that has generated k tokens and still runs draws from the lengths of at least k + 1. Of lengths
+beyond all that was counted nothing is known but that they are longer: then one token more.
+
+Source: SamuLLM §2 and §4.1 (output length sampler). Differs: one distribution per model and template, its own
+random numbers for each, and draws for requests already running.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from random import Random
+
+from stretto.errors import ConfigError
+
+MAX_POINTS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLengths:
+    """Counted lengths: ascending, each with its weight; never more than `MAX_POINTS` of them."""
+
+    lengths: tuple[int, ...]
+    weights: tuple[float, ...]
+    _sums: tuple[float, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        is_ascending = all(a < b for a, b in zip(self.lengths, self.lengths[1:], strict=False))
+        is_counted = len(self.lengths) == len(self.weights) and min(self.weights, default=0.0) > 0
+        if not (self.lengths and self.lengths[0] >= 0 and is_ascending and is_counted):
+            raise ConfigError("output lengths are ascending, and each has a positive weight")
+        object.__setattr__(self, "_sums", tuple(accumulate(self.weights)))
+
+    @property
+    def mean(self) -> float:
+        """Tokens."""
+        total = sum(length * weight for length, weight in zip(self.lengths, self.weights, strict=True))
+        return total / self._sums[-1]
+
+    def draw(self, random: Random, num_generated: int = 0, limit: int | None = None) -> int:
+        """Tokens of an answer that is longer than `num_generated`; at most `limit`, where it is cut off."""
+        first = bisect_left(self.lengths, num_generated + 1) if num_generated else 0
+        before = self._sums[first - 1] if first else 0.0
+        if first == len(self.lengths):
+            length = num_generated + 1
+        else:
+            point = before + random.random() * (self._sums[-1] - before)
+            length = self.lengths[min(bisect_left(self._sums, point, first), len(self.lengths) - 1)]
+        return length if limit is None else min(length, limit)
+
+    def expected(self, num_generated: int = 0) -> float:
+        """Mean of what `draw` returns without a limit."""
+        first = bisect_left(self.lengths, num_generated + 1) if num_generated else 0
+        if first == len(self.lengths):
+            return num_generated + 1.0
+        pairs = list(zip(self.lengths, self.weights, strict=True))[first:]
+        return sum(length * weight for length, weight in pairs) / sum(weight for _, weight in pairs)
+
+    def with_observed(self, lengths: Iterable[int]) -> OutputLengths:
+        """With more answers counted."""
+        counts = dict(zip(self.lengths, self.weights, strict=True))
+        for length in lengths:
+            counts[length] = counts.get(length, 0.0) + 1.0
+        return output_lengths(counts)
+
+
+def output_lengths(counts: Mapping[int, float]) -> OutputLengths:
+    """Of counted answers; neighbours are put together, at their mean, where there are too many.
+
+    Raises:
+        ConfigError: nothing was counted, or a negative length.
+    """
+    pairs = sorted((length, weight) for length, weight in counts.items() if weight > 0)
+    if len(pairs) > MAX_POINTS:
+        pairs = _merged(pairs)
+    return OutputLengths(tuple(length for length, _ in pairs), tuple(weight for _, weight in pairs))
+
+
+def _merged(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Points of about equal weight, half as many as there may be, so that merging is rare."""
+    share = sum(weight for _, weight in pairs) / (MAX_POINTS // 2)
+    merged: dict[int, float] = {}
+    tokens = held = 0.0
+    for length, weight in pairs:
+        tokens += length * weight
+        held += weight
+        if held >= share:
+            merged[round(tokens / held)] = merged.get(round(tokens / held), 0.0) + held
+            tokens = held = 0.0
+    if held:
+        merged[round(tokens / held)] = merged.get(round(tokens / held), 0.0) + held
+    return sorted(merged.items())
+
+
+class LengthsBySource:
+    """Distributions by (model, template); of a template that is not known, its model's."""
+
+    def __init__(self, known: Mapping[tuple[str, str], OutputLengths], max_sources: int = 1024) -> None:
+        self._known = dict(known)
+        self._max_sources = max_sources
+
+    def of(self, model: str, template: str = "") -> OutputLengths:
+        """The nearest that is known.
+
+        Raises:
+            ConfigError: nothing is known of the model.
+        """
+        for key in ((model, template), (model, "")):
+            if key in self._known:
+                return self._known[key]
+        raise ConfigError(f"no output lengths are known of model {model!r}")
+
+    def observe(self, model: str, template: str, num_tokens: int) -> None:
+        """An answer has ended. The source observed longest ago is forgotten when there are too many."""
+        key = model, template
+        before = self._known.pop(key, None)
+        self._known[key] = before.with_observed([num_tokens]) if before else output_lengths({num_tokens: 1.0})
+        if len(self._known) > self._max_sources:
+            del self._known[next(iter(self._known))]

@@ -1,0 +1,105 @@
+"""SamuLLM's form: for every batch size its own line, through two measured points.
+
+Computation, preparation and sampling are each a line; their variables are the operations of the model, the
+padded and the unpadded number of tokens. Sizes that were not measured take the nearest that was.
+
+Source: SamuLLM §2, Equations 1, 2 and 5, and the public code, which draws the line through the points with
+the smallest and the largest variable, each the faster of its repetitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stretto.costs.fit import MeasuredStep
+from stretto.costs.shape import LLMModel, StepShape
+from stretto.errors import ConfigError
+
+_PARTS = ("forward", "preparation", "sampling")
+
+
+@dataclass(frozen=True, slots=True)
+class PerBatchLines:
+    """The lines: (is prefill, part) to (number of sequences) to two points (variable, seconds)."""
+
+    model: LLMModel
+    tensor_parallel: int
+    lines: dict[tuple[bool, str], dict[int, tuple[tuple[float, float], tuple[float, float]]]]
+
+    def parts(self, shape: StepShape) -> dict[str, float]:
+        """Seconds of each part of a step of prefills or of decodes; may be negative, as the form has it.
+
+        Raises:
+            ConfigError: a step of both, or of a kind that was never measured.
+        """
+        is_prefill = bool(shape.num_prefills)
+        if is_prefill and shape.num_decodes:
+            raise ConfigError("per_batch_lines knows steps of prefills or of decodes, not of both")
+        num_sequences = shape.num_prefills or shape.num_decodes
+        variables = _variables(self.model, self.tensor_parallel, shape)
+        found = {}
+        for part in _PARTS:
+            lines = self.lines.get((is_prefill, part))
+            if not lines:
+                raise ConfigError(f"per_batch_lines has no {'prefill' if is_prefill else 'decode'} steps")
+            nearest = min(lines, key=lambda size: (abs(size - num_sequences), size))
+            (x0, y0), (x1, y1) = lines[nearest]
+            slope = (y1 - y0) / (x1 - x0) if x1 > x0 else 0.0
+            found[part] = y0 + slope * (variables[part] - x0)
+        return found
+
+    def step_s(self, shape: StepShape) -> float:
+        """Of one step."""
+        return sum(self.parts(shape).values())
+
+    def steps_s(self, shape: StepShape, num_repeats: int) -> float:
+        """Lines: the mean of the first and the last, times their number."""
+        if num_repeats <= 0:
+            return 0.0
+        return num_repeats * (self.step_s(shape) + self.step_s(shape.after(num_repeats - 1))) / 2
+
+
+def fit_per_batch_lines(
+    model: LLMModel, tensor_parallel: int, steps: Sequence[MeasuredStep]
+) -> PerBatchLines:
+    """The lines through the measured points.
+
+    Raises:
+        ConfigError: a step without its parts.
+    """
+    points: dict[tuple[bool, str], dict[int, dict[float, float]]] = {}
+    for step in steps:
+        if not step.parts:
+            raise ConfigError("per_batch_lines needs the parts of every step")
+        variables = _variables(model, tensor_parallel, step.shape)
+        num_sequences = step.shape.num_prefills or step.shape.num_decodes
+        for part in _PARTS:
+            by_size = points.setdefault((bool(step.shape.num_prefills), part), {})
+            fastest = by_size.setdefault(num_sequences, {})
+            x, y = variables[part], step.parts[part]
+            fastest[x] = min(y, fastest.get(x, y))
+    lines = {
+        key: {size: (_end(found, min(found)), _end(found, max(found))) for size, found in by_size.items()}
+        for key, by_size in points.items()
+    }
+    return PerBatchLines(model, tensor_parallel, lines)
+
+
+def _end(points: dict[float, float], x: float) -> tuple[float, float]:
+    return x, points[x]
+
+
+def _variables(model: LLMModel, tensor_parallel: int, shape: StepShape) -> dict[str, float]:
+    """Per GPU; a multiplication and its addition count once, and all experts, as in the public code."""
+    dense = model.attention_params + model.num_experts * model.expert_params
+    if shape.num_prefills:
+        tokens = shape.num_prefills * shape.max_prefill_tokens
+        attention = 2.0 * model.hidden_size * tokens * shape.max_prefill_tokens
+        total = shape.prefill_tokens
+    else:
+        tokens, total = shape.num_decodes, shape.context_tokens
+        attention = 2.0 * model.hidden_size * total
+    padded = tokens if shape.num_prefills else tokens * shape.max_context_tokens
+    operations = model.num_layers * (dense * tokens + attention) / tensor_parallel
+    return {"forward": operations, "preparation": padded, "sampling": total}

@@ -1,0 +1,135 @@
+"""Costs that come with the project: small fitted numbers, with where they are from.
+
+A preset is a JSON file in `presets/`. All that it may have: `hardware` and `kernels`; `models`, with
+`numbers` fitted to each by "model|tp1" and `shared` ones for other models by number of devices; `loading`;
+and profiles of other `engines`. `about` says what was measured on what, `sources` and `licence` whose the
+measurements are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from stretto.costs.loading import LoadingCost
+from stretto.costs.output_lengths import LengthsBySource, OutputLengths
+from stretto.costs.profile import Profile
+from stretto.costs.shape import Hardware, LLMModel, check_fits
+from stretto.costs.step import Kernels, LLMStepCost, StepFeatures
+from stretto.errors import ConfigError
+
+_LENGTHS = "output_lengths"
+_KEYS = {"name", "about", "sources", "licence", "hardware", "kernels", "models", "numbers", "shared"} | {
+    "loading",
+    "engines",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """What is known of one kind of machine."""
+
+    name: str
+    about: str
+    hardware: Hardware | None
+    kernels: Kernels
+    models: Mapping[str, LLMModel]
+    numbers: Mapping[str, Mapping[str, float]]
+    shared: Mapping[int, Mapping[str, float]]
+    loading: LoadingCost | None
+    engines: Mapping[str, Profile]
+
+    def model(self, name: str) -> LLMModel:
+        """One of its models.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        if name not in self.models:
+            raise ConfigError(f"preset {self.name} has no model {name!r}; it has {', '.join(self.models)}")
+        return self.models[name]
+
+    def step_cost(self, model: LLMModel, tensor_parallel: int = 1) -> LLMStepCost:
+        """Of a model on so many devices: by its own numbers, if it was measured, or by the shared ones.
+
+        Raises:
+            ConfigError: the model does not fit, or nothing is known for so many devices.
+        """
+        if self.hardware is None:
+            raise ConfigError(f"preset {self.name} has no step costs")
+        check_fits(model, self.hardware, tensor_parallel)
+        numbers = self.numbers.get(f"{model.name}|tp{tensor_parallel}", self.shared.get(tensor_parallel))
+        if numbers is None:
+            raise ConfigError(f"preset {self.name} knows nothing of {tensor_parallel} devices")
+        return LLMStepCost(StepFeatures(model, self.hardware, tensor_parallel, self.kernels), numbers)
+
+
+def preset_names() -> list[str]:
+    """Of all presets that come with the project."""
+    files = resources.files("stretto.costs").joinpath("presets").iterdir()
+    names = (file.name.removesuffix(".json") for file in files if file.name.endswith(".json"))
+    return sorted(name for name in names if name != _LENGTHS)
+
+
+def load_preset(name: str) -> Preset:
+    """One of `preset_names`.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if name not in preset_names():
+        raise ConfigError(f"there is no preset {name!r}; there are {', '.join(preset_names())}")
+    return preset_of(_read(name))
+
+
+def preset_of(found: Mapping[str, Any]) -> Preset:
+    """From what the file says.
+
+    Raises:
+        ConfigError: names what is missing, unknown or impossible.
+    """
+    name = found.get("name", "?")
+    if unknown := set(found) - _KEYS:
+        raise ConfigError(f"preset {name}: unknown keys {', '.join(sorted(unknown))}")
+    try:
+        hardware = Hardware(**found["hardware"]) if "hardware" in found else None
+        models = {key: LLMModel(name=key, **fields) for key, fields in found.get("models", {}).items()}
+        preset = Preset(
+            found["name"],
+            found["about"],
+            hardware,
+            Kernels(**found.get("kernels", {})),
+            models,
+            found.get("numbers", {}),
+            {int(devices): numbers for devices, numbers in found.get("shared", {}).items()},
+            LoadingCost(**found["loading"]) if "loading" in found else None,
+            {key: Profile(**fields) for key, fields in found.get("engines", {}).items()},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"preset {name}: {error}") from error
+    for key, numbers in preset.numbers.items():
+        model, _, devices = key.rpartition("|tp")
+        if hardware is None or not devices.isdigit():
+            raise ConfigError(f"preset {name}: numbers of {key!r} without hardware, or not of MODEL|tpN")
+        LLMStepCost(StepFeatures(preset.model(model), hardware, int(devices), preset.kernels), numbers)
+    return preset
+
+
+def load_output_lengths() -> LengthsBySource:
+    """Of 23 models, by model; and where a model was measured with another template, that as template."""
+    found = _read(_LENGTHS)["models"]
+    return LengthsBySource(
+        {
+            (model, template): OutputLengths(tuple(counts["lengths"]), tuple(counts["weights"]))
+            for model, templates in found.items()
+            for template, counts in templates.items()
+        }
+    )
+
+
+def _read(name: str) -> Any:
+    file = resources.files("stretto.costs").joinpath("presets", f"{name}.json")
+    return json.loads(file.read_text("utf-8"))

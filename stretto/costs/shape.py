@@ -1,0 +1,189 @@
+"""What of a step decides how long it takes, and of a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stretto.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """The sizes of one step of an LLM instance; a prefill is any slice that is no decode.
+
+    Attributes:
+        num_prefills: prompts, or chunks of prompts.
+        prefill_tokens: computed for them.
+        max_prefill_tokens: of the longest of them.
+        prefill_pairs: pairs of tokens that attend to each other: l·start + l·(l+1)/2 for a chunk of l
+            tokens after `start` ones.
+        num_decodes: sequences that get one token each.
+        context_tokens: of the decodes, together; each counts the token it computes.
+        max_context_tokens: of the longest of them.
+    """
+
+    num_prefills: int = 0
+    prefill_tokens: int = 0
+    max_prefill_tokens: int = 0
+    prefill_pairs: int = 0
+    num_decodes: int = 0
+    context_tokens: int = 0
+    max_context_tokens: int = 0
+
+    def after(self, num_steps: int) -> StepShape:
+        """Of the same decodes, that many steps later. Only of steps without prefills."""
+        return StepShape(
+            num_decodes=self.num_decodes,
+            context_tokens=self.context_tokens + num_steps * self.num_decodes,
+            max_context_tokens=self.max_context_tokens + num_steps,
+        )
+
+
+def shape_of(slices: Iterable[tuple[int, int, bool]]) -> StepShape:
+    """The shape of (tokens before, tokens computed, whether it is a decode) of every sequence of a step."""
+    num_prefills = prefill_tokens = max_prefill = pairs = num_decodes = context = max_context = 0
+    for start, num_tokens, is_decode in slices:
+        if is_decode:
+            num_decodes += 1
+            context += start + num_tokens
+            max_context = max(max_context, start + num_tokens)
+        else:
+            num_prefills += 1
+            prefill_tokens += num_tokens
+            max_prefill = max(max_prefill, num_tokens)
+            pairs += num_tokens * start + num_tokens * (num_tokens + 1) // 2
+    return StepShape(num_prefills, prefill_tokens, max_prefill, pairs, num_decodes, context, max_context)
+
+
+@dataclass(frozen=True, slots=True)
+class LLMModel:
+    """What of a transformer decides its costs; as its `config.json` says.
+
+    `gated`: three matrices per feed-forward layer rather than two. Of `num_experts` copies of that layer a
+    token uses `active_experts`.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    intermediate_size: int
+    vocab_size: int
+    head_size: int = 0
+    gated: bool = True
+    num_experts: int = 1
+    active_experts: int = 1
+    dtype_bytes: int = 2
+    max_context_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        if not self.head_size:
+            object.__setattr__(self, "head_size", self.hidden_size // max(1, self.num_heads))
+        sizes = [value for value in asdict(self).values() if not isinstance(value, bool | str)]
+        if min(sizes) < 1:
+            raise ConfigError(f"model {self.name!r}: a size is not positive: {self}")
+        if self.num_kv_heads > self.num_heads or self.active_experts > self.num_experts:
+            raise ConfigError(
+                f"model {self.name!r}: more KV heads than heads, or active experts than experts"
+            )
+
+    @property
+    def attention_params(self) -> int:
+        """Weights of the attention of one layer."""
+        width = (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_size
+        return self.hidden_size * width
+
+    @property
+    def expert_params(self) -> int:
+        """Weights of one feed-forward expert of one layer; of the only one, if there are no others."""
+        return (3 if self.gated else 2) * self.hidden_size * self.intermediate_size
+
+    @property
+    def token_params(self) -> int:
+        """Weights that one token is multiplied with in all layers."""
+        return self.num_layers * (self.attention_params + self.active_experts * self.expert_params)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the whole model, embedding and output layers included."""
+        layers = self.num_layers * (self.attention_params + self.num_experts * self.expert_params)
+        return (layers + 2 * self.vocab_size * self.hidden_size) * self.dtype_bytes
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """KV of one token in all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_size * self.dtype_bytes
+
+    def read_bytes(self, num_tokens: int) -> float:
+        """Weights read in a step over `num_tokens`, output layer not counted: of experts, those that are
+        used by some token if each uses random ones."""
+        unused = (1 - self.active_experts / self.num_experts) ** num_tokens
+        used = self.num_experts * (1 - unused)
+        return self.num_layers * (self.attention_params + used * self.expert_params) * self.dtype_bytes
+
+
+def model_of(name: str, config: Mapping[str, Any]) -> LLMModel:
+    """From a Hugging Face `config.json`. `gated` may say how many matrices a feed-forward layer has; else the
+    activation does.
+
+    Raises:
+        KeyError: what the configuration does not say.
+    """
+    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    activation = str(config.get("hidden_act") or config.get("hidden_activation") or "silu")
+    return LLMModel(
+        name=name,
+        num_layers=int(config["num_hidden_layers"]),
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=int(config.get("num_key_value_heads") or heads),
+        intermediate_size=int(config.get("intermediate_size") or 4 * hidden),
+        vocab_size=int(config["vocab_size"]),
+        head_size=int(config.get("head_dim") or 0),
+        gated=bool(config.get("gated", activation in ("silu", "swish", "swiglu", "gelu_pytorch_tanh"))),
+        num_experts=int(config.get("num_local_experts") or config.get("num_experts") or 1),
+        active_experts=int(config.get("num_experts_per_tok") or config.get("experts_per_token") or 1),
+        max_context_tokens=int(config.get("max_position_embeddings") or 4096),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One accelerator at its peak: bytes of memory, bytes/s from it and from the cache before it, and
+    operations/s of matrices."""
+
+    name: str
+    memory_bytes: float
+    bandwidth_bytes_s: float
+    cache_bandwidth_bytes_s: float
+    flops: float
+
+    def __post_init__(self) -> None:
+        sizes = (self.memory_bytes, self.bandwidth_bytes_s, self.cache_bandwidth_bytes_s, self.flops)
+        if not all(0 < size < math.inf for size in sizes):
+            raise ConfigError(f"hardware {self.name!r}: memory, bandwidths and flops are positive: {sizes}")
+
+
+def check_fits(model: LLMModel, hardware: Hardware, tensor_parallel: int, memory_share: float = 0.9) -> int:
+    """How many tokens of KV fit beside the weights, all devices together.
+
+    Raises:
+        ConfigError: the model does not fit, or cannot be split like that.
+    """
+    if tensor_parallel < 1 or model.num_heads % tensor_parallel:
+        raise ConfigError(
+            f"model {model.name!r}: {model.num_heads} heads cannot be split over {tensor_parallel} devices"
+        )
+    room = memory_share * hardware.memory_bytes * tensor_parallel - model.weight_bytes
+    num_tokens = int(room // model.kv_bytes_per_token)
+    if num_tokens < 1:
+        raise ConfigError(
+            f"model {model.name!r} does not fit: its weights take {model.weight_bytes / 2**30:.1f} GiB, "
+            f"{memory_share:.0%} of {tensor_parallel} × {hardware.name} is "
+            f"{memory_share * hardware.memory_bytes * tensor_parallel / 2**30:.1f} GiB"
+        )
+    return num_tokens

@@ -1,0 +1,242 @@
+"""How long one step of an LLM instance takes: a physical form with few fitted numbers.
+
+    step    = preparation + sampling + host + max(launch, device)
+    device  = weights + matrix + all_reduce + prefill_attention + max(kv, longest)
+
+The host launches kernels ahead of the device, so the slower of both decides. Weights are read once; matrix
+time grows with tokens in steps, as kernels work on tiles. In attention over the context of decodes either the
+device as a whole is the limit (`kv`: bytes to read, and a start-up per sequence and head) or the one longest
+sequence, whose heads are too few to keep the device busy, unless the kernel splits its context.
+
+Every number is nonnegative and every feature grows with tokens, so no time is negative and more tokens never
+take less. Features are in seconds at the hardware's peak where there is one; the number is then how many
+times slower than that it is.
+
+Source of the parts (computation, preparation, sampling): SamuLLM §2. Differs: one form for all batch sizes,
+instead of a line for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import mul
+from typing import NamedTuple, Protocol
+
+from stretto.costs.shape import Hardware, LLMModel, StepShape
+from stretto.errors import ConfigError
+
+
+class StepCost(Protocol):
+    """Seconds of steps; what simulators, routers and planners ask."""
+
+    def step_s(self, shape: StepShape) -> float:
+        """Of one step."""
+        ...
+
+    def steps_s(self, shape: StepShape, num_repeats: int) -> float:
+        """Of `num_repeats` steps of decodes, each with a token more of every sequence than the one before;
+        `shape` is that of the first."""
+        ...
+
+
+class StepTerms(NamedTuple):
+    """Where the seconds of a step go; they add up to it.
+
+    `launch` and `longest` are what they add: how much longer than the device the launching takes, and how
+    much longer than the reading the longest sequence.
+    """
+
+    launch: float
+    weights: float
+    matrix: float
+    all_reduce: float
+    prefill_attention: float
+    kv: float
+    longest: float
+    preparation: float
+    sampling: float
+    host: float
+
+
+# Names of the fitted numbers, by the term that they belong to.
+LAUNCH = ("launch", "prefill_launch")
+WEIGHTS = ("weights",)
+MATRIX = ("matrix_128", "matrix_256", "activations")
+ALL_REDUCE = ("all_reduce_start", "all_reduce")
+PREFILL_ATTENTION = ("prefill_blocks", "prefill_pairs")
+KV = ("blocks", "partitions", "kv")
+LONGEST = ("longest",)
+PREPARATION = ("preparation", "preparation_sequence", "preparation_token")
+SAMPLING = ("sampling", "sampling_sequence")
+HOST = ("host",)
+TERMS = (
+    *(LAUNCH, WEIGHTS, MATRIX, ALL_REDUCE, PREFILL_ATTENTION, KV, LONGEST),
+    *(PREPARATION, SAMPLING, HOST),
+)
+NUMBERS = tuple(name for term in TERMS for name in term)
+_ENDS = [sum(map(len, TERMS[: index + 1])) for index in range(len(TERMS))]
+SLICES = tuple(slice(end - len(term), end) for term, end in zip(TERMS, _ENDS, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """How an engine computes.
+
+    Attributes:
+        pads_prompts: prompts of a step are padded to the longest of them.
+        split_blocks: a context is split among workers unless there are more (sequence, head) pairs than this.
+        partition_tokens: into parts of so many tokens.
+        unsplit_tokens: contexts of models that allow more than this are always split.
+    """
+
+    pads_prompts: bool = False
+    split_blocks: int = 512
+    partition_tokens: int = 512
+    unsplit_tokens: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class StepFeatures:
+    """Turns shapes into what the fitted numbers are multiplied with."""
+
+    model: LLMModel
+    hardware: Hardware
+    tensor_parallel: int = 1
+    kernels: Kernels = Kernels()
+    _rates: _Rates = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_rates", _rates(self.model, self.hardware, self.tensor_parallel))
+
+    def of(self, shape: StepShape) -> list[float]:
+        """In the order of `NUMBERS`."""
+        rates, kernels, layers = self._rates, self.kernels, self.model.num_layers
+        prefills, decodes, longest = shape.num_prefills, shape.num_decodes, shape.max_context_tokens
+        prompt_tokens = prefills * shape.max_prefill_tokens if kernels.pads_prompts else shape.prefill_tokens
+        tokens = prompt_tokens + decodes
+        if not tokens:
+            return [0.0] * len(NUMBERS)
+        read_s = rates.read_s or self.model.read_bytes(tokens) * rates.byte_s
+        parts = 1
+        if self.model.max_context_tokens > kernels.unsplit_tokens:
+            parts = max(1, -(-longest // kernels.partition_tokens))
+        if parts > 1 or decodes * rates.heads <= kernels.split_blocks:
+            longest = min(longest, kernels.partition_tokens)
+        activation_s = rates.activation_s * tokens
+        is_alone = self.tensor_parallel == 1
+        num_sequences = prefills + decodes
+        return [
+            layers,
+            layers if prefills else 0.0,
+            read_s,
+            -(-tokens // 128) * 128 * rates.token_s,
+            -(-tokens // 256) * 256 * rates.token_s,
+            activation_s if is_alone else 0.0,
+            0.0 if is_alone else layers,
+            0.0 if is_alone else activation_s,
+            rates.blocks * (prefills + shape.prefill_tokens / 64),
+            rates.pair_s * shape.prefill_pairs,
+            rates.blocks * decodes,
+            rates.blocks * decodes * (parts - 1),
+            rates.kv_s * shape.context_tokens,
+            layers * longest,
+            1.0,
+            num_sequences,
+            prompt_tokens + decodes * shape.max_context_tokens,
+            1.0,
+            num_sequences,
+            1.0,
+        ]
+
+
+class _Rates(NamedTuple):
+    """Of one device at its peak: seconds per byte of weights, and of all of them (0 if it depends on the
+    tokens), per token in matrices and in what is between them, per pair of tokens and per token of KV; heads,
+    and (layer, head) pairs."""
+
+    byte_s: float
+    read_s: float
+    token_s: float
+    activation_s: float
+    pair_s: float
+    kv_s: float
+    heads: float
+    blocks: float
+
+
+def _rates(model: LLMModel, hardware: Hardware, tensor_parallel: int) -> _Rates:
+    byte_s = 1 / tensor_parallel / hardware.bandwidth_bytes_s
+    heads = model.num_heads / tensor_parallel
+    blocks = model.num_layers * heads
+    head_bytes = 2 * model.head_size * model.dtype_bytes
+    kv_bytes = model.kv_bytes_per_token / min(tensor_parallel, model.num_kv_heads)
+    return _Rates(
+        byte_s,
+        model.read_bytes(1) * byte_s if model.active_experts == model.num_experts else 0.0,
+        2 * model.token_params / tensor_parallel / hardware.flops,
+        model.num_layers * model.hidden_size * model.dtype_bytes / hardware.bandwidth_bytes_s,
+        4 * blocks * model.head_size / hardware.flops,
+        max(kv_bytes / hardware.bandwidth_bytes_s, blocks * head_bytes / hardware.cache_bandwidth_bytes_s),
+        heads,
+        blocks,
+    )
+
+
+class LLMStepCost:
+    """The physical form with its numbers.
+
+    Raises:
+        ConfigError: numbers that are missing, unknown, negative or not finite.
+    """
+
+    def __init__(self, features: StepFeatures, numbers: Mapping[str, float]) -> None:
+        if unknown := set(numbers) ^ set(NUMBERS):
+            raise ConfigError(f"numbers of a step cost: unknown or missing: {', '.join(sorted(unknown))}")
+        for name, value in numbers.items():
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"numbers of a step cost: {name} is {value}")
+        self.features = features
+        self.numbers = dict(numbers)
+        self._values = [float(numbers[name]) for name in NUMBERS]
+
+    def terms(self, shape: StepShape) -> StepTerms:
+        """Each term, in seconds."""
+        products = list(map(mul, self.features.of(shape), self._values))
+        sums = [sum(products[part]) for part in SLICES]
+        launch, weights, matrix, all_reduce, prefill, kv, longest, preparation, sampling, host = sums
+        device = weights + matrix + all_reduce + prefill + max(kv, longest)
+        waiting, latency = max(0.0, launch - device), max(0.0, longest - kv)
+        return StepTerms(
+            waiting, weights, matrix, all_reduce, prefill, kv, latency, preparation, sampling, host
+        )
+
+    def step_s(self, shape: StepShape) -> float:
+        """Of one step."""
+        return sum(self.terms(shape))
+
+    def steps_s(self, shape: StepShape, num_repeats: int) -> float:
+        """Of steps of decodes, each a token longer; in closed form wherever the same terms are at work."""
+        if num_repeats <= 0:
+            return 0.0
+        return self._sum(shape, 0, num_repeats - 1)
+
+    def _sum(self, shape: StepShape, first: int, last: int) -> float:
+        """Of repeats [first, last]. Between two with the same terms time grows evenly."""
+        a, b = self.terms(shape.after(first)), self.terms(shape.after(last))
+        if last == first:
+            return sum(a)
+        if last == first + 1:
+            return sum(a) + sum(b)
+        if self._regime(shape, a, first) == self._regime(shape, b, last):
+            return (last - first + 1) * (sum(a) + sum(b)) / 2
+        middle = (first + last) // 2
+        return self._sum(shape, first, middle) + self._sum(shape, middle + 1, last)
+
+    def _regime(self, shape: StepShape, terms: StepTerms, repeat: int) -> tuple[bool, bool, int]:
+        partition = self.features.kernels.partition_tokens
+        parts = -(-(shape.max_context_tokens + repeat) // partition)
+        if self.features.model.max_context_tokens <= self.features.kernels.unsplit_tokens:
+            parts = min(parts, 2)
+        return terms.launch > 0, terms.longest > 0, parts

@@ -1,0 +1,146 @@
+"""Measured steps as a CSV file, and a small sample of them.
+
+One row per step: the fields of `StepShape` and `seconds`, and perhaps `forward_s`, `preparation_s`,
+`sampling_s` and `host_s`, which then add up to `seconds`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from stretto.costs.fit import PARTS, MeasuredStep
+from stretto.costs.shape import StepShape
+from stretto.errors import DocumentError
+
+SIZES = tuple(field.name for field in fields(StepShape))
+_SLACK = 0.02
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """(line, row) of a CSV file, compressed or not, whose header names at least `columns`.
+
+    Raises:
+        DocumentError: it cannot be read, or lacks columns.
+    """
+    try:
+        with path.open("rb") as raw:
+            plain = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            file = io.TextIOWrapper(plain, encoding="utf-8", newline="")
+            reader = csv.DictReader(file)
+            if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
+                raise DocumentError(f"{path}: there is no column {', '.join(missing)}")
+            for row in reader:
+                yield reader.line_num, row
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise DocumentError(f"{path}: {error}") from error
+
+
+def read_steps(path: Path) -> list[MeasuredStep]:
+    """All steps of a file.
+
+    Raises:
+        DocumentError: names the file, the row and what is wrong with it.
+    """
+    steps = []
+    for line, row in read_rows(path, (*SIZES, "seconds")):
+        steps.append(checked(path, line, lambda row=row: _step(row)))  # type: ignore[misc]
+    if not steps:
+        raise DocumentError(f"{path}: there are no steps in it")
+    return steps
+
+
+def _step(row: Mapping[str, str]) -> MeasuredStep:
+    shape = StepShape(**{name: int(row[name]) for name in SIZES})
+    named = {part: row.get(f"{part}_s") for part in PARTS}
+    parts = {part: float(value) for part, value in named.items() if value}
+    if parts and len(parts) < len(PARTS):
+        raise ValueError(f"of the parts only {', '.join(parts)}")
+    return measured(shape, float(row["seconds"]), parts or None)
+
+
+def checked(path: Path, line: int, make: Callable[[], MeasuredStep]) -> MeasuredStep:
+    """What `make` returns; a ValueError or TypeError becomes a DocumentError that names the row."""
+    try:
+        return make()
+    except (ValueError, TypeError, KeyError) as error:
+        raise DocumentError(f"{path}, row {line}: {error}") from error
+
+
+def measured(shape: StepShape, seconds: float, parts: Mapping[str, float] | None = None) -> MeasuredStep:
+    """A step whose numbers can be true.
+
+    Raises:
+        ValueError: why they cannot.
+    """
+    times = {"seconds": seconds, **(parts or {})}
+    for name, value in times.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value}")
+    if not seconds:
+        raise ValueError("seconds is 0")
+    if parts and abs(sum(parts.values()) - seconds) > _SLACK * seconds:
+        raise ValueError(f"the parts add up to {sum(parts.values()):g} s, and the step took {seconds:g} s")
+    if min(getattr(shape, name) for name in SIZES) < 0:
+        raise ValueError(f"a size is negative: {shape}")
+    if not shape.num_prefills + shape.num_decodes:
+        raise ValueError("nothing was computed")
+    for count, total, longest, what in (
+        (shape.num_prefills, shape.prefill_tokens, shape.max_prefill_tokens, "prefills"),
+        (shape.num_decodes, shape.context_tokens, shape.max_context_tokens, "decodes"),
+    ):
+        if not longest <= total <= count * longest or total < count:
+            raise ValueError(f"{count} {what} of at most {longest} tokens cannot have {total}")
+    return MeasuredStep(shape, seconds, parts)
+
+
+def sample_steps(steps: Sequence[MeasuredStep], share: float, seed: int = 0) -> list[int]:
+    """Indices of at most `share` of the steps, spread over what there is: kinds of steps take equal parts
+    (prefills of short and long prompts, decodes of short, long and unlike contexts), and within a kind the
+    numbers of sequences, small ones more densely."""
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for index, step in enumerate(steps):
+        kinds.setdefault(_kind(step.shape), []).append(index)
+    chosen: set[int] = set()
+    budget = int(share * len(steps))
+    draw = random.Random(seed)
+    ordered = sorted(kinds.items(), key=lambda item: (len(item[1]), str(item[0])))
+    for position, (_, indices) in enumerate(ordered):
+        quota = min((budget - len(chosen)) // (len(ordered) - position), len(indices))
+        chosen.update(_spread(indices, [_num_sequences(steps[i].shape) for i in indices], quota, draw))
+    return sorted(chosen)
+
+
+def _num_sequences(shape: StepShape) -> int:
+    return shape.num_prefills + shape.num_decodes
+
+
+def _kind(shape: StepShape) -> tuple[object, ...]:
+    if shape.num_prefills:
+        return ("prefill", shape.prefill_tokens > 4 * shape.num_prefills)
+    mean = shape.context_tokens / shape.num_decodes
+    return ("decode", mean > 4, shape.max_context_tokens > 4 * mean)
+
+
+def _spread(indices: list[int], sizes: list[int], quota: int, draw: random.Random) -> list[int]:
+    """One index from each of up to `quota` ranges of sizes: powers of two, then even ones."""
+    if quota < 1:
+        return []
+    ordered = sorted(zip(sizes, indices, strict=True))
+    largest = ordered[-1][0]
+    few = [edge for edge in (1, 2, 4, 8, 16) if edge < largest][:quota]
+    begin = few[-1] if few else 1
+    even = quota - len(few)
+    edges = sorted({*few, *(round(begin + (largest - begin) * k / (even + 1)) for k in range(1, even + 1))})
+    chosen = []
+    for low, high in zip(edges, [*edges[1:], largest + 1], strict=True):
+        inside = [index for size, index in ordered if low <= size < high]
+        if inside:
+            chosen.append(draw.choice(inside))
+    return chosen
