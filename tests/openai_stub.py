@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MODEL = "stub-model"
+EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,21 +17,44 @@ class Reply:
     """How a completion is answered: `deltas`, then `ending`, or `raw` bytes as they are.
 
     The ending is "done", "cut" (the connection drops), "stop" (the response ends without [DONE]) or
-    "hang" (silence until the client goes away).
+    "hang" (silence until the client goes away). With status 0 the connection drops before any answer.
+    `piece_bytes` of `raw` are written at once.
     """
 
     deltas: tuple[str, ...] = ()
     ending: str = "done"
     status: int = 200
     raw: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    finish: str | None = None
+    num_cached: int | None = None
+    piece_bytes: int = 1 << 20
 
 
 class OpenAIStub:
-    """Answers every completion with `answer(request body)`. An async context manager."""
+    """Answers every completion with `answer(request body)`. An async context manager.
 
-    def __init__(self, answer: Callable[[Mapping[str, Any]], Reply]) -> None:
+    Args:
+        model: what `/v1/models` says of the model, besides its id.
+        pages: other answers by "METHOD /path", from the body of the request; 404 where there is none.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Mapping[str, Any]], Reply],
+        *,
+        model: Mapping[str, object] | None = None,
+        pages: Mapping[str, Callable[[Mapping[str, Any]], str]] | None = None,
+    ) -> None:
         self._answer = answer
+        self._pages = {
+            "GET /v1/models": lambda _: json.dumps({"data": [{"id": MODEL, **(model or {})}]}),
+            **(pages or {}),
+        }
         self.requests: list[Mapping[str, Any]] = []
+        self.heads: list[Mapping[str, str]] = []
+        self.num_open = 0
+        self.most_open = 0
         self.aborted = asyncio.Event()
         self.url = ""
 
@@ -43,39 +67,59 @@ class OpenAIStub:
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_open += 1
+        self.most_open = max(self.most_open, self.num_open)
         try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            length = int(head.partition("content-length:")[2].split("\r\n")[0] or 0)
-            body = json.loads(await reader.readexactly(length) or b"{}")
-            if head.startswith("get /v1/models "):
-                await _send(writer, 200, json.dumps({"data": [{"id": MODEL}]}).encode())
-            elif head.startswith("post /v1/completions "):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            path = head.partition(" HTTP/")[0]
+            fields = [line.partition(": ") for line in head.split("\r\n")[1:]]
+            self.heads.append({name.lower(): value for name, _, value in fields})
+            body = json.loads(await reader.readexactly(int(self.heads[-1].get("content-length", 0))) or b"{}")
+            if path in self._pages:
+                await _send(writer, 200, self._pages[path](body).encode(), {"Content-Type": "text/plain"})
+            elif path in ("POST /v1/completions", "POST /v1/chat/completions"):
                 self.requests.append(body)
-                await self._complete(reader, writer, self._answer(body))
+                await self._complete(reader, writer, self._answer(body), is_chat="/chat/" in path)
             else:
-                await _send(writer, 404, b"no such path")
-        except ConnectionError:
+                await _send(writer, 404, b"no such path", {})
+        except (ConnectionError, asyncio.IncompleteReadError):
             self.aborted.set()
         finally:
+            self.num_open -= 1
             writer.close()
 
     async def _complete(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: Reply
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: Reply, *, is_chat: bool
     ) -> None:
-        if reply.raw is not None or reply.status != 200:
-            await _send(writer, reply.status, reply.raw or b'{"error": {"message": "told to fail"}}')
+        if reply.status == 0:
             return
+        if reply.raw is not None or reply.status != 200:
+            body = b'{"error": {"message": "told to fail"}}' if reply.raw is None else reply.raw
+            await _send(writer, reply.status, body, reply.headers, reply.piece_bytes)
+            return
+        (kind,) = EVENT_STREAM.values()
         writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+            f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
         )
+        if is_chat:
+            await _send_event(writer, {"choices": [{"delta": {"role": "assistant"}, "finish_reason": None}]})
         for delta in reply.deltas:
-            await _send_event(writer, {"choices": [{"text": delta, "finish_reason": None}]})
+            choice = {"delta": {"content": delta}} if is_chat else {"text": delta}
+            await _send_event(writer, {"choices": [{**choice, "finish_reason": None}]})
+        if reply.finish is not None:
+            choice = {"delta": {}} if is_chat else {"text": ""}
+            await _send_event(writer, {"choices": [{**choice, "finish_reason": reply.finish}]})
         if reply.ending == "hang":
             await writer.drain()
             await reader.read()
             self.aborted.set()
         elif reply.ending == "done":
-            usage = {"prompt_tokens": 7, "completion_tokens": len(reply.deltas)}
+            details = None if reply.num_cached is None else {"cached_tokens": reply.num_cached}
+            usage = {
+                "prompt_tokens": 7,
+                "completion_tokens": len(reply.deltas),
+                "prompt_tokens_details": details,
+            }
             await _send_event(writer, {"choices": [], "usage": usage})
             await _send_event(writer, "[DONE]")
         if reply.ending != "cut":
@@ -83,11 +127,20 @@ class OpenAIStub:
             await writer.drain()
 
 
-async def _send(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
-    writer.write(
-        f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
-    )
-    await writer.drain()
+async def _send(
+    writer: asyncio.StreamWriter,
+    status: int,
+    body: bytes,
+    headers: Mapping[str, str],
+    piece_bytes: int = 1 << 20,
+) -> None:
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{''.join(lines)}\r\n"
+    writer.write(head.encode())
+    for start in range(0, len(body), piece_bytes):
+        writer.write(body[start : start + piece_bytes])
+        await writer.drain()
+        await asyncio.sleep(0)
 
 
 async def _send_event(writer: asyncio.StreamWriter, event: object) -> None:

@@ -21,7 +21,7 @@ LAYERS = (
     "engines documents",
     "trace",
     "runtime sim",
-    "planner",
+    "planner training",
     "apps bench service",
     "cli",
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pytest
-from openai_stub import MODEL, OpenAIStub, Reply
+from openai_stub import EVENT_STREAM, MODEL, OpenAIStub, Reply
 
 from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
@@ -26,7 +28,7 @@ def generate(
     replies: Iterable[Reply],
     decode: Decode | None = None,
     timeout_s: float = 5.0,
-    stop: tuple[str, ...] = (),
+    **config: Any,
 ) -> tuple[list[LLMEvent], OpenAIStub]:
     """The events of one task whose requests are answered by `replies` in turn."""
 
@@ -34,8 +36,9 @@ def generate(
         turns = iter(replies)
         events: list[LLMEvent] = []
         async with OpenAIStub(lambda _: next(turns)) as stub:
-            config = OpenAIServerConfig(stub.url, timeout_s=timeout_s, stop=stop, backoff_s=0.001)
-            server = OpenAIServer(config)
+            server = OpenAIServer(
+                OpenAIServerConfig(stub.url, timeout_s=timeout_s, backoff_s=0.001, **config)
+            )
             await server.generate(task(decode or Decode()), events.append)
             if isinstance(events[-1], Done) and decode == LIST:
                 await asyncio.wait_for(stub.aborted.wait(), 5)
@@ -73,6 +76,18 @@ def test_only_settings_that_differ_are_sent_by_their_names() -> None:
     )
 
 
+def test_the_form_of_the_output_is_sent() -> None:
+    _, stub = generate([OK], Decode(json_schema='{"type": "array"}'))
+    (request,) = stub.requests
+    assert request["response_format"]["json_schema"]["schema"] == {"type": "array"}
+    _, stub = generate([OK], Decode(regex="[ab]+"))
+    (request,) = stub.requests
+    assert request["structured_outputs"] == {"regex": "[ab]+"}
+    events, stub = generate([OK], Decode(json_schema="{"))
+    assert isinstance(failure(events), ConfigError)
+    assert stub.requests == []
+
+
 def test_what_the_server_could_not_answer_is_refused() -> None:
     events, stub = generate([OK], Decode(logprobs=2))
     error = failure(events)
@@ -95,15 +110,6 @@ def test_texts_stop_at_the_strings_of_the_server(decode: Decode, sent: list[str]
     assert events[-1].value == (["a", "b"] if decode == LIST else "so.")
 
 
-def test_prefill_is_done_without_a_request() -> None:
-    async def main() -> list[LLMEvent]:
-        events: list[LLMEvent] = []
-        await OpenAIServer(OpenAIServerConfig("http://127.0.0.1:1")).generate(task(None), events.append)
-        return events
-
-    assert asyncio.run(main()) == [Started(1), Done(1, None)]
-
-
 def test_stream_is_closed_when_the_list_is_complete() -> None:
     events, _ = generate([Reply(('["a", ', '"b"', "and so on"), ending="hang")], LIST)
     assert events[1:3] == [Piece(1, "a"), Piece(1, "b")]
@@ -117,11 +123,37 @@ def test_line_breaks_of_unicode_do_not_cut_an_event() -> None:
     assert events[-1].value == "a\u2028b\x85c"
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_busy_server_is_asked_again(status: int) -> None:
+@pytest.mark.parametrize("status", [429, 500, 503, 0])
+def test_busy_server_and_one_that_drops_the_connection_are_asked_again(status: int) -> None:
     events, stub = generate([Reply(status=status), Reply(status=status), OK])
     assert isinstance(events[-1], Done)
     assert len(stub.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("header", "waited_s"),
+    [
+        ("3", 3.0),
+        ("0.25", 0.25),
+        ("100000", 10.0),
+        ("-1", 0.0),
+        ("nan", 0.001),
+        ("soon", 0.001),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("Wed, 21 Oct 2115 07:28:00 GMT", 10.0),
+    ],
+)
+def test_server_says_when_to_ask_again_within_limits(
+    header: str, waited_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("stretto.engines.openai_server.http.asyncio.sleep", sleep)
+    generate([Reply(status=429, headers={"Retry-After": header}), OK])
+    assert [seconds for seconds in waits if seconds or not waited_s][:1] == [waited_s]
 
 
 def test_server_that_stays_broken_is_unavailable() -> None:
@@ -160,36 +192,74 @@ def test_silent_server_times_out(deltas: tuple[str, ...]) -> None:
     assert len(events) == 2 + len(deltas)
 
 
+def raw(body: bytes) -> Reply:
+    return Reply(raw=body, headers=EVENT_STREAM)
+
+
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(raw=b"<html>It works!</html>"),
-        Reply(raw=b"data: {broken\n\n"),
-        Reply(raw=b'data: {"object": "error", "message": "out of memory"}\n\n'),
-        Reply(raw=b'data: {"choices": [{"delta": {}}]}\n\n'),
-        Reply(raw=b"data: [1, 2]\n\n"),
-        Reply(raw=b"data: " + b"[" * 200_000 + b"\n\n"),
-        Reply(raw=b'data: {"choices": [{"text": 5}]}\n\n'),
-        Reply(raw=b'data: {"choices": [{"text": "\\ud800"}]}\n\n'),
-        Reply(raw=b"data: " + b"x" * 3_000_000),
+        Reply(raw=b"<html>It works!</html>", headers={"Content-Type": "text/html"}),
+        Reply(raw=b""),
+        Reply(raw=b"x" * 9_000_000),
+        Reply(raw=b"abc", headers={**EVENT_STREAM, "Content-Encoding": "gzip"}),
+        raw(b"data: {broken\n\n"),
+        raw(b'data: {"object": "error", "message": "bad grammar"}\n\n'),
+        raw(b'data: {"error": {"message": "bad grammar", "code": 400}}\n\n'),
+        raw(b'data: {"error": "bad grammar"}\n\n'),
+        raw(b'data: {"choices": [{"delta": {}}]}\n\n'),
+        raw(
+            b'data: {"choices": [{"text": "a"}], "usage": {"prompt_tokens": "x", "completion_tokens": 1}}\n\n'
+        ),
+        raw(b"data: [1, 2]\n\n"),
+        raw(b"data: " + b"[" * 200_000 + b"\n\n"),
+        raw(b'data: {"choices": [{"text": 5}]}\n\n'),
+        raw(b'data: {"choices": [{"text": "\\ud800"}]}\n\n'),
+        raw(b"data: " + b"x" * 3_000_000),
         Reply(("x",) * 200, "hang"),
         Reply(("x" * 3000,), "hang"),
-        Reply(raw=b""),
-        Reply(("Hello",), ending="cut"),
-        Reply(("Hello",), ending="stop"),
     ],
 )
-def test_garbage_or_a_cut_stream_is_a_bad_reply(reply: Reply) -> None:
+def test_garbage_is_a_bad_reply(reply: Reply) -> None:
     events, stub = generate([reply], Decode(max_tokens=8))
     assert isinstance(failure(events), BadReply)
     assert len(stub.requests) == 1
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        raw(b""),
+        raw(b'data: {"error": {"message": "engine dead", "code": 500}}\n\n'),
+        Reply(("Hello",), ending="cut"),
+        Reply(("Hello",), ending="stop"),
+        Reply(("Hello",), finish="abort"),
+    ],
+)
+def test_an_answer_that_breaks_off_is_worth_another_attempt(reply: Reply) -> None:
+    """Not by the adapter, which cannot take back what it has passed on, but by the scheduler."""
+    events, stub = generate([reply], Decode(max_tokens=8))
+    assert type(failure(events)) is EngineUnavailable
+    assert len(stub.requests) == 1
+
+
 def test_a_text_that_is_null_is_empty() -> None:
-    raw = b'data: {"choices": [{"text": null}]}\n\ndata: {"choices": [{"text": "so"}]}\n\ndata: [DONE]\n\n'
-    events, _ = generate([Reply(raw=raw)])
+    body = b'data: {"choices": [{"text": null}]}\n\ndata: {"choices": [{"text": "so"}]}\n\ndata: [DONE]\n\n'
+    events, _ = generate([raw(body)])
     assert isinstance(events[-1], Done)
     assert events[-1].value == "so"
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 3, 1000])
+def test_events_are_read_however_they_are_written(piece_bytes: int) -> None:
+    body = (
+        b": a comment\r\nevent: x\r\n"
+        b'data:{"choices": [{"text": "\xf0\x9f\x8e\xbc"}]}\r\n\r\n'
+        b'data:  {"choices": [{"text": " so"}], "usage": null}\n\ndata:[DONE]\r\n\r\n'
+    )
+    events, _ = generate([Reply(raw=body, headers=EVENT_STREAM, piece_bytes=piece_bytes)])
+    assert isinstance(events[-1], Done)
+    assert events[-1].value == "🎼 so"
 
 
 def test_cancelling_aborts_the_request() -> None:
@@ -210,12 +280,81 @@ def test_cancelling_aborts_the_request() -> None:
     assert asyncio.run(main()) == [Started(1), Piece(1, "Hello")]
 
 
+@pytest.mark.parametrize("num_connections", [1, 3])
+def test_requests_wait_for_a_connection_unstarted(num_connections: int) -> None:
+    """The wait is not the server's silence: each of the requests is answered in less than that."""
+
+    async def main() -> tuple[list[LLMEvent], int]:
+        events: list[LLMEvent] = []
+        async with OpenAIStub(lambda _: Reply(("so",))) as stub:
+            config = OpenAIServerConfig(stub.url, model=MODEL, max_connections=num_connections)
+            server = OpenAIServer(config)
+            tasks = [LLMTask(n, "q", "answer", (Segment("x"),), Decode()) for n in range(8)]
+            running = [asyncio.create_task(server.generate(task, events.append)) for task in tasks]
+            await asyncio.sleep(0)
+            assert [event.task for event in events] == list(range(num_connections))
+            await asyncio.gather(*running)
+            await server.aclose()
+        return events, stub.most_open
+
+    events, most_open = asyncio.run(main())
+    assert sum(isinstance(event, Done) for event in events) == 8
+    assert most_open <= num_connections
+
+
+def test_one_that_fails_leaves_the_others_alone() -> None:
+    async def main() -> list[LLMEvent]:
+        events: list[LLMEvent] = []
+
+        def answer(request: Mapping[str, Any]) -> Reply:
+            return {"hang": Reply(ending="hang"), "cut": Reply(("a",), "cut")}.get(request["prompt"], OK)
+
+        async with OpenAIStub(answer) as stub:
+            server = OpenAIServer(OpenAIServerConfig(stub.url, timeout_s=0.2))
+            prompts = ["hang", "cut", "fine", "hang", "good"]
+            tasks = [LLMTask(n, "q", "answer", (Segment(p),), Decode()) for n, p in enumerate(prompts)]
+            await asyncio.gather(*(server.generate(task, events.append) for task in tasks))
+            await server.aclose()
+        return events
+
+    endings = {event.task: type(event) for event in asyncio.run(main()) if isinstance(event, Done | Failed)}
+    assert endings == {0: Failed, 1: Failed, 2: Done, 3: Failed, 4: Done}
+
+
 def test_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "secret")
-    server = OpenAIServer(OpenAIServerConfig("http://localhost", api_key_env="MY_KEY"))
-    assert server._client.headers["Authorization"] == "Bearer secret"
+    _, stub = generate([OK], api_key_env="MY_KEY")
+    assert {head["authorization"] for head in stub.heads} == {"Bearer secret"}
+    _, stub = generate([OK], api_key_env="NO_KEY")
+    assert not any("authorization" in head for head in stub.heads)
+    monkeypatch.setenv("MY_KEY", "sécret")
+    with pytest.raises(ConfigError, match="MY_KEY"):
+        OpenAIServer(OpenAIServerConfig("http://localhost", api_key_env="MY_KEY"))
 
 
-def test_url_needs_its_scheme() -> None:
-    with pytest.raises(ConfigError, match="http://"):
-        OpenAIServer(OpenAIServerConfig("localhost:8000"))
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "http://:80/v1", "http://x:port"])
+def test_url_has_to_be_one(url: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(url)):
+        OpenAIServer(OpenAIServerConfig(url))
+
+
+def test_settings_have_to_make_sense() -> None:
+    with pytest.raises(ConfigError, match="there is no api 'voice'"):
+        OpenAIServerConfig("http://x", api="voice")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="max_connections"):
+        OpenAIServerConfig("http://x", max_connections=0)
+
+
+def test_a_tenant_is_kept_apart_in_the_servers_cache() -> None:
+    async def main() -> list[Mapping[str, Any]]:
+        async with OpenAIStub(lambda _: OK) as stub:
+            server = OpenAIServer(OpenAIServerConfig(stub.url))
+            for tenant in ("", "one"):
+                task = LLMTask(1, "q", "answer", (Segment("x"),), Decode(), tenant)
+                await server.generate(task, [].append)
+            await server.aclose()
+        return stub.requests
+
+    first, second = asyncio.run(main())
+    assert "cache_salt" not in first
+    assert second["cache_salt"] == "one"

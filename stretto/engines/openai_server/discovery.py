@@ -1,0 +1,116 @@
+"""What there is to know of a server before the first prompt: its model, its tokenizer, its prefix cache."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stretto.core import Segment
+from stretto.engines.openai_server.config import OpenAIServerConfig
+from stretto.engines.openai_server.http import Http, read_json
+from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
+from stretto.errors import BadReply, ConfigError, EngineFailure
+
+if TYPE_CHECKING:
+    from stretto.engines.prompt_tokens import PromptTokenizer
+
+# Tokenizers that agree on this are taken for the same.
+_PROBE = "Which voice enters first, and why? 3,14 ½ naïve façade\n\n\tdef f(x): return {'日本語': x[0]} 🎼"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """`tokenizer` is None where prompts go as text, `max_model_tokens` where the server does not say."""
+
+    model: str
+    tokenizer: PromptTokenizer | None
+    max_model_tokens: int | None
+    cache: CacheConfig
+
+
+async def discover(http: Http, config: OpenAIServerConfig) -> ServerFacts:
+    """Ask the server.
+
+    Raises:
+        ConfigError: the tokenizer that was asked for cannot be loaded, or is not the server's.
+        EngineFailure: the server cannot be asked, or lists no model.
+    """
+    listed: dict[str, Any] = {}
+    try:
+        listed = _find_model(await http.fetch("v1/models"), config.model)
+    except BadReply:
+        if config.model is None:
+            raise
+    model = config.model or str(listed["id"])
+    tokenizer = await _find_tokenizer(http, config, model, listed.get("root"))
+    limit = listed.get("max_model_len")
+    cache = await _find_cache(http) if config.warms_prefixes else CacheConfig()
+    return ServerFacts(model, tokenizer, limit if isinstance(limit, int) else None, cache)
+
+
+def _find_model(listing: bytes, wanted: str | None) -> dict[str, Any]:
+    """The entry of `wanted`, or the first. Servers may know names that they do not list."""
+    try:
+        models = [dict(model) for model in read_json(listing)["data"]]
+        if wanted is None:
+            str(models[0]["id"])
+            return models[0]
+        return next((model for model in models if model["id"] == wanted), {})
+    except (ValueError, LookupError, TypeError) as error:
+        raise BadReply(f"the server lists no model: {listing[:200]!r}") from error
+
+
+async def _find_tokenizer(
+    http: Http, config: OpenAIServerConfig, model: str, root: object
+) -> PromptTokenizer | None:
+    if config.api == "chat" or config.tokenizer == "none":
+        return None
+    folder = Path(config.tokenizer)
+    if config.tokenizer == "auto":
+        if not (isinstance(root, str) and (Path(root) / "tokenizer.json").is_file()):
+            return None
+        folder = Path(root)
+    tokenizer = await asyncio.to_thread(_load, folder)
+    theirs = await _their_tokens(http, model)
+    ours = tokenizer.encode((Segment(_PROBE, "probe"),))
+    if theirs is None:
+        return tokenizer if config.tokenizer != "auto" else None
+    if ours[-len(theirs) :] != theirs:
+        if config.tokenizer == "auto":
+            return None
+        raise ConfigError(f"the tokenizer in {folder} is not the one of {model!r} at {config.url}")
+    return tokenizer
+
+
+def _load(folder: Path) -> PromptTokenizer:
+    try:
+        from stretto.engines.prompt_tokens import PromptTokenizer  # heavy, and only for this
+    except ImportError as error:
+        raise ConfigError(f"token ids for a server need the package {error.name}") from error
+    try:
+        return PromptTokenizer(folder)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the loaders raise, it is about these files
+        raise ConfigError(f"cannot load the tokenizer in {folder}: {error}") from error
+
+
+async def _their_tokens(http: Http, model: str) -> list[int] | None:
+    """The probe as the server tokenises it, if it tells (vLLM, SGLang, llama.cpp)."""
+    body: dict[str, object] = {"model": model, "prompt": _PROBE, "content": _PROBE}
+    try:
+        asked = await http.fetch("tokenize", {**body, "add_special_tokens": False}, is_retried=False)
+        answer = read_json(asked)
+    except EngineFailure:
+        return None
+    tokens = answer.get("tokens") if isinstance(answer, dict) else None
+    return tokens if isinstance(tokens, list) and tokens else None
+
+
+async def _find_cache(http: Http) -> CacheConfig:
+    try:
+        return read_cache_config((await http.fetch("metrics", is_retried=False)).decode(errors="replace"))
+    except EngineFailure:
+        return CacheConfig()

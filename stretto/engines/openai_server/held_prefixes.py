@@ -1,0 +1,67 @@
+"""Which prompts' beginnings a server's prefix cache may hold: those it was sent, or those it tells of.
+
+It is a guess where nobody tells: a server evicts as it likes, and others use it too. A prompt counts from
+when it is sent, so that of many queries at once only the first warms what they share. A wrong guess costs
+a prefill at another time than thought, never an answer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from stretto.llm.block_hashes import BlockHash, Hasher
+from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+
+_MAX_BLOCKS = 1 << 16
+
+
+class HeldPrefixes:
+    """Blocks of `block_len` elements of prompts (token ids, or characters) by their chained hashes.
+
+    Forgets the least recently sent beyond `max_blocks`.
+    """
+
+    def __init__(self, block_len: int, max_blocks: int | None = None) -> None:
+        self._hasher = Hasher(block_len)
+        self._max_blocks = min(max_blocks or _MAX_BLOCKS, _MAX_BLOCKS)
+        self._held: OrderedDict[BlockHash, None] = OrderedDict()
+
+    def num_held(self, prompt: Sequence[int], salt: str = "") -> int:
+        """How many leading elements of `prompt` are in blocks that are held for the tenant `salt`."""
+        num_blocks = 0
+        for block_hash in self._hashes(prompt, salt):
+            if block_hash not in self._held:
+                break
+            num_blocks += 1
+        return num_blocks * self._hasher.block_tokens
+
+    def num_whole(self, prompt: Sequence[int]) -> int:
+        """How many leading elements of `prompt` fill whole blocks: the rest is never cached."""
+        return len(prompt) // self._hasher.block_tokens * self._hasher.block_tokens
+
+    def add(self, prompt: Sequence[int], salt: str = "") -> None:
+        """The server has been sent `prompt`."""
+        for block_hash in reversed(self._hashes(prompt, salt)):  # so that the last blocks are forgotten first
+            self._add(block_hash)
+
+    def apply(self, event: KVEvent) -> None:
+        """The server tells what has changed in its cache."""
+        match event:
+            case BlockStored(hash=block_hash):
+                self._add(block_hash)
+            case BlockRemoved(hash=block_hash):
+                self._held.pop(block_hash, None)
+            case AllBlocksCleared():
+                self._held.clear()
+
+    def _add(self, block_hash: BlockHash) -> None:
+        self._held[block_hash] = None
+        self._held.move_to_end(block_hash)
+        while len(self._held) > self._max_blocks:
+            self._held.popitem(last=False)
+
+    def _hashes(self, prompt: Sequence[int], salt: str) -> list[BlockHash]:
+        hashes: list[BlockHash] = []
+        self._hasher.extend(hashes, salt, prompt)
+        return hashes

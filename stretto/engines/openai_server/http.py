@@ -1,0 +1,199 @@
+"""HTTP to an LLM server: retries, streams of events, and what each way of failing means.
+
+What cannot be reached, breaks off, or says that it is overloaded is `EngineUnavailable`; what is silent,
+`EngineTimeout`: both are worth another attempt. What answers something else than the API says, or
+refuses the request, is `BadReply`, which is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from stretto.engines.openai_server.config import OpenAIServerConfig
+from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable
+
+_MAX_LINE_BYTES = 1_000_000
+_MAX_BODY_BYTES = 8_000_000
+
+
+class Http:
+    """The client of one server."""
+
+    def __init__(self, config: OpenAIServerConfig) -> None:
+        """Raises ConfigError for a URL or a key that cannot be one."""
+        self._config = config
+        key = os.environ.get(config.api_key_env)
+        headers = {"Accept-Encoding": "identity"}  # nobody is to hold events back to compress them
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        try:
+            self._client = httpx.AsyncClient(
+                base_url=config.url.rstrip("/").removesuffix("/v1"),
+                headers=headers,
+                timeout=httpx.Timeout(config.timeout_s, connect=config.connect_timeout_s, pool=None),
+                limits=httpx.Limits(max_connections=None),
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise ConfigError(f"{config.url!r}, key from {config.api_key_env}: {error}") from error
+        if not self._client.base_url.host:
+            raise ConfigError(f"{config.url!r} names no host")
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        await self._client.aclose()
+
+    async def fetch(
+        self, path: str, body: dict[str, object] | None = None, *, is_retried: bool = True
+    ) -> bytes:
+        """The whole answer to a GET, or with `body` to a POST. Raises as the module says."""
+        async with self._open(path, body, is_retried=is_retried) as response:
+            return await self._read(response)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, body: dict[str, object], *, is_retried: bool = True
+    ) -> AsyncIterator[AsyncIterator[Any]]:
+        """The JSON of each server-sent event that answers `body`. Leaving early aborts the request."""
+        async with self._open(path, body, is_retried=is_retried) as response:
+            kind = response.headers.get("content-type", "untyped")
+            if not kind.startswith("text/event-stream"):
+                start = (await self._read(response))[:200]
+                raise BadReply(f"{self._name} answered with {kind}, not with a stream of events: {start!r}")
+            yield self._events(response)
+
+    @property
+    def _name(self) -> str:
+        return str(self._client.base_url).rstrip("/")
+
+    @asynccontextmanager
+    async def _open(
+        self, path: str, body: dict[str, object] | None, *, is_retried: bool
+    ) -> AsyncIterator[httpx.Response]:
+        """A successful response, not yet read. Nothing is tried again once it is there."""
+        response = await self._respond(path, body, self._config.max_retries if is_retried else 0)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _respond(self, path: str, body: dict[str, object] | None, num_retries: int) -> httpx.Response:
+        backoff_s = self._config.backoff_s
+        while True:
+            answer = await self._attempt(path, body)
+            if isinstance(answer, httpx.Response):
+                return answer
+            error, wait_s = answer
+            if num_retries == 0:
+                raise error
+            await asyncio.sleep(min(backoff_s if wait_s is None else wait_s, self._config.max_backoff_s))
+            num_retries -= 1
+            backoff_s *= 2
+
+    async def _attempt(
+        self, path: str, body: dict[str, object] | None
+    ) -> httpx.Response | tuple[EngineUnavailable, float | None]:
+        """A successful response; or why to try again, and after how many seconds if the server says."""
+        request = self._client.build_request("GET" if body is None else "POST", path, json=body)
+        try:
+            response = await self._client.send(request, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise EngineUnavailable(f"cannot reach {self._name}: {_text(error)}") from error
+        except httpx.TimeoutException as error:
+            raise self._silence() from error
+        except httpx.HTTPError as error:  # perhaps the connection had idled for too long
+            return EngineUnavailable(f"{self._name} gave no answer: {_text(error)}"), None
+        if response.is_success:
+            return response
+        try:
+            reason = _reason(await self._read(response))
+        finally:
+            await response.aclose()
+        problem = f"{self._name} answered {response.status_code}: {reason}"
+        if response.status_code != 429 and response.status_code < 500:
+            raise BadReply(problem)
+        return EngineUnavailable(problem), _retry_after_s(response.headers.get("retry-after", ""))
+
+    def _silence(self) -> EngineTimeout:
+        return EngineTimeout(f"{self._name} was silent for {self._config.timeout_s} s")
+
+    async def _read(self, response: httpx.Response) -> bytes:
+        body = bytearray()
+        async for received in self._received(response):
+            body += received
+            if len(body) > _MAX_BODY_BYTES:
+                raise BadReply(f"{self._name} sent more than {_MAX_BODY_BYTES} bytes")
+        return bytes(body)
+
+    async def _received(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        try:
+            async for received in response.aiter_bytes():
+                yield received
+        except httpx.DecodingError as error:
+            raise BadReply(f"{self._name} sent what cannot be decoded: {error}") from error
+        except httpx.TimeoutException as error:
+            raise self._silence() from error
+        except httpx.HTTPError as error:
+            raise EngineUnavailable(f"{self._name} broke off: {_text(error)}") from error
+
+    async def _events(self, response: httpx.Response) -> AsyncIterator[Any]:
+        """Until `[DONE]`. Lines end with \\n alone: text may hold other line breaks."""
+        rest = bytearray()  # of a line: grows in place
+        async for received in self._received(response):
+            rest += received
+            lines = []
+            if b"\n" in received:
+                *lines, rest = rest.split(b"\n")
+            if max(map(len, [*lines, rest])) > _MAX_LINE_BYTES:
+                raise BadReply(f"the server sent a line of more than {_MAX_LINE_BYTES} bytes")
+            for line in lines:
+                field, _, data = line.partition(b":")
+                if field != b"data":
+                    continue
+                if data.strip() == b"[DONE]":
+                    return
+                yield read_json(bytes(data))
+        raise EngineUnavailable(f"{self._name} ended its answer early, behind {bytes(rest[-200:])!r}")
+
+
+def read_json(data: bytes) -> Any:
+    """What the server means. Raises BadReply if that is not JSON."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadReply(f"the server did not send JSON: {data[:200]!r}") from error
+
+
+def _text(error: httpx.HTTPError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _reason(body: bytes) -> str:
+    """What a refusal says. OpenAI, vLLM and llama.cpp wrap it differently."""
+    try:
+        answer = json.loads(body)
+        reason = answer["error"]["message"] if "error" in answer else answer["message"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        reason = body.decode(errors="replace")
+    return str(reason)[:500]
+
+
+def _retry_after_s(header: str) -> float | None:
+    """Seconds from now, of a header with seconds or a date."""
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

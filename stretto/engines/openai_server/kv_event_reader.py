@@ -1,0 +1,113 @@
+"""From the messages of vLLM's KV events to ours.
+
+vLLM publishes batches, numbered without gaps: `[time, events, rank]` in msgpack, where an event is a
+record with its type, or in older versions a list that begins with it. It names blocks by hashes of its
+own; they are mapped to ours, so that one index serves every engine. Blocks that only some requests may
+use (an adapter, a salt, an image) are passed over, and so is what follows on a block never heard of.
+
+Source: vLLM, `vllm/distributed/kv_events.py` (0.9 to 0.32).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from stretto.errors import BadReply
+from stretto.llm.block_hashes import BlockHash, Hasher
+from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+
+Arrival: TypeAlias = Literal["take", "known", "gap", "restart"]
+
+# Fields of an event that comes as a list, behind its type.
+_STORED = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name")
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "BlockStored": (*_STORED, "extra_keys", "group_idx"),
+    "BlockRemoved": ("block_hashes", "medium", "group_idx"),
+    "AllBlocksCleared": (),
+}
+
+
+class Sequencer:
+    """The numbers of batches: tells what was missed, what comes twice, and a publisher that began anew."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        """The first number that is still to be had, by replay or live."""
+        self._last_live = -1
+
+    def arrive(self, number: int) -> Arrival:
+        """A batch has come live. With "gap", those from `next` on should be had first."""
+        is_restart = number <= self._last_live
+        self._last_live = number
+        if is_restart:
+            self.next = 0
+            return "restart"
+        if number < self.next:
+            return "known"
+        return "gap" if number > self.next else "take"
+
+
+class KVEventReader:
+    """Keeps the server's hashes of the blocks that it holds."""
+
+    def __init__(self, salt: str = "") -> None:
+        self._hasher = Hasher(1)
+        self._root = self._hasher.root(salt)
+        self._ours: dict[bytes | int, BlockHash] = {}
+
+    def clear(self) -> list[KVEvent]:
+        """What is held is not known any more."""
+        self._ours.clear()
+        return [AllBlocksCleared()]
+
+    def read(self, batch: Any) -> list[KVEvent]:
+        """The events of a decoded batch.
+
+        Raises:
+            BadReply: it is none.
+        """
+        try:
+            events = batch["events"] if isinstance(batch, dict) else batch[1]
+            if not isinstance(events, list):
+                raise TypeError
+            return [ours for event in events for ours in self._read(_record(event))]
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise BadReply(f"not a batch of KV events: {batch!r:.200}") from error
+
+    def _read(self, event: Mapping[str, Any]) -> list[KVEvent]:
+        if event["type"] == "AllBlocksCleared":
+            return self.clear()
+        if event.get("medium") not in (None, "GPU") or event.get("group_idx") not in (None, 0):
+            return []
+        if event["type"] == "BlockRemoved":
+            removed = [self._ours.pop(theirs, None) for theirs in event["block_hashes"]]
+            return [BlockRemoved(ours) for ours in removed if ours is not None]
+        return self._stored(event) if event["type"] == "BlockStored" else []
+
+    def _stored(self, event: Mapping[str, Any]) -> list[KVEvent]:
+        hashes, tokens, size = event["block_hashes"], event["token_ids"], event["block_size"]
+        if len(tokens) != len(hashes) * size or event.get("lora_id") is not None or event.get("lora_name"):
+            return []
+        keys: Sequence[Any] = event.get("extra_keys") or [None] * len(hashes)
+        theirs = event["parent_block_hash"]
+        parent = self._root if theirs is None else self._ours.get(theirs)
+        stored: list[KVEvent] = []
+        for i, block_hash in enumerate(hashes):
+            if parent is None or keys[i]:
+                break
+            block = tuple(tokens[i * size : (i + 1) * size])
+            ours = self._hasher.chain(parent, block)
+            self._ours[block_hash] = ours
+            stored.append(BlockStored(ours, parent, block))
+            parent = ours
+        return stored
+
+
+def _record(event: Any) -> Mapping[str, Any]:
+    if isinstance(event, dict):
+        return event
+    if not isinstance(event, list):
+        raise TypeError
+    kind, *values = event
+    return {"type": kind, **dict(zip(_FIELDS.get(kind, ()), values, strict=False))}

@@ -1,0 +1,104 @@
+"""vLLM's KV events, over ZeroMQ: what its prefix cache holds, from now on and without gaps.
+
+A subscriber comes late, and a publisher drops what it cannot send. What was missed is asked for at the
+publisher's replay endpoint; where there is none, or it does not reach back so far, all is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from stretto.engines.openai_server.config import KVEventsConfig
+from stretto.engines.openai_server.kv_event_reader import KVEventReader, Sequencer
+from stretto.errors import BadReply, ConfigError
+from stretto.llm.kv_events import KVEvent
+
+_END = (-1).to_bytes(8, "big", signed=True)
+
+
+class KVEventStream:
+    """The events of one server (of one rank, where it has several). Iterate it once."""
+
+    def __init__(self, config: KVEventsConfig) -> None:
+        self._config = config
+        self._reader = KVEventReader()
+        self._sequencer = Sequencer()
+
+    async def events(self) -> AsyncGenerator[list[KVEvent], None]:
+        """The events of batch after batch, for ever; `AllBlocksCleared` also where some were missed.
+
+        Raises:
+            ConfigError: an endpoint is none.
+            BadReply: what comes are no KV events.
+        """
+        context = zmq.asyncio.Context()
+        try:
+            live = self._connect(context, zmq.SUB, self._config.endpoint)
+            live.subscribe(self._config.topic.encode())
+            for events in await self._catch_up(context):
+                yield events
+            while True:
+                number, payload = _split(await live.recv_multipart())
+                arrival = self._sequencer.arrive(number)
+                if arrival == "known":
+                    continue
+                if arrival == "restart":
+                    yield self._reader.clear()
+                if number > self._sequencer.next:
+                    for events in await self._catch_up(context):
+                        yield events
+                if number >= self._sequencer.next:
+                    for events in self._take(number, payload):
+                        yield events
+        finally:
+            context.destroy(linger=0)
+
+    async def _catch_up(self, context: zmq.asyncio.Context) -> list[list[KVEvent]]:
+        """What the publisher still has from `next` on. If it does not tell, the next batch shows the gap."""
+        caught_up: list[list[KVEvent]] = []
+        if self._config.replay_endpoint is None:
+            return caught_up
+        socket = self._connect(context, zmq.DEALER, self._config.replay_endpoint)
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                await socket.send_multipart([b"", self._sequencer.next.to_bytes(8, "big")])
+                while (frames := await socket.recv_multipart())[-2:-1] != [_END]:
+                    number, payload = _split(frames)
+                    if number >= self._sequencer.next:
+                        caught_up += self._take(number, payload)
+        except TimeoutError:
+            pass
+        finally:
+            socket.close(linger=0)
+        return caught_up
+
+    def _take(self, number: int, payload: bytes) -> Iterator[list[KVEvent]]:
+        """The events of a batch. Behind a gap that nobody could fill nothing from before it counts."""
+        if number > self._sequencer.next:
+            yield self._reader.clear()
+        self._sequencer.next = number + 1
+        try:
+            batch = msgspec.msgpack.decode(payload)
+        except msgspec.DecodeError as error:
+            raise BadReply(f"not msgpack: {payload[:100]!r}") from error
+        yield self._reader.read(batch)
+
+    def _connect(self, context: zmq.asyncio.Context, kind: int, endpoint: str) -> zmq.asyncio.Socket:
+        socket = context.socket(kind)
+        try:
+            socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            raise ConfigError(f"cannot connect to {endpoint!r}: {error}") from error
+        return socket
+
+
+def _split(frames: list[bytes]) -> tuple[int, bytes]:
+    """Number and payload: the last two frames, behind a topic or not."""
+    if len(frames) < 2 or len(frames[-2]) != 8:
+        raise BadReply(f"not a message of KV events: {frames!r:.200}")
+    return int.from_bytes(frames[-2], "big"), frames[-1]

@@ -1,0 +1,241 @@
+"""An LLM behind a server: completions streamed, partial prefills as requests that warm its prefix cache.
+
+With a tokenizer the prompt goes as token ids, each segment tokenised by itself as everywhere: no document
+can smuggle in a special token, and what one request has warmed, the next one's tokens begin with. As text,
+which is what chat takes and what other servers are sent, both are up to the server; no chat template is
+applied to completions then, so a chat model sees the prompt without its turns.
+
+An attempt that breaks off is `EngineUnavailable`, also after pieces of it have gone out. The scheduler tries
+again and passes over what it has passed on already; if the second text begins differently, which sampling
+or another batch may cause even in greedy decoding, the query fails rather than to take back what was shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from stretto.engines.decoding import refuse_others
+from stretto.engines.openai_server.api import PATHS, UNDERSTOOD, Counts, read_chunk, request_body
+from stretto.engines.openai_server.config import OpenAIServerConfig
+from stretto.engines.openai_server.discovery import ServerFacts, discover
+from stretto.engines.openai_server.held_prefixes import HeldPrefixes
+from stretto.engines.openai_server.http import Http
+from stretto.engines.openai_server.metrics import ServerLoad, read_load
+from stretto.engines.openai_server.warming import WarmingPolicy
+from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError
+from stretto.llm.output import Output
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+
+if TYPE_CHECKING:
+    from stretto.engines.openai_server.kv_event_stream import KVEventStream
+
+_CHARS_PER_TOKEN = 4
+_ONE_TOKEN = Decode(max_tokens=1)  # servers generate no fewer
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """A prompt as it is sent, and as elements that a prefix cache can be asked for: ids, or characters."""
+
+    content: str | list[int]
+    elements: list[int]
+    tenant: str
+
+    @property
+    def tokens_per_element(self) -> float:
+        return 1 / _CHARS_PER_TOKEN if isinstance(self.content, str) else 1.0
+
+
+class OpenAIServer:
+    """An `AsyncLLM`."""
+
+    def __init__(self, config: OpenAIServerConfig) -> None:
+        """Raises ConfigError if something is missing that can be seen without asking the server."""
+        self._config = config
+        self._http = Http(config)
+        self._places = asyncio.Semaphore(config.max_connections)
+        self._asking = asyncio.Lock()
+        self._facts: ServerFacts | None = None
+        self._held = HeldPrefixes(1)
+        self._warming = WarmingPolicy()
+        self._events: KVEventStream | None = None
+        self._following: asyncio.Task[None] | None = None
+        if config.kv_events is not None:
+            try:
+                from stretto.engines.openai_server.kv_event_stream import KVEventStream
+            except ImportError as error:
+                raise ConfigError("KV events need the packages of stretto[kv-events]") from error
+            self._events = KVEventStream(config.kv_events)
+
+    async def generate(self, task: LLMTask, emit: Callable[[LLMEvent], None]) -> None:
+        """Run one task. Cancelling closes its connection, which servers take as an abort.
+
+        A prefill is `Done` when the server has it in its cache, and at once if a request for it would not
+        pay or a place for one is not free. It never fails: the task that needs it will say what is wrong.
+        """
+        if task.decode is None:
+            emit(Started(task.id))
+            emit(Done(task.id, None, await self._prefill(task)))
+            return
+        async with self._places:
+            emit(Started(task.id))
+            try:
+                done = await self._complete(task, task.decode, emit)
+            except StrettoError as error:
+                emit(Failed(task.id, error.at(task.step)))
+            else:
+                emit(done)
+
+    async def load(self) -> ServerLoad:
+        """How busy the server is, by its `/metrics`. Raises EngineFailure if it does not tell."""
+        return read_load((await self._http.fetch("metrics")).decode(errors="replace"))
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        await self._http.aclose()
+
+    async def _complete(self, task: LLMTask, decode: Decode, emit: Callable[[LLMEvent], None]) -> Done:
+        refuse_others(decode, UNDERSTOOD, "an OpenAI-compatible server")
+        if decode.items is None:
+            decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
+        output = Output(decode)
+        facts = await self._known()
+        prompt = _encode(facts, task)
+        if isinstance(prompt.content, list) and facts.max_model_tokens is not None:
+            num_in_all = len(prompt.content) + decode.max_tokens
+            if num_in_all > facts.max_model_tokens:
+                raise CapacityError(
+                    f"the prompt's {len(prompt.content)} tokens and max_tokens={decode.max_tokens} are more "
+                    f"than the {facts.max_model_tokens} of {facts.model!r}"
+                )
+
+        def feed(text: str) -> bool:
+            pieces, is_finished = output.feed(text)
+            for piece in pieces:
+                emit(Piece(task.id, piece))
+            return is_finished
+
+        usage = await self._ask(facts, prompt, decode, feed)
+        last, value = output.finish()
+        for piece in last:
+            emit(Piece(task.id, piece))
+        return Done(task.id, value, usage)
+
+    async def _prefill(self, task: LLMTask) -> Usage:
+        if not self._config.warms_prefixes or self._places.locked():
+            return Usage()
+        try:
+            facts = await self._known()
+            prompt = _encode(facts, task)
+            num_held = self._held.num_held(prompt.elements, prompt.tenant)
+            num_whole = self._held.num_whole(prompt.elements)
+            num_missing = round((num_whole - num_held) * prompt.tokens_per_element)
+            if facts.cache.is_on is False or not self._warming.decide(num_missing):
+                return Usage()
+            if isinstance(prompt.content, list):
+                whole = prompt.elements[:num_whole]
+                prompt = _Prompt(whole, whole, prompt.tenant)
+            patience_s = self._warming.patience_s(num_missing)
+            async with self._places:
+                try:
+                    async with asyncio.timeout(patience_s):
+                        return await self._ask(facts, prompt, _ONE_TOKEN, lambda _: False, is_retried=False)
+                except TimeoutError:
+                    assert patience_s is not None
+                    self._observe(prompt, num_held, None, patience_s)
+        except StrettoError:
+            pass
+        return Usage()
+
+    async def _ask(
+        self,
+        facts: ServerFacts,
+        prompt: _Prompt,
+        decode: Decode,
+        feed: Callable[[str], bool],
+        *,
+        is_retried: bool = True,
+    ) -> Usage:
+        """Send a prompt and hand each delta of the answer to `feed`, until it says that this is enough."""
+        api = self._config.api
+        body = request_body(api, facts.model, prompt.content, decode, prompt.tenant)
+        num_held = self._held.num_held(prompt.elements, prompt.tenant)
+        if self._following is None or prompt.tenant:  # the server does not tell of what is a tenant's
+            self._held.add(prompt.elements, prompt.tenant)
+        num_deltas = num_chars = 0
+        counts, first_s = None, None
+        sent_s = time.perf_counter()
+        try:
+            async with self._http.stream(PATHS[api], body, is_retried=is_retried) as events:
+                async for event in events:
+                    chunk = read_chunk(api, event)
+                    counts = chunk.counts or counts
+                    if first_s is None and (chunk.is_output or chunk.finish):
+                        first_s = time.perf_counter() - sent_s
+                    num_deltas += chunk.is_output
+                    num_chars += len(chunk.text)
+                    if num_deltas > 4 * decode.max_tokens + 64 or num_chars > 64 * (decode.max_tokens + 16):
+                        raise BadReply(f"the server writes on beyond max_tokens={decode.max_tokens}")
+                    if feed(chunk.text):
+                        break
+        except BadReply as error:
+            if isinstance(prompt.content, list) and num_deltas == 0:
+                raise BadReply(f"{error.message} (sent as token ids; tokenizer 'none' sends text)") from error
+            raise
+        if first_s is not None:
+            self._observe(prompt, num_held, counts, first_s)
+        if counts is None:
+            return Usage(len(prompt.content) if isinstance(prompt.content, list) else 0, 0, num_deltas)
+        return Usage(counts.num_prompt, counts.num_cached or 0, counts.num_output)
+
+    def _observe(self, prompt: _Prompt, num_held: int, counts: Counts | None, seconds: float) -> None:
+        """Tell the policy, which counts in estimated tokens where the prompt is text."""
+        num_tokens = round(len(prompt.elements) * prompt.tokens_per_element)
+        num_reported = None
+        if counts is not None and counts.num_cached is not None and counts.num_prompt > 0:
+            num_reported = round(counts.num_cached / counts.num_prompt * num_tokens)
+        self._warming.observe(num_tokens, round(num_held * prompt.tokens_per_element), num_reported, seconds)
+
+    async def _known(self) -> ServerFacts:
+        """Ask the server once, whoever needs it first."""
+        async with self._asking:
+            if self._facts is None:
+                facts = await discover(self._http, self._config)
+                block_len, num_blocks = facts.cache.block_tokens, facts.cache.num_blocks
+                if facts.tokenizer is None:
+                    block_len *= _CHARS_PER_TOKEN
+                self._held = HeldPrefixes(block_len, num_blocks)
+                if self._events is not None:
+                    if facts.tokenizer is None:
+                        raise ConfigError("KV events are of token ids: the server's tokenizer is needed")
+                    self._following = asyncio.create_task(self._follow(self._events))
+                self._facts = facts
+        return self._facts
+
+    async def _follow(self, stream: KVEventStream) -> None:
+        """Let the server say what it holds. When it cannot be understood, go on guessing."""
+        try:
+            async with aclosing(stream.events()) as batches:
+                async for events in batches:
+                    for event in events:
+                        self._held.apply(event)
+        except StrettoError:
+            self._following = None
+
+
+def _encode(facts: ServerFacts, task: LLMTask) -> _Prompt:
+    if facts.tokenizer is None:
+        text = "".join(segment.text for segment in task.prompt)
+        return _Prompt(text, list(map(ord, text)), task.tenant)
+    tokens = facts.tokenizer.encode(task.prompt)
+    if task.decode is not None:
+        tokens += facts.tokenizer.suffix
+    return _Prompt(tokens, tokens, task.tenant)

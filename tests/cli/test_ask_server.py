@@ -1,0 +1,53 @@
+"""`stretto ask` on a server: how prompts are sent to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine, serving
+from openai_stub import Reply
+
+pytest_plugins = ("llm_fixtures",)
+
+QUESTION = "Where did the captain live?"
+
+
+@pytest.mark.parametrize("how", ["text", "chat", "ids"])
+def test_prompts_go_as_they_are_wanted(
+    stretto: CommandLine, doc: Path, how: str, tiny_checkpoint: Path
+) -> None:
+    requests: list[Mapping[str, Any]] = []
+
+    def answer(request: Mapping[str, Any]) -> Reply:
+        requests.append(request)
+        return Reply(("At an inn.",))
+
+    options = {"text": (), "chat": ("--api", "chat"), "ids": ("--tokenizer", tiny_checkpoint)}[how]
+    with serving(answer) as url:
+        ended = stretto("ask", QUESTION, "--docs", doc, "--app", "naive", "--llm", url, *options)
+    assert (ended.code, ended.out) == (0, f"At an inn.\n  1. {doc}\n")
+    for request in requests:
+        assert ("messages" in request) == (how == "chat")
+        assert isinstance(request.get("prompt"), list) == (how == "ids")
+
+
+def test_what_is_for_servers_is_refused_without_one(stretto: CommandLine, doc: Path, tmp_path: Path) -> None:
+    args = ("ask", QUESTION, "--docs", doc)
+    for option in (("--api", "chat"), ("--tokenizer", tmp_path)):
+        assert stretto.refuses(*args, *option).startswith("ConfigError: --api and --tokenizer are for")
+    refused = stretto.refuses(*args, "--llm", "http://127.0.0.1:9", "--api", "voice")
+    assert refused == "ConfigError: there is no api 'voice'; there are completions, chat"
+
+
+def test_a_tokenizer_that_cannot_be_loaded_fails_the_question(
+    stretto: CommandLine, doc: Path, tmp_path: Path
+) -> None:
+    with serving(lambda _: Reply(("so",))) as url:
+        refused = stretto.refuses(
+            "ask", QUESTION, "--docs", doc, "--llm", url, "--tokenizer", tmp_path / "no", code=2
+        )
+    assert "ConfigError" in refused
+    assert str(tmp_path / "no") in refused

@@ -1,0 +1,62 @@
+"""Load and cache of a server, from the text of its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from openai_stub import OpenAIStub, Reply
+
+from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.engines.openai_server.metrics import CacheConfig, ServerLoad, read_cache_config, read_load
+from stretto.errors import BadReply
+
+VLLM = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
+vllm:num_requests_running{engine="1",model_name="tiny"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0
+vllm:num_requests_waiting{engine="1",model_name="tiny"} 0.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"} 9.0
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.5
+vllm:kv_cache_usage_perc{engine="1",model_name="tiny"} 0.25
+vllm:cache_config_info{block_size="32",dtype="\\"}",enable_prefix_caching="True",num_gpu_blocks="1365"} 1.0
+"""
+OLDER = """\
+vllm:num_requests_running{model_name="m"} 1
+vllm:num_requests_waiting{model_name="m"} 0
+vllm:gpu_cache_usage_perc{model_name="m"} 1.2e-2
+"""
+SGLANG = "sglang:num_running_reqs 4\nsglang:num_queue_reqs 5\nsglang:token_usage 0.75\n"
+
+
+def test_load_of_servers_with_one_engine_or_several() -> None:
+    assert read_load(VLLM) == ServerLoad(4, 2, 0.375)
+    assert read_load(OLDER) == ServerLoad(1, 0, 0.012)
+    assert read_load(SGLANG) == ServerLoad(4, 5, 0.75)
+
+
+@pytest.mark.parametrize("text", ["", "<html>", "up 1", SGLANG.replace("0.75", "much")])
+def test_metrics_without_a_load_are_a_bad_reply(text: str) -> None:
+    with pytest.raises(BadReply):
+        read_load(text)
+
+
+def test_cache_is_what_the_server_says_or_unknown() -> None:
+    assert read_cache_config(VLLM) == CacheConfig(32, 1365, True)
+    assert read_cache_config(VLLM.replace("True", "False")).is_on is False
+    assert read_cache_config(VLLM.replace('"32"', '"None"')).block_tokens == 16
+    assert read_cache_config(OLDER) == CacheConfig(16, None, None)
+
+
+def test_a_server_is_asked_for_its_load() -> None:
+    async def main() -> ServerLoad:
+        async with OpenAIStub(lambda _: Reply(), pages={"GET /metrics": lambda _: VLLM}) as stub:
+            server = OpenAIServer(OpenAIServerConfig(f"{stub.url}/v1"))
+            try:
+                return await server.load()
+            finally:
+                await server.aclose()
+
+    assert asyncio.run(main()) == ServerLoad(4, 2, 0.375)

@@ -1,0 +1,95 @@
+"""Queries on a server that breaks off in mid-answer, and what was passed on by then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from openai_stub import OpenAIStub, Reply
+from runtime_engines import COMPLETE, graph
+
+from stretto import Runtime
+from stretto.engine import Engine
+from stretto.engines.calls import Calls, CallsConfig
+from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.errors import BadReply, EngineUnavailable
+from stretto.graph.compile import ExecutionGraph
+
+ITEMS = graph(
+    """
+    graph items(%text: text)
+      %kv    = prefill([c"A JSON list of: ", %text]) : kv @llm
+      %words = decode(%kv) {items="json_list", max_tokens=50} : list[text] @llm #splittable
+      %loud  = call(text=each~1 %words) {function="upper", result="text"} : list[text] @calls
+      return %loud
+    """
+)
+PREFILLED = graph(
+    """
+    graph prefilled(%text: text)
+      %head   = prefill([c"Some rules, long enough to fill a block or two of the server's prefix cache: "]) : kv @llm
+      %kv     = prefill([c"Some rules, long enough to fill a block or two of the server's prefix cache: ", %text], hint=%head) : kv @llm
+      %answer = decode(%kv) {max_tokens=50} : text @llm
+      return %answer
+    """  # noqa: E501
+)
+
+
+def run(app: ExecutionGraph, replies: Sequence[Reply]) -> tuple[Any, list[str], list[Any]]:
+    """The output, the pieces of it that were shown, and the requests."""
+
+    async def main() -> tuple[Any, list[str], list[Any]]:
+        rest = iter(replies)
+        async with OpenAIStub(lambda _: next(rest)) as stub:
+            engines = [
+                Engine("llm", OpenAIServer, OpenAIServerConfig(stub.url), kind="llm_server"),
+                Engine("calls", Calls, CallsConfig({"upper": lambda text: text.upper()})),
+            ]
+            async with asyncio.timeout(20), Runtime(engines) as runtime:
+                query = await runtime.submit(app, {"text": "it"})
+                (name,) = (name for name, _ in app.graph.outputs)
+                pieces = [piece async for piece in query.stream(name)]
+                result = await query
+        return result[name], pieces, stub.requests
+
+    return asyncio.run(main())
+
+
+def test_text_goes_on_where_it_broke_off() -> None:
+    answer, pieces, requests = run(COMPLETE, [Reply(("It", " is"), "cut"), Reply(("It", " is", " so."))])
+    assert answer == "".join(pieces) == "It is so."
+    assert len(requests) == 2
+
+
+def test_items_that_were_passed_on_are_not_again() -> None:
+    loud, _, requests = run(ITEMS, [Reply(('["a", "b", ',), "stop"), Reply(('["a", "b", "c"]',))])
+    assert loud == ["A", "B", "C"]
+    assert len(requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("app", "replies"),
+    [
+        (COMPLETE, [Reply(("It", " is"), "cut"), Reply(("They", " are"))]),
+        (ITEMS, [Reply(('["a", "b", ',), "cut"), Reply(('["a", "x"]',))]),
+    ],
+)
+def test_what_was_passed_on_cannot_be_taken_back(app: ExecutionGraph, replies: list[Reply]) -> None:
+    with pytest.raises(BadReply, match=r"streamed|another text"):
+        run(app, replies)
+
+
+def test_a_server_that_always_breaks_off_fails_the_query() -> None:
+    with pytest.raises(EngineUnavailable, match="step 'answer'"):
+        run(COMPLETE, [Reply(("It",), "cut")] * 3)
+
+
+@pytest.mark.parametrize("warming", [Reply(("x",)), Reply(status=500), Reply(("x",), "cut")])
+def test_a_partial_prefill_goes_first_and_cannot_fail_the_query(warming: Reply) -> None:
+    answer, _, requests = run(PREFILLED, [warming, Reply(("It is so.",))])
+    assert answer == "It is so."
+    first, second = requests
+    assert first["max_tokens"] == 1
+    assert second["prompt"].startswith(first["prompt"])
