@@ -1,0 +1,47 @@
+"""What a layer does besides products and attention, in torch. `triton_elementwise` has the same for GPUs.
+
+T  tokens    E  hidden size    F  intermediate size    H, K, R, D  as in `model`
+"""
+
+# ruff: noqa: N803, N806  (tensors carry their shape as a suffix)
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+
+class Elementwise(Protocol):
+    """This module, or the one for GPUs."""
+
+    def add_and_norm(
+        self, x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def gate(self, gate_up_TF: Tensor) -> Tensor: ...
+
+    def rotate(self, qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None: ...
+
+
+def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The sum, and its root-mean-square norm: each (T, E)."""
+    x_TE = x_TE + delta_TE
+    return x_TE, F.rms_norm(x_TE, weight_E.shape, weight_E, eps)
+
+
+def gate(gate_up_TF: Tensor) -> Tensor:
+    """SiLU of the first half of each row times the second, (T, F)."""
+    gate_TF, up_TF = gate_up_TF.chunk(2, dim=1)
+    return F.silu(gate_TF).mul_(up_TF)
+
+
+def rotate(qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None:
+    """Turn the first `heads` heads of each token by its position's angles, in place.
+
+    Cosines and sines are given for both halves of a head; the sines of the first are negative.
+    """
+    qk_TD = qkv_TRD[:, :heads]
+    swapped_TD = qk_TD.roll(qkv_TRD.shape[2] // 2, dims=2)
+    qk_TD.mul_(cos_T1D).addcmul_(swapped_TD, sin_T1D)
