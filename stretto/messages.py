@@ -12,18 +12,23 @@ from typing import TypeAlias
 
 from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph
-from stretto.tasks import LLMEvent, LLMTask, Task
+from stretto.tasks import LLMEvent, LLMTask, Objective, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A new query. `deadline_s` is a point in the driver's time; `passes` are for what it expands to."""
+    """A new query of `tenant`.
+
+    `deadline_s` is a point in the driver's time; `passes` are for what it expands to.
+    """
 
     query: str
     egraph: ExecutionGraph
     inputs: Mapping[str, object]
     deadline_s: float | None = None
     passes: tuple[str, ...] = ()
+    tenant: str = ""
+    objective: Objective = "throughput"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from stretto.core import Prompt
 from stretto.errors import StrettoError
@@ -79,12 +79,20 @@ class Decode:
     regex: str | None = None
 
 
+Objective: TypeAlias = Literal["latency", "throughput"]
+"""What a query asks of the instances that serve it: few sequences beside its own, or as many as there is
+room for. Source: Parrot §5.4."""
+
+
 @dataclass(frozen=True, slots=True)
 class LLMTask:
     """A prompt to prefill, and to complete unless `decode` is None.
 
     The prompt is always the whole prompt so far: what an earlier task left in the cache saves time and
     is never relied on. A task without `decode` answers `Done` with None when its prefix is held.
+
+    Attributes:
+        tenant: for whom: what the task of one leaves in a cache, no other's ever finds.
     """
 
     id: int
@@ -92,6 +100,8 @@ class LLMTask:
     step: str
     prompt: Prompt
     decode: Decode | None
+    tenant: str = ""
+    objective: Objective = "throughput"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from openai_stub import OpenAIStub, Reply
@@ -12,6 +13,8 @@ from openai_stub import OpenAIStub, Reply
 from stretto.core import Prompt
 from stretto.engines.base import SteppedLLM
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.engines.openai_server.config import Api
+from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
 
 
@@ -45,10 +48,13 @@ def value(llm: SteppedLLM, prompt: Prompt, decode: Decode | None, query: str = "
 class SteppedServer:
     """An `OpenAIServer` and its stub as a `SteppedLLM`: a step waits for the next event."""
 
-    def __init__(self) -> None:
+    def __init__(self, api: Api = "completions", tokenizer: Path | None = None) -> None:
+        decode = PromptTokenizer(tokenizer).decode if tokenizer else None
         self._runner = asyncio.Runner()
-        self._stub = self._runner.run(OpenAIStub(_stub_answer).__aenter__())
-        self._server = OpenAIServer(OpenAIServerConfig(self._stub.url))
+        self._stub = self._runner.run(OpenAIStub(lambda body: _stub_answer(body, decode)).__aenter__())
+        self._server = OpenAIServer(
+            OpenAIServerConfig(self._stub.url, api=api, tokenizer=str(tokenizer or "auto"))
+        )
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._events: list[LLMEvent] = []
 
@@ -66,7 +72,7 @@ class SteppedServer:
         return bool(self._tasks or self._events)
 
     def step(self) -> list[LLMEvent]:
-        self._runner.run(asyncio.wait_for(self._next_event(), timeout=10))
+        self._runner.run(asyncio.wait_for(self._next_event(), timeout=30))
         events = self._events[:]
         self._events.clear()
         for event in events:
@@ -91,8 +97,12 @@ async def _settle(running: asyncio.Task[None]) -> None:
     await asyncio.wait([running])
 
 
-def _stub_answer(request: Mapping[str, Any]) -> Reply:
+def _stub_answer(request: Mapping[str, Any], decode: Callable[[list[int]], str] | None) -> Reply:
     """A list when the prompt asks for JSON, else the prompt's words backwards, as many as allowed."""
-    prompt = request["prompt"]
+    if "messages" in request:
+        (message,) = request["messages"]
+        prompt = message["content"]
+    else:
+        prompt = decode(request["prompt"]) if decode else request["prompt"]
     text = '["one", "two", "three"] and prose' if "JSON" in prompt else " ".join(prompt.split()[::-1])
     return Reply(tuple(re.findall(r"\s*\S+", text))[: request["max_tokens"]])

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM, TransformerUsage
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.running_task import TransformerUsage
 from stretto.errors import InternalError
 from stretto.tasks import Decode, Done, LLMTask
 
@@ -54,6 +55,7 @@ _LLAMA3 = {
 # Family or variant: the name of its configuration class, and what it adds to the shape.
 FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
+    "llama-tied": ("LlamaConfig", {"tie_word_embeddings": True, "num_key_value_heads": 6}),
     "llama3": ("LlamaConfig", {"rope_parameters": _LLAMA3, "attention_bias": True}),
     "mistral": ("MistralConfig", {"head_dim": 32, "sliding_window": None}),
     "mistral-window": ("MistralConfig", {"sliding_window": 100}),
@@ -63,6 +65,7 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"use_sliding_window": True, "sliding_window": 80, "max_window_layers": 1},
     ),
     "qwen3": ("Qwen3Config", {"head_dim": 32}),
+    "qwen3-bias": ("Qwen3Config", {"attention_bias": True, "tie_word_embeddings": True}),
 }
 
 

@@ -5,43 +5,61 @@ Profiles are of two cores of a server CPU without a GPU; `stretto profile` measu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stretto.core import Document
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
 from stretto.engines.base import SteppedLLM
 from stretto.engines.calls import Calls, CallsConfig
 from stretto.engines.chunking import Chunking, ChunkingConfig
+from stretto.engines.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.engines.embedding import MINILM, MISSING_PACKAGES, Embedding, EmbeddingConfig, model_name
 from stretto.engines.reranking import Reranking, RerankingConfig
 from stretto.engines.standin import StandIn, StandInConfig
 from stretto.engines.vectors import MemoryVectors, MemoryVectorsConfig
+from stretto.engines.web_search import WebSearch, WebSearchConfig
 from stretto.errors import ConfigError
+from stretto.models import MINI
 
 PROFILES: Mapping[str, Profile] = {
     "chunking": Profile(base_s=0.0002, per_unit_s=0.02, max_efficient_batch=1),
     "embedding": Profile(base_s=0.004, per_unit_s=0.03, max_efficient_batch=16),
     "vectors": Profile(base_s=0.0002, per_unit_s=0.00001, max_efficient_batch=256),
     "reranking": Profile(base_s=0.0002, per_unit_s=0.0002, max_efficient_batch=64),
+    "web": Profile(base_s=0.3, per_unit_s=0.0, max_efficient_batch=8),
     "llm": Profile(base_s=0.0, per_unit_s=0.00007, per_output_s=0.004),
 }
 
 COMPLETION_STOP = ("\nQuestion:", "\n\n\n")
 
+STAND_IN = "stand-in"
+DEFAULT_LLM = str(MINI)
 
-def llm_engine(where: str | None, *, instances: int = 1) -> Engine:
-    """The LLM engine for `--llm`: a server's URL, a checkpoint's directory, or None for the stand-in.
+
+def llm_engine(
+    where: str | None, *, instances: int = 1, api: str | None = None, tokenizer: str | None = None
+) -> Engine:
+    """The LLM engine for `--llm`: a server's URL, a checkpoint's directory, or "stand-in".
+
+    Args:
+        where: None for the small model that ships with Stretto.
+        api: of a server: "completions" (the default) or "chat".
+        tokenizer: of a server: a directory, "none" or "auto" (the default); see `OpenAIServerConfig`.
 
     Raises:
         ConfigError: there is no such directory, or packages are missing.
     """
-    if where is None:
+    if where is not None and where.startswith(("http://", "https://")):
+        return _server(where, instances, api or "completions", tokenizer or "auto")
+    if api or tokenizer:
+        raise ConfigError("--api and --tokenizer are for an --llm that is a URL")
+    where = DEFAULT_LLM if where is None else where
+    if where == STAND_IN:
         return _in_process(StandIn, StandInConfig(), instances)
-    if where.startswith(("http://", "https://")):
-        return _server(where, instances)
     if not Path(where).is_dir():
         raise ConfigError(f"--llm {where!r} is neither a URL nor a directory with a checkpoint")
     return _checkpoint(Path(where), instances)
@@ -60,7 +78,7 @@ def _checkpoint(folder: Path, instances: int) -> Engine:
     return _in_process(ReferenceLLM, ReferenceConfig(folder), instances)
 
 
-def _server(url: str, instances: int) -> Engine:
+def _server(url: str, instances: int, api: Any, tokenizer: str) -> Engine:
     """Completions stop where a base model would begin a further question, or nothing."""
     try:
         from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
@@ -69,7 +87,7 @@ def _server(url: str, instances: int) -> Engine:
     return Engine(
         "llm",
         OpenAIServer,
-        OpenAIServerConfig(url, stop=COMPLETION_STOP),
+        OpenAIServerConfig(url, api=api, tokenizer=tokenizer, stop=() if api == "chat" else COMPLETION_STOP),
         kind="llm_server",
         profile=PROFILES["llm"],
         instances=instances,
@@ -112,7 +130,7 @@ def local_engines(
     """All engines that the ready-made apps name, one instance of each.
 
     Args:
-        llm: default: the stand-in, which is no language model.
+        llm: default: the small model that ships with Stretto.
         vectors: default: in memory.
         embedding_model: a sentence-transformers name or path; chunks are measured in its tokens.
         reranking_model: a cross-encoder's name or path; None scores by words.
@@ -130,6 +148,20 @@ def local_engines(
         engines.append(Engine("calls", Calls, CallsConfig(functions)))
     given = profiles or {}
     return [replace(engine, profile=given.get(engine.name, engine.profile)) for engine in engines]
+
+
+def search_engines(llm: Engine, url: str | None, documents: Sequence[Document]) -> list[Engine]:
+    """The engines of search-empowered generation: `llm`, `llm_small`, here the same model, and `web`.
+
+    Args:
+        url: of a search service; None searches in `documents`.
+    """
+    web: Callable[[Any], Any] = CorpusSearch
+    config: object = CorpusSearchConfig(tuple(documents))
+    if url is not None:
+        web, config = WebSearch, WebSearchConfig(url)
+    small = replace(llm, name="llm_small")
+    return [llm, small, Engine("web", web, config, profile=PROFILES["web"], max_batch=8)]
 
 
 def engine_and_model(engine: Engine) -> str:

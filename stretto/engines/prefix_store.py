@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 from transformers.cache_utils import DynamicCache
 
-_Key: TypeAlias = tuple[str, tuple[int, ...]]
+_Key: TypeAlias = tuple[str, str, tuple[int, ...]]
 
 
 class PrefixStore:
-    """Caches by query and tokens, the least recently used first, of at most `max_tokens` in all.
+    """Caches by tenant, query and tokens, the least recently used first, of at most `max_tokens` in all.
 
     A cache is never shared: it is copied on its way in and out, so nobody writes into another's.
     """
@@ -22,19 +22,20 @@ class PrefixStore:
         self._max_tokens = max_tokens
         self._held: OrderedDict[_Key, DynamicCache] = OrderedDict()
 
-    def keep(self, query: str, tokens: list[int], cache: DynamicCache) -> None:
+    def keep(self, tenant: str, query: str, tokens: list[int], cache: DynamicCache) -> None:
         """Hold the part of `cache` that belongs to `tokens`, in place of the prefixes it extends."""
-        for held_query, held in list(self._held):
-            if held_query == query and _num_shared(held, tokens) == len(held):
-                del self._held[held_query, held]
-        self._held[query, tuple(tokens)] = _copy(cache, len(tokens))
-        while sum(len(held) for _, held in self._held) > self._max_tokens:
+        for key in list(self._held):
+            if key[:2] == (tenant, query) and _num_shared(key[2], tokens) == len(key[2]):
+                del self._held[key]
+        self._held[tenant, query, tuple(tokens)] = _copy(cache, len(tokens))
+        while sum(len(held) for _, _, held in self._held) > self._max_tokens:
             self._held.popitem(last=False)
 
-    def fork(self, tokens: list[int]) -> DynamicCache:
-        """A new cache of the longest held prefix of `tokens`, less than all, so that one is left to run."""
-        best = max(self._held, key=lambda key: _num_shared(key[1], tokens), default=None)
-        num_shared = 0 if best is None else min(_num_shared(best[1], tokens), len(tokens) - 1)
+    def fork(self, tenant: str, tokens: list[int]) -> DynamicCache:
+        """A new cache of the tenant's longest held prefix of `tokens`, less than all: one is left to run."""
+        own = (key for key in self._held if key[0] == tenant)
+        best = max(own, key=lambda key: _num_shared(key[2], tokens), default=None)
+        num_shared = 0 if best is None else min(_num_shared(best[2], tokens), len(tokens) - 1)
         if best is None or num_shared <= 0:
             return DynamicCache()
         self._held.move_to_end(best)
@@ -42,7 +43,7 @@ class PrefixStore:
 
     def release(self, query: str) -> None:
         """Drop what was kept for `query`."""
-        for key in [key for key in self._held if key[0] == query]:
+        for key in [key for key in self._held if key[1] == query]:
             del self._held[key]
 
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from stretto.core import Prompt
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, UserError
 
 _CONTENT = "STRETTO-PROMPT"
 
@@ -32,6 +32,7 @@ class PromptTokenizer:
         if not tokenizer.is_fast:
             raise ConfigError(f"{folder}: the tokenizer has no tokenizer.json form")
         self._tokenizer = tokenizer
+        self._decoder: Tokenizer = tokenizer.backend_tokenizer
         spec = json.loads(tokenizer.backend_tokenizer.to_str())
         # Without added tokens and what the post-processor adds: text is only text.
         spec |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
@@ -47,20 +48,26 @@ class PromptTokenizer:
         self.eos_token_id: int | None = tokenizer.eos_token_id
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """BOS and the template's prefix, then the segments; without `suffix`."""
+        """BOS and the template's prefix, then the segments; without `suffix`.
+
+        Raises:
+            UserError: a segment is no text, or has half of a surrogate pair in it.
+        """
         tokens = list(self._prefix)
-        for segment in prompt:
-            if segment.name is None:
-                tokens += self._constant(segment.text)
-            else:
-                tokens += self._plain.encode(segment.text, add_special_tokens=False).ids
+        for number, segment in enumerate(prompt):
+            try:
+                if segment.name is None:
+                    tokens += self._constant(segment.text)
+                else:
+                    tokens += self._plain.encode(segment.text, add_special_tokens=False).ids
+            except (TypeError, ValueError) as error:
+                where = f"segment {segment.name or number} of the prompt"
+                raise UserError(f"{where} cannot be tokenised: {ascii(segment.text)[:100]}") from error
         return tokens
 
     def decode(self, tokens: list[int]) -> str:
         """The text of generated tokens, without special ones. May end with half a character, as U+FFFD."""
-        return str(
-            self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        )
+        return self._decoder.decode(tokens, skip_special_tokens=True)
 
     def _constant(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False).input_ids)

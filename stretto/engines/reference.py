@@ -129,7 +129,7 @@ class ReferenceLLM:
                 f"{len(tokens)} prompt tokens and max_tokens {max_tokens} exceed "
                 f"the model's context of {self._context_tokens} tokens"
             )
-        cache = self._prefixes.fork(tokens)
+        cache = self._prefixes.fork(task.tenant, tokens)
         return _Sequence(task, tokens, num_prompt_tokens, cache.get_seq_length(), cache, output, sampler)
 
     def _prefill(self, sequence: _Sequence) -> list[LLMEvent]:
@@ -192,6 +192,6 @@ class ReferenceLLM:
     def _done(self, sequence: _Sequence, value: object) -> Done:
         """The prompt's part of the cache is kept; what was generated is text from now on."""
         prompt = sequence.tokens[: sequence.num_prompt_tokens]
-        self._prefixes.keep(sequence.task.query, prompt, sequence.cache)
+        self._prefixes.keep(sequence.task.tenant, sequence.task.query, prompt, sequence.cache)
         counts = (len(sequence.tokens), sequence.num_cached_tokens, len(sequence.generated))
         return Done(sequence.task.id, value, ReferenceUsage(*counts, min_gap=sequence.min_gap))

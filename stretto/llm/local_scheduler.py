@@ -70,8 +70,11 @@ class LocalScheduler:
                 f"max_batch_tokens ({config.max_batch_tokens}) has to exceed max_running "
                 f"({config.max_running}), or decodes would leave prefills no room; and that is at least 1"
             )
-        if config.num_blocks < 1 or config.block_tokens < 1:
-            raise ConfigError(f"{config.num_blocks} KV blocks of {config.block_tokens} tokens hold nothing")
+        for name in ("num_blocks", "block_tokens", "max_running", "num_groups", "lookahead"):
+            if type(value := getattr(config, name)) is not int or value < 1:
+                raise ConfigError(f"{name} is {value!r}: a number of at least 1")
+        if not config.ageing_s > 0:
+            raise ConfigError(f"ageing_s is {config.ageing_s!r}: has to be positive")
         self.config = config
         self.pool = BlockPool(config.num_blocks)
         self.cache = PrefixCache(self.pool, config.block_tokens, with_events=config.with_events)
@@ -115,6 +118,7 @@ class LocalScheduler:
         slices = self._policy(self, now_s)
         if self.num_preemptions > num_preemptions:  # perhaps of one that has its slice already
             slices = [piece for piece in slices if piece.sequence.status is Status.RUNNING]
+            max_repeats = 1  # the room they left may let others in
         num_repeats = self._grow_for_repeats(slices, max_repeats) if max_repeats > 1 else 1
         return StepBatch(tuple(slices), tuple(self._copies), num_repeats)
 
@@ -161,8 +165,11 @@ class LocalScheduler:
         """A token of every decoding sequence, preempting some if blocks run short."""
         size = self.config.block_tokens
         slices = []
-        for sequence in [s for s in self.running if s.is_decoding]:
+        for sequence in list(self.running):
             position = sequence.num_computed
+            num_tokens = len(sequence.tokens)
+            if position != num_tokens - 1 or num_tokens == sequence.num_prompt_tokens:
+                continue  # not `is_decoding`, in the innermost loop; nor is one that was just preempted
             if position < len(sequence.blocks) * size or self._make_room(sequence, position + 1):
                 slices.append(Slice(sequence, position, 1, True))
         return slices
@@ -258,12 +265,13 @@ class LocalScheduler:
         """Whether its prompt fits, in blocks and in what the strictest class on board puts up with."""
         if not self.running:
             return True
+        size = self.config.block_tokens
         limits = [s.capacity_tokens for s in (*self.running, sequence) if s.capacity_tokens is not None]
         if limits:
             on_board = sum(len(s.tokens) + s.num_remaining for s in (*self.running, sequence))
             if on_board > min(limits):
                 return False
-        outstanding = sum(self._num_blocks(len(s.tokens) + 1) - len(s.blocks) for s in self.running)
+        outstanding = sum([len(s.tokens) // size + 1 - len(s.blocks) for s in self.running])
         needed = self._num_blocks(len(sequence.tokens) + 1) - len(cached)
         num_available = self.cache.num_available - sum(map(self.cache.is_idle, cached))
         return needed + max(0, outstanding) <= num_available
@@ -297,10 +305,13 @@ class LocalScheduler:
     def _share_full_blocks(self, sequence: Sequence) -> None:
         size = self.config.block_tokens
         blocks = sequence.blocks
+        hashes = sequence.hashes(self.cache.hasher)
         for index in range(sequence.num_shared_blocks, sequence.num_computed // size):
             tokens = sequence.tokens[index * size : (index + 1) * size]
             parent = blocks[index - 1] if index else None
-            blocks[index] = self.cache.store(sequence.salt, parent, tokens, blocks[index], sequence.query)
+            blocks[index] = self.cache.store(
+                sequence.salt, parent, tokens, blocks[index], sequence.query, hashes[index]
+            )
         sequence.num_shared_blocks = sequence.num_computed // size
 
     def _grow_for_repeats(self, slices: list[Slice], max_repeats: int) -> int:
@@ -309,18 +320,24 @@ class LocalScheduler:
         Until the first one ends, or blocks run out, or a block fills up while somebody waits: a change
         of the cache may let them in.
         """
-        batch = [piece.sequence for piece in slices]
-        if not batch or len(batch) < len(self.running) or not all(s.is_decoding for s in batch):
+        if not slices or len(slices) < len(self.running):
             return 1
+        if not all(s and n == 1 and start >= seq.num_prompt_tokens for seq, start, n, s in slices):
+            return 1  # some are no decodes
+        batch = [piece.sequence for piece in slices]
         num_repeats = min(max_repeats, *(s.num_remaining for s in batch))
         if self.waiting:
             size = self.config.block_tokens
             num_repeats = min(num_repeats, *(size - s.num_computed % size for s in batch))
-        for repeat in range(1, num_repeats):
-            growing = [s for s in batch if self._num_blocks(len(s.tokens) + repeat) > len(s.blocks)]
-            if len(growing) > self.pool.num_free:
+        growing: dict[int, list[Sequence]] = {}
+        for sequence in batch:
+            first = len(sequence.blocks) * self.config.block_tokens - len(sequence.tokens) + 1
+            for repeat in range(first, num_repeats, self.config.block_tokens):
+                growing.setdefault(repeat, []).append(sequence)
+        for repeat in sorted(growing):
+            if len(growing[repeat]) > self.pool.num_free:
                 return repeat
-            for sequence in growing:
+            for sequence in growing[repeat]:
                 sequence.blocks.append(self.cache.acquire())
         return num_repeats
 
@@ -343,6 +360,7 @@ class LocalScheduler:
         for sequence in self.waiting:
             assert sequence.status is Status.WAITING
             assert not sequence.blocks
+            assert sequence.num_computed == 0
         num_held = self.pool.num_blocks - self.cache.num_available
         assert num_held == len(held), f"{num_held} blocks are held and {len(held)} are in tables"
 

@@ -28,8 +28,12 @@ class Output:
 
     def __init__(self, decode: Decode) -> None:
         """Raises ConfigError for a `decode` that makes no sense."""
-        if decode.max_tokens < 1:
-            raise ConfigError(f"max_tokens is {decode.max_tokens}: at least 1")
+        if type(decode.max_tokens) is not int or decode.max_tokens < 1:
+            raise ConfigError(f"max_tokens is {decode.max_tokens!r}: a number of at least 1")
+        if decode.max_items is not None and (type(decode.max_items) is not int or decode.max_items < 1):
+            raise ConfigError(f"max_items is {decode.max_items!r}: a number of at least 1, or None")
+        if not isinstance(decode.stop, tuple) or not all(isinstance(s, str) and s for s in decode.stop):
+            raise ConfigError(f"stop is {decode.stop!r}: a tuple of strings that are not empty")
         self._reader: _Reader
         if decode.items is None:
             self._reader = _Text(decode.stop)

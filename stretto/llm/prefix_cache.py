@@ -141,23 +141,32 @@ class PrefixCache:
             node = self._by_block.get(block)
             if node is not None and self._pool.num_holders(block) == 1:
                 self._num_idle += 1
-                if node.owners:
-                    self._offer(node)
-                else:
+                if not node.owners:
                     self._remove(node)
+                elif not node.children:
+                    self._offer(node)
 
-    def store(self, salt: str, parent: int | None, tokens: Sequence[int], block: int, owner: str) -> int:
+    def store(
+        self,
+        salt: str,
+        parent: int | None,
+        tokens: Sequence[int],
+        block: int,
+        owner: str,
+        chained: BlockHash | None = None,
+    ) -> int:
         """Register a block of its only holder that now has the KV of `tokens`, behind block `parent`.
 
         Returns the block that the cache has for these tokens: `block`, or an older one which the caller then
         holds instead of `block`. A block that is not full is kept only if it adds something, and one
-        that it extends goes.
+        that it extends goes. `chained` is the hash of a full block, if it is known.
         """
         above = self._root(salt) if parent is None else self._by_block[parent]
         key = tuple(tokens)
-        siblings = above.children.get(key[0], [])
+        siblings = above.children.get(key[0], ())
         is_full = len(key) == self._block_tokens
-        chained = self.hasher.chain(above.hash, key)
+        if chained is None:
+            chained = self.hasher.chain(above.hash, key)
         if is_full and (twin := self._by_hash.get(chained)) is not None:
             assert twin.block is not None
             self.hold([twin.block], owner)
@@ -172,7 +181,7 @@ class PrefixCache:
         node = _Node(self._num_nodes_made, chained, key, block, above)
         self._num_nodes_made += 1
         self.version += 1
-        for other in list(siblings):
+        for other in list(siblings) if siblings else ():
             shorter = len(other.tokens) < len(key) and key[: len(other.tokens)] == other.tokens
             if shorter and other.block is not None and self.is_idle(other.block):
                 for other_owner in sorted(other.owners):
@@ -188,7 +197,8 @@ class PrefixCache:
         self._add_owner(node, owner)
         if is_full:
             self._by_hash[chained] = node
-            self._tell(BlockStored(chained, above.hash, key))
+            if self._events is not None:
+                self._events.append(BlockStored(chained, above.hash, key))
         return block
 
     def lease(self, block: int, owner: str) -> None:
@@ -202,8 +212,10 @@ class PrefixCache:
         """The owner's leases end, and what only it used goes, as soon as it is idle."""
         for node in list(self._leased.get(owner, {}).values()):
             self._end_lease(node, owner)
-        for node in reversed(self._owned.pop(owner, {}).values()):
+        nodes = self._owned.pop(owner, {}).values()
+        for node in nodes:
             node.owners.discard(owner)
+        for node in reversed(nodes):
             if not node.owners and node.block is not None and self.is_idle(node.block):
                 self._remove(node)
 
@@ -211,8 +223,8 @@ class PrefixCache:
         """Evict everything idle."""
         while self._num_idle:
             self._evict_one()
-        if not self._by_block:
-            self._tell(AllBlocksCleared())
+        if not self._by_block and self._events is not None:
+            self._events.append(AllBlocksCleared())
 
     def take_events(self) -> list[KVEvent]:
         """What happened since the last call."""
@@ -280,15 +292,13 @@ class PrefixCache:
         self._pool.release(node.block)
         if self._by_hash.get(node.hash) is node:
             del self._by_hash[node.hash]
-            self._tell(BlockRemoved(node.hash))
+            if self._events is not None:
+                self._events.append(BlockRemoved(node.hash))
         if node.parent.block is not None:
-            self._offer(node.parent)
+            if node.parent.owners:  # or it goes next
+                self._offer(node.parent)
         elif not node.parent.children:
             self._roots = {salt: root for salt, root in self._roots.items() if root is not node.parent}
-
-    def _tell(self, event: KVEvent) -> None:
-        if self._events is not None:
-            self._events.append(event)
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless the rules above hold."""

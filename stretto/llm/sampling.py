@@ -22,10 +22,21 @@ def check_sampling(decode: Decode, vocabulary: int) -> None:
     _check(decode, "frequency_penalty", decode.frequency_penalty, -2.0, 2.0)
     _check(decode, "min_tokens", decode.min_tokens, 0, decode.max_tokens)
     if decode.logprobs is not None:
+        if type(decode.logprobs) is not int:
+            raise ConfigError(f"logprobs is {decode.logprobs!r}: expected an integer or None")
         _check(decode, "logprobs", decode.logprobs, 0, min(MAX_LOGPROBS, vocabulary))
+    if type(decode.seed) is not int:
+        raise ConfigError(f"seed is {decode.seed!r}: expected an integer")
+    if not isinstance(decode.stop_tokens, tuple):
+        raise ConfigError(f"stop_tokens is {decode.stop_tokens!r}: expected a tuple")
     for token in decode.stop_tokens:
-        if not (isinstance(token, int) and 0 <= token < vocabulary):
+        if not (type(token) is int and 0 <= token < vocabulary):
             raise ConfigError(f"stop_tokens: {token!r} is no token of a vocabulary of {vocabulary}")
+    for name in ("json_schema", "regex"):
+        if not isinstance(getattr(decode, name), str | None):
+            raise ConfigError(f"{name} is {getattr(decode, name)!r}: expected text")
+    if not isinstance(decode.ignore_eos, bool):
+        raise ConfigError(f"ignore_eos is {decode.ignore_eos!r}: expected True or False")
 
 
 def _check(decode: Decode, name: str, value: float, low: float, high: float, *, above: bool = False) -> None:

@@ -13,7 +13,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from itertools import count
 from types import TracebackType, UnionType
-from typing import Any
+from typing import Any, get_args
 
 from stretto.core import Chunk, Document, Hit
 from stretto.engine import Engine
@@ -51,6 +51,7 @@ from stretto.runtime.instances import Instance, ProcessInstance, start_instance
 from stretto.runtime.query import Query
 from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, NotReady, Ready, RunBatch, Said, StopTask
 from stretto.sched.system import System
+from stretto.tasks import Objective
 from stretto.trace.recorder import Recorder
 
 _MAX_PUMP_S = 0.005
@@ -142,6 +143,8 @@ class Runtime:
         configuration: Configuration | None = None,
         passes: str | Iterable[str] = "all",
         deadline_s: float | None = None,
+        tenant: str = "",
+        objective: Objective = "throughput",
     ) -> Query:
         """Start a query; waits only while `max_queries` others are running.
 
@@ -149,12 +152,16 @@ class Runtime:
             configuration: settings of this query, by component.
             passes: "all", "none", or names of passes.
             deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
+            tenant: whose query it is: tenants share no prefix caches.
+            objective: "latency" keeps LLM instances that serve it less crowded, as they are configured.
 
         Raises:
             UserError: inputs, configuration or passes do not fit the app.
             DeadlineExceeded: the deadline passed while it waited.
         """
         loop = self._running_loop()
+        if objective not in get_args(Objective):
+            raise UserError(f"objective={objective!r} is none of {', '.join(get_args(Objective))}")
         if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
             raise UserError(f"deadline_s={deadline_s!r} is no number of seconds")
         due_s = None if deadline_s is None else loop.time() + deadline_s
@@ -176,7 +183,7 @@ class Runtime:
         query_id = f"q{next(self._ids)}"
         query = Query(query_id, lambda: self._post(Cancel(query_id)), loop)
         self._queries[query_id] = query
-        self._post(Submit(query_id, app, inputs, due_s, names))
+        self._post(Submit(query_id, app, inputs, due_s, names, tenant, objective))
         return query
 
     async def run(
@@ -187,10 +194,18 @@ class Runtime:
         configuration: Configuration | None = None,
         passes: str | Iterable[str] = "all",
         deadline_s: float | None = None,
+        tenant: str = "",
+        objective: Objective = "throughput",
     ) -> Mapping[str, Any]:
         """`submit`, and wait for the outputs. Cancelling this coroutine cancels the query."""
         query = await self.submit(
-            app, inputs, configuration=configuration, passes=passes, deadline_s=deadline_s
+            app,
+            inputs,
+            configuration=configuration,
+            passes=passes,
+            deadline_s=deadline_s,
+            tenant=tenant,
+            objective=objective,
         )
         try:
             return await query

@@ -17,6 +17,7 @@ from stretto.core import KV, Prompt
 from stretto.engine import Engine
 from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release, Restart
+from stretto.sched.load_order import LoadOrder
 from stretto.sched.policies import POLICIES, PolicyConfig
 from stretto.sched.results import Broken, Completed, Delivered, Report, is_worth_retrying
 from stretto.sched.work import Work
@@ -58,6 +59,8 @@ class LLMScheduler:
         self._policy_config = PolicyConfig(engine.age_limit_s, engine.fill_timeout_s)
         self._ids = ids
         self._instances = [_Instance() for _ in range(engine.instances)]
+        self._order = LoadOrder(engine.instances, engine.batch_units)
+        self._visited: dict[str, set[int]] = {}
 
     def add(self, work: Work, now_s: float) -> None:
         """Work has become ready."""
@@ -79,10 +82,10 @@ class LLMScheduler:
                 running.offset += 1 if work.decode and work.decode.items else len(piece)
                 return [Delivered(work.query, work.node.id, offset, piece)]
             case Done(value=value):
-                self._remove(instance, event.task)
+                self._remove(instance_id, event.task)
                 return [self._completed(running, instance_id, value)]
             case Failed(error=error):
-                self._remove(instance, event.task)
+                self._remove(instance_id, event.task)
                 if is_worth_retrying(error):
                     return self._retry([running], error)
                 return [Broken(work.query, error.at(work.step))]
@@ -93,6 +96,7 @@ class LLMScheduler:
         instance = self._instances[instance_id]
         lost = list(instance.running.values())
         self._instances[instance_id] = _Instance(heard_s=instance.heard_s)
+        self._note_load(instance_id)
         return self._retry(lost, error)
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
@@ -101,16 +105,16 @@ class LLMScheduler:
         actions: list[Action] = []
         if self.engine.timeout_s is None:
             return reports, actions
-        silent_since_s = now_s - self.engine.timeout_s
+        timeout_s = self.engine.timeout_s
         error = EngineTimeout(f"engine {self.engine.name!r} was silent for {self.engine.timeout_s:g} s")
         for instance_id, instance in enumerate(self._instances):
-            if instance.running and instance.heard_s <= silent_since_s:
+            if instance.running and instance.heard_s + timeout_s <= now_s:
                 reports += self.lost(instance_id, error)
                 actions.append(Restart(self.engine.name, instance_id))
                 continue
             for task, running in list(instance.running.items()):
-                if running.heard_s is not None and running.heard_s <= silent_since_s:
-                    self._remove(instance, task)
+                if running.heard_s is not None and running.heard_s + timeout_s <= now_s:
+                    self._remove(instance_id, task)
                     reports += self._retry([running], error)
                     actions.append(CancelTask(self.engine.name, instance_id, task))
         return reports, actions
@@ -129,7 +133,7 @@ class LLMScheduler:
         actions: list[Action] = []
         self.not_before_s = None
         while self.queue:
-            roomiest = max(map(self._room, self._instances))
+            roomiest = self._order.roomiest
             if roomiest == 0:
                 break
             admitted = self._admit_within(roomiest, now_s)
@@ -145,9 +149,10 @@ class LLMScheduler:
         """Drop what waits for `query`, stop what runs, let go of its KV."""
         self.queue = [work for work in self.queue if work.query != query]
         actions: list[Action] = []
-        for instance_id, instance in enumerate(self._instances):
+        for instance_id in sorted(self._visited.pop(query, ())):
+            instance = self._instances[instance_id]
             for task in [t for t, running in instance.running.items() if running.work.query == query]:
-                self._remove(instance, task)
+                self._remove(instance_id, task)
                 actions.append(CancelTask(self.engine.name, instance_id, task))
             if query in instance.touched:
                 instance.touched.discard(query)
@@ -170,6 +175,7 @@ class LLMScheduler:
             assert tokens == instance.tokens
             assert tokens <= self.engine.batch_units or len(instance.running) == 1
             assert len(instance.running) <= self.engine.max_running
+        assert self._order.roomiest == max(map(self._room, self._instances))
 
     def _room(self, instance: _Instance) -> int:
         if len(instance.running) >= self.engine.max_running:
@@ -200,15 +206,18 @@ class LLMScheduler:
 
     def _place(self, work: Work, units: int) -> int | None:
         """The instance with room where the request ends first; a holder of its prefix wins a tie."""
-        best: tuple[tuple[float, bool, int], int] | None = None
-        for i, instance in enumerate(self._instances):
-            if self._room(instance) < max(units, 1):
-                continue
-            end_s = instance.seconds + self._seconds(work, units, i)
-            score = (end_s, work.hint != i, instance.tokens)
-            if best is None or score < best[0]:
-                best = (score, i)
-        return None if best is None else best[1]
+        best: tuple[float, bool, int, int] | None = None
+        if (found := self._order.least_loaded(max(units, 1), other_than=work.hint)) is not None:
+            end_s = self._instances[found].seconds + self._seconds(work, units, found)
+            best = end_s, True, self._instances[found].tokens, found
+        hint = work.hint
+        if hint is not None and 0 <= hint < len(self._instances):
+            instance = self._instances[hint]
+            if self._room(instance) >= max(units, 1):
+                end_s = instance.seconds + self._seconds(work, units, hint)
+                held = end_s, False, instance.tokens, hint
+                best = held if best is None else min(best, held)
+        return None if best is None else best[3]
 
     def _seconds(self, work: Work, units: int, instance_id: int) -> float:
         """Predicted: the prefill of what the instance does not hold, and the decode."""
@@ -223,21 +232,31 @@ class LLMScheduler:
         units = work.units_of(item, item + 1)
         prompt = work.prompts[item - work.base]
         seconds = self._seconds(work, units, instance_id)
-        task = LLMTask(next(self._ids), work.query, work.step, prompt, work.decode)
+        task = LLMTask(
+            next(self._ids), work.query, work.step, prompt, work.decode, work.tenant, work.objective
+        )
         instance = self._instances[instance_id]
         if not instance.running:
             instance.heard_s = now_s
         instance.running[task.id] = _Running(work, item, prompt, units, seconds)
         instance.tokens += units
         instance.seconds += seconds
+        self._visited.setdefault(work.query, set()).add(instance_id)
+        self._note_load(instance_id)
         if self.engine.keeps_state:
             instance.touched.add(work.query)
         return Admit(self.engine.name, instance_id, task, float(work.node.depth))
 
-    def _remove(self, instance: _Instance, task: int) -> None:
+    def _note_load(self, instance_id: int) -> None:
+        instance = self._instances[instance_id]
+        self._order.update(instance_id, self._room(instance), instance.seconds, instance.tokens)
+
+    def _remove(self, instance_id: int, task: int) -> None:
+        instance = self._instances[instance_id]
         running = instance.running.pop(task)
         instance.tokens -= running.units
         instance.seconds = instance.seconds - running.seconds if instance.running else 0.0
+        self._note_load(instance_id)
 
     def _completed(self, running: _Running, instance_id: int, value: object) -> Report:
         work = running.work

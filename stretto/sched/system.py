@@ -56,6 +56,7 @@ class System:
                 raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(POLICIES)}")
             self.schedulers[engine.name] = (LLMScheduler if engine.is_llm else BatchScheduler)(engine, ids)
         self.queries: dict[str, GraphScheduler] = {}
+        self._submitted: dict[str, Submit] = {}
         self._expand = expand
         self._deadlines: dict[str, float] = {}
         self._armed_s: float | None = None
@@ -136,6 +137,7 @@ class System:
                 return sub
 
         self.queries[event.query] = GraphScheduler(event.query, event.egraph, event.inputs, expand)
+        self._submitted[event.query] = event
         if event.deadline_s is not None:
             self._deadlines[event.query] = event.deadline_s
             self._arm(event.deadline_s)
@@ -171,8 +173,10 @@ class System:
             bug.__cause__ = error
             self._end(query, None, bug)
             return
+        submitted = self._submitted[query]
         for work in outcome.work:
             assert work.node.engine is not None
+            work.tenant, work.objective = submitted.tenant, submitted.objective
             self.schedulers[work.node.engine].add(work, now_s)
             self._dirty[work.node.engine] = None
         for output, text in outcome.text:
@@ -192,7 +196,7 @@ class System:
                 raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 
     def _end(self, query: str, outputs: Mapping[str, object] | None, error: StrettoError | None) -> None:
-        del self.queries[query]
+        del self.queries[query], self._submitted[query]
         self._deadlines.pop(query, None)
         for name, engine_scheduler in self.schedulers.items():
             self._actions += engine_scheduler.end_query(query)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from stretto.core import Prompt
 from stretto.graph.compile import Node
-from stretto.tasks import Decode
+from stretto.tasks import Decode, Objective
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +30,7 @@ class Work:
         hint: LLM instance that holds a prefix of the prompts, if one is known, of `num_held_tokens`.
         attempt: how often it was tried and lost.
         alone: run it in a batch of its own (its last batch failed, perhaps through another's fault).
+        tenant: of the query, as `objective`; the system notes both.
     """
 
     query: str
@@ -48,6 +49,8 @@ class Work:
     attempt: int = 0
     alone: bool = False
     arrival_s: float = 0.0
+    tenant: str = ""
+    objective: Objective = "throughput"
 
     def units_of(self, lo: int, hi: int) -> int:
         """Work in items `lo` to `hi`."""

@@ -16,7 +16,7 @@ from stretto.engines.reference import ReferenceConfig, ReferenceLLM
 from stretto.engines.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import BadReply, ConfigError
-from stretto.tasks import Decode, Done, Failed, LLMEvent, Piece, Started
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
 
 pytest_plugins = ("llm_fixtures",)
 
@@ -46,7 +46,7 @@ TEXT = Decode(max_tokens=12)
 LIST = Decode(max_tokens=40, items="json_list", max_items=2)
 
 
-@pytest.fixture(params=["standin", "fake", "reference", "transformer", "server"])
+@pytest.fixture(params=["standin", "fake", "reference", "transformer", "server", "server_ids", "server_chat"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -59,6 +59,8 @@ def make_llm(kind: str, tiny_checkpoint: Path) -> Iterator[MakeLLM]:
         "reference": lambda: ReferenceLLM(ReferenceConfig(tiny_checkpoint, max_running=2)),
         "transformer": lambda: TransformerLLM(TransformerConfig(tiny_checkpoint, max_running=2)),
         "server": SteppedServer,
+        "server_ids": lambda: SteppedServer(tokenizer=tiny_checkpoint),
+        "server_chat": lambda: SteppedServer("chat"),
     }
     made: list[SteppedLLM] = []
 
@@ -77,7 +79,7 @@ def llm(make_llm: MakeLLM) -> SteppedLLM:
 
 
 def in_process(kind: str) -> None:
-    if kind == "server":
+    if kind.startswith("server"):
         pytest.skip("a server orders and caches by itself")
 
 
@@ -217,16 +219,67 @@ def test_prefix_is_cached_until_its_query_is_released(llm: SteppedLLM, kind: str
     assert first.value == second.value == third.value
 
 
-def test_bad_task_fails_alone_and_names_its_step(make_llm: MakeLLM) -> None:
+def test_tenants_never_find_each_others_prefixes(llm: SteppedLLM, kind: str) -> None:
+    in_process(kind)
+    endings = []
+    for number, tenant in enumerate(["a", "b", "a", "b"]):
+        llm.admit(LLMTask(number, tenant, "", PROMPTS[0], TEXT, tenant), 0.0)
+        endings.append(drain(llm)[-1])
+    num_cached = [ending.usage.num_cached_tokens for ending in endings if isinstance(ending, Done)]
+    assert num_cached[:2] == [0, 0]
+    assert num_cached[2] == num_cached[3] > 0
+    assert len({ending.value for ending in endings if isinstance(ending, Done)}) == 1
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        Decode(items="yaml"),
+        Decode(max_tokens=0),
+        Decode(stop=("",)),
+        Decode(items="json_list", max_items=0),
+    ],
+)
+def test_bad_task_fails_alone_and_names_its_step(make_llm: MakeLLM, decode: Decode) -> None:
     llm = make_llm()
     llm.admit(task(1, PROMPTS[0], TEXT), 0.0)
-    llm.admit(task(2, PROMPTS[0], Decode(items="yaml")), 0.0)
+    llm.admit(task(2, PROMPTS[0], decode), 0.0)
     events = drain(llm)
     check_events(events)
     assert values(events) == {1: value(make_llm(), PROMPTS[0], TEXT)}
     (failed,) = (event for event in events if isinstance(event, Failed))
     assert isinstance(failed.error, ConfigError)
     assert failed.error.step == "step2"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"top_p": 0.5},
+        {"top_k": 2},
+        {"min_p": 0.1},
+        {"repetition_penalty": 1.2},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": 0.5},
+        {"min_tokens": 2},
+        {"stop_tokens": (5,)},
+        {"ignore_eos": True},
+        {"logprobs": 2},
+        {"regex": "[a-z]+"},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_setting_is_followed_or_refused_by_name(
+    llm: SteppedLLM, kind: str, setting: dict[str, object]
+) -> None:
+    if "regex" in setting:
+        pytest.importorskip("llguidance")
+    ending = run(llm, PROMPTS[0], Decode(max_tokens=4, temperature=0.5, **setting))  # type: ignore[arg-type]
+    if kind == "transformer":
+        assert isinstance(ending, Done)
+    elif isinstance(ending, Failed):
+        assert isinstance(ending.error, ConfigError)
+        assert next(iter(setting)) in str(ending.error)
 
 
 def test_text_ends_before_its_stop_string(llm: SteppedLLM) -> None:

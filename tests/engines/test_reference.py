@@ -120,7 +120,7 @@ def test_cache_holds_no_more_than_its_bound(tiny_checkpoint: Path) -> None:
         llm = engine(tiny_checkpoint, max_cached_tokens=bound)
         for _ in range(2):
             assert [value(llm, prompt, DECODE) for prompt in prompts] == texts
-            held = sum(len(tokens) for _, tokens in llm._prefixes._held)
+            held = sum(len(tokens) for _, _, tokens in llm._prefixes._held)
             assert held <= bound
 
 

@@ -24,7 +24,8 @@ from stretto.bench.llm_equality import (
 )
 from stretto.core import Segment
 from stretto.engines.transformer.config import read_config
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM, TransformerUsage
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.running_task import TransformerUsage
 from stretto.errors import CapacityError, ConfigError, UserError
 from stretto.llm.kv_events import BlockRemoved, BlockStored
 from stretto.tasks import Decode, Done, Failed, LLMTask
@@ -163,6 +164,15 @@ def test_sharded_weights_load_like_one_file(tiny_checkpoint: Path, tmp_path: Pat
         ({"intermediate_size": 7}, "expected"),
         ({"hidden_size": "many"}, "wrong kind"),
         ({"rms_norm_eps": None}, "wrong kind"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings is -1"),
+        ({"max_position_embeddings": 10**12}, "max_position_embeddings is 1000000000000"),
+        ({"rope_parameters": "none"}, "wrong kind"),
+        ({"rope_parameters": {"rope_theta": -5.0}}, "rope_theta is -5"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "lacks 'low_freq_factor'"),
+        ({"model_type": "mistral", "sliding_window": -3}, "sliding_window is -3"),
     ],
 )
 def test_unusable_checkpoint_says_what_is_wrong(
@@ -199,8 +209,48 @@ def test_missing_or_corrupt_file_is_a_config_error(
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", "half"),
+        ("model.safetensors.index.json", "[]"),
+        ("model.safetensors.index.json", "{}"),
+        ("model.safetensors.index.json", '{"weight_map": 5}'),
+        ("model.safetensors.index.json", '{"weight_map": {"model.norm.weight": 5}}'),
+        ("model.safetensors.index.json", '{"weight_map": {"model.norm.weight": "../model.safetensors"}}'),
+        ("model.safetensors.index.json", '{"weight_map": {"model.norm.weight": "nowhere"}}'),
+        ("tokenizer.json", "half"),
+        ("tokenizer_config.json", "{"),
+        ("generation_config.json", "[]"),
+        ("generation_config.json", '{"eos_token_id": {"one": 1}}'),
+        ("config.json", "null"),
+    ],
+)
+def test_files_that_are_half_right_are_a_config_error(
+    tiny_checkpoint: Path, tmp_path: Path, name: str, content: str
+) -> None:
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "broken")
+    whole = (folder / name).read_bytes() if content == "half" else b""
+    (folder / name).write_bytes(whole[: len(whole) // 2] if content == "half" else content.encode())
+    with pytest.raises(ConfigError, match="broken"):
+        engine(folder)
+
+
+@pytest.mark.parametrize(
     "changed",
-    [{"dtype": "float8"}, {"device": "abacus"}, {"kv_bytes": 10}, {"policy": "magic"}, {"max_running": 0}],
+    [
+        {"dtype": "float8"},
+        {"device": "abacus"},
+        {"kv_bytes": 10},
+        {"kv_bytes": 10**15},
+        {"kv_bytes": 1e6},
+        {"policy": "magic"},
+        {"max_running": 0},
+        {"block_tokens": 0},
+        {"ageing_s": 0},
+        {"num_repeats": 0},
+        {"num_threads": 0},
+        {"latency_tokens": 0},
+    ],
 )
 def test_unusable_setting_is_a_config_error(tiny_checkpoint: Path, changed: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
@@ -223,7 +273,18 @@ def test_unusable_setting_is_a_config_error(tiny_checkpoint: Path, changed: dict
         {"min_tokens": 99},
         {"logprobs": 1000},
         {"stop_tokens": (10**6,)},
+        {"stop_tokens": None},
         {"max_tokens": 0},
+        {"max_tokens": 1.5},
+        {"max_items": 0, "items": "json_list"},
+        {"stop": ("",)},
+        {"stop": (5,)},
+        {"stop": "end"},
+        {"seed": None},
+        {"temperature": None},
+        {"logprobs": 1.0},
+        {"regex": 5},
+        {"ignore_eos": "yes"},
     ],
 )
 def test_senseless_sampling_fails_alone_and_is_named(
@@ -248,6 +309,16 @@ def test_prompt_beyond_context_or_memory_fails_with_numbers(tiny_checkpoint: Pat
     assert isinstance(ending.error, CapacityError)
     assert "the engine has 2" in str(ending.error)
     assert isinstance(run(small, (Segment("river"),), Decode(max_tokens=10)), Done)
+
+
+@pytest.mark.parametrize("segment", [Segment("half \ud800 a pair"), Segment("half \ud800 a pair", "context")])
+def test_text_that_is_none_fails_alone(tiny_checkpoint: Path, segment: Segment) -> None:
+    llm = engine(tiny_checkpoint)
+    ending = run(llm, (Segment("river"), segment), Decode(max_tokens=2))
+    assert isinstance(ending, Failed)
+    assert isinstance(ending.error, UserError)
+    assert r"half \ud800 a pair" in str(ending.error)
+    assert isinstance(run(llm, (Segment("river"),), Decode(max_tokens=2)), Done)
 
 
 def test_tokens_beyond_the_vocabulary_are_refused(tiny_checkpoint: Path) -> None:
@@ -275,6 +346,45 @@ def test_released_prefix_stays_if_told_to(tiny_checkpoint: Path) -> None:
     assert isinstance(first, Done)
     assert isinstance(second, Done)
     assert second.usage.num_cached_tokens == second.usage.num_prompt_tokens - 1
+
+
+def test_tenants_hold_no_block_together(tiny_checkpoint: Path) -> None:
+    """Four equal prompts at once, of two tenants: the blocks of one are none of the other's."""
+    llm = engine(tiny_checkpoint, with_kv_events=True)
+    for number, tenant in enumerate(["a", "b", "a", "b"]):
+        prompt = (Segment(" ".join(map(str, range(100)))),)
+        llm.admit(LLMTask(number, tenant, "", prompt, Decode(max_tokens=8, ignore_eos=True), tenant), 0.0)
+    while len(llm.scheduler.running) < 4:
+        llm.step()
+    blocks: dict[str, set[int]] = {"a": set(), "b": set()}
+    for sequence in llm.scheduler.running:
+        blocks[sequence.salt].update(sequence.blocks)
+    assert len(llm.scheduler.running[0].blocks) < len(blocks["a"]) < 2 * len(llm.scheduler.running[0].blocks)
+    assert not blocks["a"] & blocks["b"]
+    stored = [event for event in llm.take_kv_events() if isinstance(event, BlockStored)]
+    assert len({event.hash for event in stored}) == len(stored) == 2 * len({e.tokens for e in stored})
+
+
+def test_latency_keeps_the_instance_less_crowded(tiny_checkpoint: Path) -> None:
+    """Eight of about 30 tokens: as long as a hasty one is on board there are 100 at most."""
+    llm = engine(tiny_checkpoint, latency_tokens=100)
+    decode = Decode(max_tokens=20, ignore_eos=True)
+    for number in range(8):
+        prompt = (Segment(f"river {number} runs to the sea"),)
+        llm.admit(
+            LLMTask(number, "q", "", prompt, decode, objective="latency" if number == 2 else "throughput"),
+            float(number == 2),
+        )
+    crowds: dict[bool, set[int]] = {False: set(), True: set()}
+    while llm.has_work():
+        llm.step()
+        running = llm.scheduler.running
+        is_hasty = any(sequence.capacity_tokens for sequence in running)
+        crowds[is_hasty].add(len(running))
+        on_board = sum(len(sequence.tokens) + sequence.num_remaining for sequence in running)
+        assert not is_hasty or on_board <= 100
+    assert max(crowds[True]) == 3
+    assert max(crowds[False]) == 5
 
 
 def test_configuration_crosses_process_borders(tiny_checkpoint: Path) -> None:

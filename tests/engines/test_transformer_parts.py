@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.engines.transformer.attention import Chunk, Decodes, Keys, KVCache
+from stretto.engines.transformer.attention import Chunk, Decodes, Keys
 from stretto.engines.transformer.config import ModelConfig
+from stretto.engines.transformer.kv_cache import KVCache
 from stretto.engines.transformer.sampler import Choice, choose
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.llm.sampling import noise_seed

@@ -239,7 +239,10 @@ def test_leases_outlive_other_idle_blocks() -> None:
     assert later.num_cached == 12
 
 
-@pytest.mark.parametrize("changed", [{"policy": "magic"}, {"max_batch_tokens": 4}, {"num_blocks": 0}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"policy": "magic"}, {"max_batch_tokens": 4}, {"num_blocks": 0}, {"lookahead": 0}, {"ageing_s": 0.0}],
+)
 def test_configuration_that_cannot_work_is_an_error(changed: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         LocalScheduler(SchedulerConfig(**{"num_blocks": 8, "max_running": 4, **changed}))  # type: ignore[arg-type]

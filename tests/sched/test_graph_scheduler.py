@@ -111,6 +111,8 @@ def test_a_branch_not_taken_is_absent() -> None:
         ("text", "", True),
         ([], "", False),
         (" YES, it is", ' {equals="yes"}', True),
+        ("**Yes**.", ' {equals="yes"}', True),
+        ("Yesterday", ' {equals="yes"}', False),
         ("no", ' {equals="yes"}', False),
         (3, " {equals=3}", True),
         (4, " {equals=3}", False),

@@ -103,6 +103,28 @@ def test_throughput_does_not_wait_when_the_next_no_longer_fits() -> None:
     assert select("throughput", queue[1:], 500, now_s=0.0) == Selection([])
 
 
+def test_least_work_takes_the_query_that_asks_least_and_its_longest_way_first() -> None:
+    queue = [
+        batch_work("1", "chunks", "abcdef", path_s=9.0),
+        batch_work("2", "query", "g", path_s=1.0),
+        batch_work("2", "chunks", "hi", path_s=2.0),
+        batch_work("1", "query", "j", path_s=8.0),
+    ]
+    assert taken("least_work", queue, 4) == [("chunks", 2), ("query", 1), ("chunks", 1)]
+    queue[0].lo = 6
+    assert taken("least_work", [queue[3], queue[1], queue[2]], 4) == [
+        ("query", 1),
+        ("chunks", 2),
+        ("query", 1),
+    ]
+
+
+def test_least_work_lets_age_go_first() -> None:
+    queue = [batch_work("1", "long", "abc", arrival_s=0.0), batch_work("2", "short", "d", arrival_s=5.0)]
+    assert taken("least_work", queue, 2, now_s=9.0) == [("short", 1), ("long", 1)]
+    assert taken("least_work", queue, 2, now_s=11.0) == [("long", 2)]
+
+
 def test_policies_change_nothing() -> None:
     queue = [batch_work("1", "a", "xyz"), batch_work("2", "b", "x", depth=9)]
     for policy in POLICIES:

@@ -71,6 +71,16 @@ def error_of(system: CheckedSystem, query: str) -> StrettoError:
     return reply.error
 
 
+def test_tenant_and_objective_go_with_every_request_and_each_attempt() -> None:
+    system = CheckedSystem([llm_engine()])
+    text = "graph g(%q: text)\n%A = prefill([%q]) : kv @llm\n%B = decode(%A) : text @llm\nreturn %B"
+    event = Submit("1", compiled(text), {"q": "x"}, tenant="acme", objective="latency")
+    tasks = [action.task for action in system.handle([event], 0.0) if isinstance(action, Admit)]
+    lost = InstanceLost("llm", 0, EngineUnavailable("gone"))
+    tasks += [action.task for action in system.handle([lost], 1.0) if isinstance(action, Admit)]
+    assert [(task.tenant, task.objective) for task in tasks] == [("acme", "latency")] * 2
+
+
 # --- Teola, Figure 7
 
 

@@ -4,10 +4,10 @@ Keys and values lie in blocks; a sequence's blocks may be anywhere. A run of con
 place, any others are gathered. Prompt chunks go through torch's fused attention one by one, decoding
 sequences of like length together as one batched matrix product.
 
-Sequences that share a long prefix have the same leading blocks. Their queries, one of each, are stacked and
-attend to the prefix as one matrix; each attends to its own part; and the two are merged exactly, by what
-their softmaxes would have been normalised with (log-sum-exp).
-Source: Parrot §7; Hydragen.
+Sequences that share a long prefix have the same leading blocks. Their queries, one of each, are stacked, and
+their scores over the prefix are one matrix product, as is what they take from it; each attends to its own
+part besides. One softmax runs over both.
+Source: Parrot §7; Hydragen. Differs: the two parts, merged there by log-sum-exp, are normalised together.
 
     T  tokens of the step    B  sequences of a part   L  keys, padded       P  keys of a shared prefix
     H  query heads           K  key-value heads       G  query heads of a key-value head: H / K
@@ -18,97 +18,15 @@ Source: Parrot §7; Hydragen.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from stretto.engines.transformer.config import ModelConfig
-
-
-class KVCache:
-    """The keys and values of all blocks: (layer, key or value, K, N, block_tokens, D).
-
-    It starts as zeros: what is masked is multiplied by zero, and must be finite.
-    """
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        num_blocks: int,
-        block_tokens: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        shape = (config.layers, 2, config.kv_heads, num_blocks, block_tokens, config.head_dim)
-        self._data = _zeros(shape, dtype, device)
-        # Views of each layer: by (key or value, K, N) and by single token.
-        self._by_block = [layer.flatten(0, 2).flatten(1) for layer in self._data]
-        self._by_token = [layer.flatten(0, 3) for layer in self._data]
-        # Always the same memory: taking it anew for every layer costs more than filling it.
-        self._gathered = self._by_block[0].new_empty(0, self._by_block[0].shape[1])
-        self.block_tokens = block_tokens
-        self.kv_heads = config.kv_heads
-        self.positions = torch.arange(config.context_tokens + block_tokens, device=device)
-        # Places are worked out by numpy: for a few numbers it takes a fraction of torch's time.
-        self._first_rows = np.arange(2 * config.kv_heads).reshape(2, config.kv_heads) * num_blocks
-
-    @property
-    def device(self) -> torch.device:
-        """Where it lies."""
-        return self._data.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of its numbers."""
-        return self._data.dtype
-
-    def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
-        """Copy whole blocks, (from, to): all are read before any is written."""
-        if copies:
-            sources, targets = torch.tensor(copies, device=self.device).unbind(1)
-            self._data[:, :, :, targets] = self._data[:, :, :, sources]
-
-    def token_rows(self, blocks: list[int], positions: list[int]) -> Tensor:
-        """Where `write` puts the keys and values of tokens at `positions`, in `blocks`: (T · 2 · K,)."""
-        rows = self._first_rows.ravel() + np.array(blocks)[:, None]
-        offsets = np.array(positions)[:, None] % self.block_tokens
-        return self.tensor((rows * self.block_tokens + offsets).ravel())
-
-    def block_rows(self, tables: list[list[int]]) -> Tensor:
-        """What `gather` reads for tables of equally many blocks: (2 · B · K · N,)."""
-        blocks_BN = np.array(tables)
-        return self.tensor((self._first_rows[:, None, :, None] + blocks_BN[:, None]).ravel())
-
-    def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        """An array, where the cache is."""
-        return torch.from_numpy(array).to(self.device)
-
-    def write(self, layer: int, rows: Tensor, kv_TRD: Tensor) -> None:
-        """Store the step's keys and values, (T, K + K, D)."""
-        self._by_token[layer].index_copy_(0, rows, kv_TRD.flatten(0, 1))
-
-    def gather(self, layer: int, rows: Tensor) -> Tensor:
-        """A copy of those blocks, (rows, block_tokens · D), good until the next one."""
-        blocks = self._by_block[layer]
-        if len(rows) > len(self._gathered):
-            self._gathered = blocks.new_empty(len(rows), blocks.shape[1])
-        return torch.index_select(blocks, 0, rows, out=self._gathered[: len(rows)])
-
-    def run(self, layer: int, first: int, num_blocks: int) -> Tensor:
-        """Consecutive blocks in place: (2, K, num_blocks · block_tokens, D)."""
-        return self._data[layer, :, :, first : first + num_blocks].flatten(2, 3)
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On the CPU memory that is taken only as it is written, so that a large cache costs what it holds."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+from stretto.engines.transformer.kv_cache import KVCache
 
 
 class Keys:
@@ -126,11 +44,24 @@ class Keys:
         if self._rows is None:
             both = kv.run(layer, self._first, self._num_blocks)
         else:
-            gathered = kv.gather(layer, self._rows)
+            gathered = kv.gather(layer, self._rows, "keys")
             both = gathered.view(
                 2, -1, self._num_blocks * kv.block_tokens, gathered.shape[1] // kv.block_tokens
             )
         return both[0, :, : self.num_tokens], both[1, :, : self.num_tokens]
+
+
+class Part(Protocol):
+    """Rows [start, stop) of a step, which attend in the same way."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def stop(self) -> int: ...
+
+    def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
+        """The attended values of its rows, (T, H, D)."""
 
 
 @dataclass(slots=True)
@@ -232,49 +163,46 @@ class Decodes:
         mask_BK1L = self.masks[window]
         num_pairs, _, num_keys = mask_BK1L.shape
         dim = q_BHD.shape[-1]
-        k_BKLD, v_BKLD = kv.gather(layer, self.rows).view(2, num_pairs, num_keys, dim)
+        k_BKLD, v_BKLD = kv.gather(layer, self.rows, "own keys").view(2, num_pairs, num_keys, dim)
         q_BKGD = q_BHD.reshape(num_pairs, -1, dim)
         scores_BKGL = torch.baddbmm(mask_BK1L, q_BKGD, k_BKLD.transpose(1, 2), alpha=dim**-0.5)
         if self.prefix is None:
             return torch.bmm(scores_BKGL.softmax(-1), v_BKLD).view(q_BHD.shape)
-        own_BKGD, lse_BKG1 = _weighted(scores_BKGL, v_BKLD)
-        shared_BHD, shared_lse_BH1 = _attend_together(q_BHD, *self.prefix.read(kv, layer))
-        share_BH1 = torch.sigmoid(shared_lse_BH1 - lse_BKG1.view(shared_lse_BH1.shape))
-        return torch.lerp(own_BKGD.view(q_BHD.shape).float(), shared_BHD.float(), share_BH1).to(q_BHD.dtype)
+        shape = (len(q_BHD), -1, *scores_BKGL.shape[1:])
+        k_KPD, v_KPD = self.prefix.read(kv, layer)
+        shared_BKGD = _attend_together(
+            q_BKGD.view(*shape[:3], dim), k_KPD, v_KPD, scores_BKGL.view(shape), kv
+        )
+        return torch.baddbmm(shared_BKGD.flatten(0, 1), scores_BKGL, v_BKLD).view(q_BHD.shape)
 
 
-def _attend_together(q_BHD: Tensor, k_KPD: Tensor, v_KPD: Tensor) -> tuple[Tensor, Tensor]:
-    """All sequences over one prefix that each sees whole: values, and their log-sum-exp, (B, H, 1)."""
-    num_sequences, num_heads, dim = q_BHD.shape
-    q_BKGD = q_BHD.reshape(num_sequences, len(k_KPD), -1, dim)
-    q_KBGD = q_BKGD.transpose(0, 1).flatten(1, 2)
-    if q_BHD.device.type == "cpu":
-        # Torch's fused kernel never stores the scores; what it normalised with, only this form returns.
-        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        out, lse = fused(q_KBGD.unsqueeze(0), k_KPD.unsqueeze(0), v_KPD.unsqueeze(0))
-        out, lse = out.squeeze(0), lse.view(*q_KBGD.shape[:2], 1)
-    else:
-        out, lse = _weighted(torch.bmm(q_KBGD * dim**-0.5, k_KPD.transpose(1, 2)), v_KPD)
+def _attend_together(q_BKGD: Tensor, k_KPD: Tensor, v_KPD: Tensor, own_BKGL: Tensor, kv: KVCache) -> Tensor:
+    """What all sequences take from one prefix that each sees whole, (B, K, G, D).
 
-    def by_sequence(x: Tensor) -> Tensor:
-        apart = x.view(len(x), num_sequences, -1, x.shape[2])
-        return apart.transpose(0, 1).reshape(num_sequences, num_heads, -1)
-
-    return by_sequence(out), by_sequence(lse)
-
-
-def _weighted(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax of the scores times the values; and what normalised it, the log-sum-exp in float32."""
-    scores = scores.float()
-    lse = scores.logsumexp(-1, keepdim=True)
-    return torch.bmm((scores - lse).exp_().to(values.dtype), values), lse
+    `own_BKGL` are their scores over the rest, and become the weights of these. Head by head, so that what is
+    worked on stays in the CPU's cache.
+    """
+    num_sequences, _, group, dim = q_BKGD.shape
+    num_shared, num_own = k_KPD.shape[1], own_BKGL.shape[3]
+    out_BKGD = torch.empty_like(q_BKGD)
+    workspace = kv.workspace("scores", 2, num_sequences, group, num_shared + num_own)
+    (own_scores, own_weights), (scores, weights) = workspace[..., num_shared:], workspace.flatten(1, 2)
+    to_prefix, from_prefix = scores[:, :num_shared], weights[:, :num_shared]
+    heads = (q_BKGD.unbind(1), k_KPD, v_KPD, own_BKGL.unbind(1), out_BKGD.unbind(1))
+    for q_BGD, k_PD, v_PD, own_BGL, out_BGD in zip(*heads, strict=True):
+        torch.addmm(to_prefix, q_BGD.flatten(0, 1), k_PD.t(), beta=0, alpha=dim**-0.5, out=to_prefix)
+        own_scores.copy_(own_BGL)
+        torch.softmax(scores, 1, out=weights)
+        out_BGD.copy_(torch.mm(from_prefix, v_PD).view(out_BGD.shape))
+        own_BGL.copy_(own_weights)
+    return out_BKGD
 
 
 @dataclass(slots=True)
 class StepAttention:
     """How a step's tokens attend: worked out once, used by every layer."""
 
-    parts: list[Chunk | Decodes]
+    parts: list[Part]
     token_rows: Tensor
     windows: tuple[int | None, ...]
     heads: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from stretto.errors import ConfigError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+_MAX_SIZES = {"num_hidden_layers": 10_000, "max_position_embeddings": 2**24}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +97,23 @@ def _parse(raw: Mapping[str, Any]) -> ModelConfig:
     for unsupported in ("mlp_bias", "quantization_config"):
         if raw.get(unsupported):
             raise ConfigError(f"{unsupported} is not supported")
-    layers, heads = int(raw["num_hidden_layers"]), int(raw["num_attention_heads"])
-    kv_heads = int(raw.get("num_key_value_heads") or heads)
+    layers, heads = _size(raw, "num_hidden_layers"), _size(raw, "num_attention_heads")
+    kv_heads = _size(raw, "num_key_value_heads", heads)
     if heads % kv_heads:
         raise ConfigError(f"{heads} query heads cannot share {kv_heads} key-value heads evenly")
     theta, scaling = _rope(raw)
     has_bias = bool(raw.get("attention_bias", False))
     return ModelConfig(
         family=family,
-        vocabulary=int(raw["vocab_size"]),
-        hidden=int(raw["hidden_size"]),
-        intermediate=int(raw["intermediate_size"]),
+        vocabulary=_size(raw, "vocab_size"),
+        hidden=_size(raw, "hidden_size"),
+        intermediate=_size(raw, "intermediate_size"),
         layers=layers,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=int(raw.get("head_dim") or int(raw["hidden_size"]) // heads),
-        context_tokens=int(raw["max_position_embeddings"]),
-        norm_eps=float(raw["rms_norm_eps"]),
+        head_dim=_size(raw, "head_dim", _size(raw, "hidden_size") // heads),
+        context_tokens=_size(raw, "max_position_embeddings"),
+        norm_eps=_positive(raw, "rms_norm_eps"),
         rope_theta=theta,
         rope_scaling=scaling,
         windows=_windows(raw, family, layers),
@@ -122,28 +124,42 @@ def _parse(raw: Mapping[str, Any]) -> ModelConfig:
     )
 
 
+def _size(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    size = int(raw[name] if default is None else raw.get(name) or default)
+    if not 1 <= size <= _MAX_SIZES.get(name, 2**31):
+        raise ConfigError(f"{name} is {size}")
+    return size
+
+
+def _positive(raw: Mapping[str, Any], name: str) -> float:
+    number = float(raw[name])
+    if not 0 < number < math.inf:
+        raise ConfigError(f"{name} is {number}: expected a positive number")
+    return number
+
+
 def _rope(raw: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
     """Base and scaling, from today's `rope_parameters` or yesterday's `rope_theta` and `rope_scaling`."""
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    theta = float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
+    rope = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    theta = _positive({"rope_theta": rope.get("rope_theta") or raw.get("rope_theta") or 1e4}, "rope_theta")
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return theta, None
     if kind != "llama3":
         raise ConfigError(f"rope type {kind!r} is not supported; 'default' and 'llama3' are")
     return theta, Llama3Scaling(
-        float(rope["factor"]),
-        float(rope["low_freq_factor"]),
-        float(rope["high_freq_factor"]),
-        int(rope["original_max_position_embeddings"]),
+        _positive(rope, "factor"),
+        _positive(rope, "low_freq_factor"),
+        _positive(rope, "high_freq_factor"),
+        _size(rope, "original_max_position_embeddings"),
     )
 
 
 def _windows(raw: Mapping[str, Any], family: str, layers: int) -> tuple[int | None, ...]:
     """Mistral's window is for all layers; Qwen's has to be switched on, and says for which."""
-    window = raw.get("sliding_window")
+    window = _size(raw, "sliding_window") if raw.get("sliding_window") else None
     if family == "mistral" and window:
-        return (int(window),) * layers
+        return (window,) * layers
     if family not in ("qwen2", "qwen3") or not window or not raw.get("use_sliding_window"):
         return (None,) * layers
     first = int(raw.get("max_window_layers", layers))
@@ -152,4 +168,4 @@ def _windows(raw: Mapping[str, Any], family: str, layers: int) -> tuple[int | No
     ]
     if len(kinds) != layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
         raise ConfigError(f"layer_types {kinds!r} is not supported")
-    return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)

@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
 from stretto.core import Prompt
-from stretto.engines.transformer.engine import TransformerLLM, TransformerUsage
-from stretto.errors import QueryCancelled, StrettoError, UserError
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.running_task import TransformerUsage
+from stretto.errors import ConfigError, QueryCancelled, StrettoError, UserError
 from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
 
 
@@ -23,7 +24,7 @@ from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
 class _Context:
     id: int
     tokens: list[int]
-    salt: str
+    tenant: str
     generation: Generation | None = None
 
     @property
@@ -103,9 +104,7 @@ class Contexts:
             found = self._idle(context)
             found.tokens = found.tokens + tokens[start:]
         if not lazily:
-            self._llm.admit_tokens(
-                LLMTask(self._next_task(), found.query, "fill", (), None), found.tokens, 0.0, found.salt
-            )
+            self._llm.admit_tokens(self._task(found, "fill", None), found.tokens, 0.0)
         return found.id
 
     def generate(self, context: int, decode: Decode, priority: float = 0.0) -> Generation:
@@ -115,19 +114,26 @@ class Contexts:
             StrettoError: the context is unknown, busy or too long, or `decode` makes no sense.
         """
         found = self._idle(context)
-        task = LLMTask(self._next_task(), found.query, "generate", (), decode)
-        self._llm.admit_tokens(task, found.tokens, priority, found.salt)
+        task = self._task(found, "generate", decode)
+        self._llm.admit_tokens(task, found.tokens, priority)
         found.generation = self._generations[task.id] = Generation(self, context, task.id)
         return found.generation
 
     def generate_several(self, context: int, decode: Decode, n: int) -> list[Generation]:
-        """`n` completions, each in a fork of its own with a seed of its own."""
+        """`n` completions, each in a fork of its own with a seed of its own.
+
+        Raises:
+            ConfigError: `n` is less than 1.
+            StrettoError: as from `generate`.
+        """
+        if n < 1:
+            raise ConfigError(f"n is {n}: at least 1")
         return [self.generate(self.fork(context), replace(decode, seed=decode.seed + i)) for i in range(n)]
 
     def fork(self, context: int) -> int:
         """A new context that begins with what this one holds."""
         found = self._idle(context)
-        return self._open(list(found.tokens), found.salt).id
+        return self._open(list(found.tokens), found.tenant).id
 
     def abort(self, generation: Generation) -> None:
         """Stop generating; the context is as before. One that is over stays what it is."""
@@ -175,8 +181,8 @@ class Contexts:
             if self._llm.has_work() and len(self._generations) == num_over:
                 await asyncio.to_thread(self.step)
 
-    def _open(self, tokens: list[int], salt: str) -> _Context:
-        context = self._contexts[self._num_contexts] = _Context(self._num_contexts, tokens, salt)
+    def _open(self, tokens: list[int], tenant: str) -> _Context:
+        context = self._contexts[self._num_contexts] = _Context(self._num_contexts, tokens, tenant)
         self._num_contexts += 1
         return context
 
@@ -191,9 +197,9 @@ class Contexts:
             raise UserError(f"context {context} is being generated from; fork it before")
         return found
 
-    def _next_task(self) -> int:
+    def _task(self, context: _Context, step: str, decode: Decode | None) -> LLMTask:
         self._num_tasks += 1
-        return self._num_tasks - 1
+        return LLMTask(self._num_tasks - 1, context.query, step, (), decode, context.tenant)
 
     def _end(self, generation: Generation, error: StrettoError | None) -> None:
         generation.error = error

@@ -5,23 +5,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.runner import Runner
-from stretto.engines.transformer.sampler import Choice, Chosen, TokenLogprobs
+from stretto.engines.transformer.running_task import RunningTask
+from stretto.engines.transformer.sampler import Choice, Chosen
 from stretto.engines.transformer.structured import Structure, Structures, is_structured
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.errors import CapacityError, ConfigError, StrettoError, UserError
 from stretto.llm.kv_events import KVEvent
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
 from stretto.llm.output import Output
-from stretto.llm.sampling import check_sampling, ending_tokens, is_plain_greedy
+from stretto.llm.sampling import check_sampling, ending_tokens
 from stretto.llm.sequence import Sequence
-from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Started
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class TransformerConfig:
     """`path` is a checkpoint in Hugging Face layout, of the Llama, Mistral, Qwen2 or Qwen3 kind.
 
     Attributes:
+        device: `cpu`, `cuda`, `cuda:1` and the like, or `auto`: a GPU if there is one.
         num_threads: of torch, for the whole process; None leaves it alone.
         kv_bytes: memory for keys and values; taken as it is used, on the CPU.
         block_tokens: tokens of a KV block.
@@ -37,6 +39,8 @@ class TransformerConfig:
         shares_attention: whether decodes attend to a shared prefix together.
         keeps_released: a released query's prefixes stay until their room is needed, instead of going at once.
         num_repeats: decode steps between two looks at the queue.
+        latency_tokens: how many tokens, prompts and outputs to come, may be on board beside and with a task
+            whose objective is latency; None for as many as there is room for.
         with_kv_events: record what the prefix cache holds, for `take_kv_events`.
         clock: seconds; waiting sequences age by it.
     """
@@ -54,34 +58,12 @@ class TransformerConfig:
     shares_attention: bool = True
     keeps_released: bool = False
     num_repeats: int = 1
+    latency_tokens: int | None = None
     with_kv_events: bool = False
     clock: Callable[[], float] = time.monotonic
 
 
-@dataclass(frozen=True, slots=True)
-class TransformerUsage(Usage):
-    """`tokens` are those generated; `logprobs` of each, if they were asked for."""
-
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-
-
-@dataclass(slots=True)
-class _Running:
-    """A task in the scheduler's hands.
-
-    `ending` are the tokens that end its output; `is_plain` says that it takes the likeliest ones.
-    """
-
-    task: LLMTask
-    sequence: Sequence
-    output: Output | None
-    text: TextStream
-    ending: frozenset[int]
-    is_plain: bool
-    structure: Structure | None
-    is_started: bool = False
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+_MAY_BE_NONE = ("num_threads", "latency_tokens")
 
 
 class TransformerLLM:
@@ -89,6 +71,10 @@ class TransformerLLM:
 
     def __init__(self, config: TransformerConfig) -> None:
         """Raises ConfigError if the checkpoint or a setting cannot be used."""
+        for name in ("kv_bytes", "block_tokens", "num_repeats", "num_threads", "latency_tokens"):
+            value = getattr(config, name)
+            if not (value is None and name in _MAY_BE_NONE) and (type(value) is not int or value < 1):
+                raise ConfigError(f"{name} is {value!r}: a number of at least 1")
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         folder = Path(config.path)
@@ -114,8 +100,8 @@ class TransformerLLM:
         self.tokenizer = _load_tokenizer(folder)
         self._eos = frozenset(_eos_tokens(folder, self.tokenizer))
         self._config = config
-        self._tasks: dict[int, _Running] = {}
-        self._by_sequence: dict[int, _Running] = {}
+        self._tasks: dict[int, RunningTask] = {}
+        self._by_sequence: dict[int, RunningTask] = {}
         self._failed: list[LLMEvent] = []
         self._num_sequences = 0
         self._token_texts: dict[int, str] = {}
@@ -129,7 +115,7 @@ class TransformerLLM:
         except StrettoError as error:
             self._failed += [Started(task.id), Failed(task.id, error.at(task.step))]
 
-    def admit_tokens(self, task: LLMTask, tokens: list[int], priority: float, salt: str = "") -> None:
+    def admit_tokens(self, task: LLMTask, tokens: list[int], priority: float) -> None:
         """Queue a task whose prompt is already tokens.
 
         Raises:
@@ -153,13 +139,18 @@ class TransformerLLM:
                 f"the model's context of {self.runner.config.context_tokens} tokens"
             )
         sequence = Sequence(
-            self._num_sequences, tokens, max_new_tokens, priority=priority, query=task.query, salt=salt
+            self._num_sequences,
+            tokens,
+            max_new_tokens,
+            priority=priority,
+            query=task.query,
+            salt=task.tenant,
+            capacity_tokens=self._config.latency_tokens if task.objective == "latency" else None,
         )
         self._num_sequences += 1
         self.scheduler.add(sequence, self._config.clock())
         text = TextStream(self.tokenizer, self._token_texts)
-        is_plain = decode is None or is_plain_greedy(decode)
-        running = _Running(task, sequence, output, text, ending, is_plain, structure)
+        running = RunningTask(task, sequence, output, text, ending, structure)
         self._tasks[task.id] = self._by_sequence[sequence.id] = running
 
     def cancel(self, task: int) -> None:
@@ -179,22 +170,22 @@ class TransformerLLM:
         if not self._tasks:
             return events
         batch = self.scheduler.schedule(self._config.clock(), self._config.num_repeats)
-        running = [self._by_sequence[piece.sequence.id] for piece in batch.slices]
-        for one in running:
-            if not one.is_started:
-                one.is_started = True
-                events.append(Started(one.task.id))
         chosen = self.runner.run(batch, self._choice_of)
-        told = [(one, *self._tell(one, chosen.get(one.sequence.id, []))) for one in running]
-        self.scheduler.complete(batch, {one.sequence.id: tokens for one, tokens, _, _ in told})
-        for one, _, pieces, ending in told:
-            events += pieces
-            if one.sequence.max_new_tokens == 0 and one.sequence.num_missing == 0:
-                ending = self._done(one, None)
-            if ending is not None:
-                events.append(ending)
-                self.scheduler.finish(one.sequence)
-                self._forget(one)
+        told: dict[int, list[int]] = {}
+        ended: list[RunningTask] = []
+        for piece in batch.slices:
+            sequence = piece.sequence
+            one = self._by_sequence[sequence.id]
+            if piece.samples:
+                told[sequence.id] = one.tell(chosen[sequence.id], events)
+            else:
+                one.tell_prefilled(piece.start + piece.num_tokens, events)
+            if one.is_over:
+                ended.append(one)
+        self.scheduler.complete(batch, told)
+        for one in ended:
+            self.scheduler.finish(one.sequence)
+            self._forget(one)
         return events
 
     def release(self, query: str) -> None:
@@ -218,52 +209,9 @@ class TransformerLLM:
         return self._structures.make(decode)
 
     def _choice_of(self, sequence: Sequence, chosen: list[Chosen]) -> Choice | None:
-        running = self._by_sequence[sequence.id]
-        decode = running.task.decode
-        if running.is_plain or decode is None:
-            return None
-        prompt = sequence.tokens[: sequence.num_prompt_tokens]
-        generated = sequence.tokens[sequence.num_prompt_tokens :] + [before.token for before in chosen]
-        allowed = None if running.structure is None else running.structure.allowed(generated)
-        return Choice(decode, prompt, generated, running.ending, allowed)
+        return self._by_sequence[sequence.id].choice(chosen)
 
-    def _tell(self, one: _Running, chosen: list[Chosen]) -> tuple[list[int], list[LLMEvent], LLMEvent | None]:
-        """The tokens of `chosen` that count, the pieces they complete, and the ending if one ends it."""
-        tokens: list[int] = []
-        pieces: list[LLMEvent] = []
-        task, output = one.task, one.output
-        if output is None or not chosen:
-            return tokens, pieces, None
-        try:
-            for made in chosen:
-                tokens.append(made.token)
-                if made.logprobs is not None:
-                    one.logprobs.append(made.logprobs)
-                is_over = made.token in one.ending
-                if not is_over:
-                    completed, is_over = output.feed(one.text.feed(made.token))
-                    pieces += [Piece(task.id, piece) for piece in completed]
-                if is_over or one.sequence.num_generated + len(tokens) >= one.sequence.max_new_tokens:
-                    last, value = output.finish()
-                    pieces += [Piece(task.id, piece) for piece in last]
-                    return tokens, pieces, self._done(one, value, tokens)
-        except StrettoError as error:
-            return tokens, pieces, Failed(task.id, error.at(task.step))
-        return tokens, pieces, None
-
-    def _done(self, one: _Running, value: object, last_tokens: list[int] | None = None) -> Done:
-        sequence = one.sequence
-        tokens = (*sequence.tokens[sequence.num_prompt_tokens :], *(last_tokens or ()))
-        usage = TransformerUsage(
-            num_prompt_tokens=sequence.num_prompt_tokens,
-            num_cached_tokens=sequence.num_cached or 0,
-            num_output_tokens=len(tokens),
-            tokens=tokens,
-            logprobs=tuple(one.logprobs),
-        )
-        return Done(one.task.id, value, usage)
-
-    def _forget(self, one: _Running) -> None:
+    def _forget(self, one: RunningTask) -> None:
         del self._tasks[one.task.id]
         del self._by_sequence[one.sequence.id]
 
@@ -288,4 +236,6 @@ def _eos_tokens(folder: Path, tokenizer: PromptTokenizer) -> list[int]:
             except (OSError, ValueError, AttributeError) as error:
                 raise ConfigError(f"{path} cannot be read: {error}") from error
             found += eos if isinstance(eos, list) else [eos]
+            if not all(isinstance(token, int | None) for token in found):
+                raise ConfigError(f"{path}: eos_token_id is {eos!r}: expected tokens")
     return [token for token in found if token is not None]

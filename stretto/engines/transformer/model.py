@@ -20,16 +20,21 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from stretto.engines.transformer.attention import KVCache, StepAttention
+from stretto.engines.transformer import elementwise as torch_elementwise
+from stretto.engines.transformer.attention import StepAttention
 from stretto.engines.transformer.config import Llama3Scaling, ModelConfig
+from stretto.engines.transformer.elementwise import Elementwise
+from stretto.engines.transformer.kv_cache import KVCache
 from stretto.engines.transformer.weights import LayerWeights, Weights
 
 
 class Transformer:
     """Weights and the tables of the rotation."""
 
-    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, with_kernels: bool) -> None:
+        """`with_kernels`: those for GPUs, instead of torch's."""
         self.config = config
+        self._elementwise = _triton_elementwise() if with_kernels else torch_elementwise
         self.weights = weights
         device = weights.embedding.device
         angles = torch.outer(torch.arange(config.context_tokens).float(), _frequencies(config))
@@ -38,22 +43,24 @@ class Transformer:
         self._sin = torch.cat((-angles.sin(), angles.sin()), 1).unsqueeze(1).to(self._cos)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attention: StepAttention, kv: KVCache) -> Tensor:
-        """The hidden states of the tokens, (T, E); their keys and values are written into `kv`."""
+        """The tokens' last hidden states, normalised, (T, E); keys and values are written into `kv`."""
         rotation = self._cos[positions_T], self._sin[positions_T]
         x_TE = F.embedding(tokens_T, self.weights.embedding)
-        for number, layer in enumerate(self.weights.layers):
-            h_TE = self._norm(x_TE, layer.attention_norm)
+        layers, eps, elementwise = self.weights.layers, self.config.norm_eps, self._elementwise
+        norms = [*(layer.attention_norm for layer in layers), self.weights.norm]
+        h_TE = self._norm(x_TE, norms[0])
+        for number, layer in enumerate(layers):
             qkv_TRD = self._project(h_TE, layer, *rotation)
             attended_THD = attention.attend(qkv_TRD, kv, number)
-            x_TE = x_TE + layer.output(attended_THD.flatten(1))
-            h_TE = self._norm(x_TE, layer.mlp_norm)
-            gate_TF, up_TF = layer.gate_up(h_TE).chunk(2, dim=1)
-            x_TE = x_TE + layer.down(F.silu(gate_TF).mul_(up_TF))
-        return x_TE
+            out_TE = layer.output(attended_THD.flatten(1))
+            x_TE, h_TE = elementwise.add_and_norm(x_TE, out_TE, layer.mlp_norm, eps)
+            out_TE = layer.down(elementwise.gate(layer.gate_up(h_TE)))
+            x_TE, h_TE = elementwise.add_and_norm(x_TE, out_TE, norms[number + 1], eps)
+        return h_TE
 
-    def logits(self, x_SE: Tensor) -> Tensor:
+    def logits(self, h_SE: Tensor) -> Tensor:
         """Of the next token, in float32, (S, V)."""
-        return self.weights.vocabulary(self._norm(x_SE, self.weights.norm)).float()
+        return self.weights.vocabulary(h_SE).float()
 
     def _project(self, h_TE: Tensor, layer: LayerWeights, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
         """Queries and keys, normalised if the family does so and rotated, and values: (T, R, D)."""
@@ -62,13 +69,17 @@ class Transformer:
         if layer.q_norm is not None and layer.k_norm is not None:
             qkv_TRD[:, :heads] = self._norm(qkv_TRD[:, :heads], layer.q_norm)
             qkv_TRD[:, heads:turned] = self._norm(qkv_TRD[:, heads:turned], layer.k_norm)
-        qk_TD = qkv_TRD[:, :turned]
-        swapped_TD = qk_TD.roll(self.config.head_dim // 2, dims=2)
-        qk_TD.mul_(cos_T1D).addcmul_(swapped_TD, sin_T1D)
+        self._elementwise.rotate(qkv_TRD, turned, cos_T1D, sin_T1D)
         return qkv_TRD
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, self.config.norm_eps)
+
+
+def _triton_elementwise() -> Elementwise:
+    from stretto.engines.transformer import triton_elementwise
+
+    return triton_elementwise
 
 
 def _frequencies(config: ModelConfig) -> Tensor:

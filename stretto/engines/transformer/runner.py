@@ -1,6 +1,6 @@
 """Executes steps: everything between a `StepBatch` and the tokens chosen in it."""
 
-# ruff: noqa: N806, N815  (tensors carry their shape as a suffix)
+# ruff: noqa: N803, N806, N815  (tensors carry their shape as a suffix)
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.engines.transformer.attention import Chunk, Decodes, Keys, KVCache, StepAttention
+from stretto.engines.transformer.attention import Chunk, Decodes, Keys, Part, StepAttention
 from stretto.engines.transformer.config import ModelConfig, read_config
+from stretto.engines.transformer.decode_graphs import DecodeGraphs
+from stretto.engines.transformer.device import device_of, has_kernels
+from stretto.engines.transformer.kv_cache import KVCache
 from stretto.engines.transformer.model import Transformer
+from stretto.engines.transformer.paged_decodes import Group, PagedDecodes
 from stretto.engines.transformer.sampler import Choice, Chosen, choose
 from stretto.engines.transformer.weights import load_weights
 from stretto.errors import ConfigError
@@ -52,20 +57,25 @@ class Runner:
         """Raises ConfigError for a checkpoint, dtype or device that cannot be used, or too few `kv_bytes`."""
         if dtype not in _DTYPES:
             raise ConfigError(f"unknown dtype {dtype!r}: {', '.join(_DTYPES)}")
-        try:
-            where = torch.device(device)
-            torch.empty(0, device=where)
-        except (RuntimeError, AssertionError) as error:
-            raise ConfigError(f"device {device!r} cannot be used: {error}") from error
+        where = device_of(device)
         self.config: ModelConfig = read_config(folder)
         self.num_blocks = kv_bytes // self._block_bytes(block_tokens, _DTYPES[dtype])
         if self.num_blocks < 1:
             raise ConfigError(
                 f"kv_bytes is {kv_bytes}: one block takes {self._block_bytes(block_tokens, _DTYPES[dtype])}"
             )
-        weights = load_weights(folder, self.config, _DTYPES[dtype], where)
-        self.model = Transformer(self.config, weights)
-        self.kv = KVCache(self.config, self.num_blocks, block_tokens, _DTYPES[dtype], where)
+        self._has_kernels = has_kernels(where)
+        try:
+            weights = load_weights(folder, self.config, _DTYPES[dtype], where)
+            self.model = Transformer(self.config, weights, self._has_kernels)
+            self.kv = KVCache(self.config, self.num_blocks, block_tokens, _DTYPES[dtype], where)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise ConfigError(
+                f"{folder} with kv_bytes {kv_bytes} does not fit on {where}: {error}"
+            ) from error
+        self._graphs: DecodeGraphs | None = None
+        if self._has_kernels:
+            self._graphs = DecodeGraphs(self._logits, -(-self.config.context_tokens // block_tokens))
         # Through a window no sequence sees a whole prefix, and what it sees does not only grow.
         self._is_plain = set(self.config.windows) == {None}
         self._shares_attention = shares_attention and self._is_plain
@@ -100,18 +110,26 @@ class Runner:
 
     def forward(self, inputs: _Inputs) -> Tensor | None:
         """The logits of the rows that sample, (S, V), if there are any."""
-        hidden_TE = self.model.forward(inputs.tokens_T, inputs.positions_T, inputs.attention, self.kv)
+        step = (inputs.tokens_T, inputs.positions_T, inputs.attention)
+        if self._graphs is not None and self._graphs.takes(inputs.attention):
+            return self._graphs.run(*step)
+        hidden_TE = self.model.forward(*step, self.kv)
         if not inputs.sampling:
             return None
         if len(inputs.sampling) == len(hidden_TE):
             return self.model.logits(hidden_TE)
         return self.model.logits(hidden_TE[inputs.sample_rows])
 
+    def _logits(self, tokens_T: Tensor, positions_T: Tensor, attention: StepAttention) -> Tensor:
+        return self.model.logits(self.model.forward(tokens_T, positions_T, attention, self.kv))
+
     def prepare(self, slices: list[Slice], repeat: int, chosen: Mapping[int, list[Chosen]]) -> _Inputs:
         """Rows in the order chunks, then decodes group by group; and how they attend."""
         key = [(piece.sequence.id, piece.start + repeat, piece.sequence.num_preemptions) for piece in slices]
         inputs = self._advance(key, repeat, chosen) or self._prepare(slices, repeat, chosen)
-        can_advance = self._is_plain and all(type(part) is Decodes for part in inputs.attention.parts)
+        can_advance = self._is_plain and all(
+            isinstance(part, Decodes | PagedDecodes) for part in inputs.attention.parts
+        )
         self._last = inputs if can_advance else None
         self._next_key = [(number, start + 1, times) for number, start, times in key]
         return inputs
@@ -124,7 +142,8 @@ class Runner:
         tokens: list[int] = []
         positions: list[int] = []
         blocks: list[int] = []
-        parts: list[Chunk | Decodes] = []
+        parts: list[Part] = []
+        groups: list[Group] = []
         rows: list[Slice] = []
         sample_rows: list[int] = []
         size, kv, windows = self.kv.block_tokens, self.kv, self.config.windows
@@ -138,6 +157,7 @@ class Runner:
             if piece.samples:
                 rows.append(piece)
                 sample_rows.append(len(tokens) - 1)
+        first_decode = len(tokens)
         for group, num_shared in self._groups(decodes, repeat):
             start = len(tokens)
             ends = [piece.start + repeat + 1 for piece in group]
@@ -150,15 +170,27 @@ class Runner:
                 tokens += [piece.sequence.tokens[-1] for piece in group]
             positions += [end - 1 for end in ends]
             blocks += [table[-1] for table in tables]
-            if len(group) > 1:
-                parts.append(Decodes.of(start, tables, ends, num_shared, kv, windows))
-            else:
-                parts.append(Chunk.of(start, start + 1, Keys(tables[0], ends[0], kv), windows))
+            groups.append(Group(tables, ends, num_shared))
             rows += group
             sample_rows += range(start, len(tokens))
-        tokens_T, positions_T = torch.tensor([tokens, positions], device=kv.device)
+        parts += self._decode_parts(first_decode, groups)
+        tokens_T, positions_T = kv.tensor(np.array([tokens, positions]))
         attention = StepAttention(parts, kv.token_rows(blocks, positions), windows, self.config.heads)
         return _Inputs(tokens_T, positions_T, attention, sample_rows, [piece.sequence for piece in rows])
+
+    def _decode_parts(self, start: int, groups: list[Group]) -> list[Part]:
+        """How decodes attend: with the kernels all of them at once, without them group by group."""
+        if self._has_kernels and groups:
+            return [PagedDecodes.of(start, groups, self.config.heads, self.kv)]
+        parts: list[Part] = []
+        kv, windows = self.kv, self.config.windows
+        for tables, lengths, num_shared in groups:
+            if len(tables) > 1:
+                parts.append(Decodes.of(start, tables, lengths, num_shared, kv, windows))
+            else:
+                parts.append(Chunk.of(start, start + 1, Keys(tables[0], lengths[0], kv), windows))
+            start += len(tables)
+        return parts
 
     def _advance(
         self, key: list[tuple[int, int, int]], repeat: int, chosen: Mapping[int, list[Chosen]]
@@ -178,11 +210,11 @@ class Runner:
             tokens = [sequence.tokens[-1] for sequence in inputs.sampling]
         attention = inputs.attention
         for part in attention.parts:
-            assert isinstance(part, Decodes)
+            assert isinstance(part, Decodes | PagedDecodes)
             part.advance()
         attention.token_rows.add_(1)
         inputs.positions_T.add_(1)
-        return replace(inputs, tokens_T=torch.tensor(tokens, device=self.kv.device))
+        return replace(inputs, tokens_T=self.kv.tensor(np.array(tokens)))
 
     def _groups(self, decodes: list[Slice], repeat: int) -> list[tuple[list[Slice], int]]:
         """Decodes that are attended together: those that share a prefix, the others by like length."""

@@ -94,7 +94,7 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
                 return tensor.to(device=device, dtype=dtype)
 
             return _assemble(config, get)
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"cannot read the weights in {folder}: {error}") from error
 
 
@@ -102,7 +102,10 @@ def _locate(folder: Path) -> dict[str, str]:
     """Tensor name to file name."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        return dict(json.loads(index.read_text("utf-8"))["weight_map"])
+        where = dict(json.loads(index.read_text("utf-8"))["weight_map"])
+        if strange := [file for file in where.values() if file != Path(file).name]:
+            raise ConfigError(f"{index} names {strange[0]!r}, which is no file beside it")
+        return where
     single = "model.safetensors"
     if not (folder / single).is_file():
         raise ConfigError(f"no weights in {folder}: neither {single} nor {index.name}")

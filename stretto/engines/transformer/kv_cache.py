@@ -1,0 +1,113 @@
+"""The keys and values of an instance's blocks, on whatever device it runs.
+
+K  key-value heads       N  blocks
+T  tokens of a step      B  sequences of a part
+D  size of a head        R  K + K: the heads of a token
+"""
+
+# ruff: noqa: N803, N806  (tensors carry their shape as a suffix)
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stretto.engines.transformer.config import ModelConfig
+from stretto.engines.transformer.device import upload
+
+
+class KVCache:
+    """The keys and values of all blocks: (layer, key or value, K, N, block_tokens, D).
+
+    It starts as zeros: what is masked is multiplied by zero, and must be finite.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (config.layers, 2, config.kv_heads, num_blocks, block_tokens, config.head_dim)
+        self._data = _zeros(shape, dtype, device)
+        # Views of each layer: by (key or value, K, N) and by single token.
+        self._by_block = [layer.flatten(0, 2).flatten(1) for layer in self._data]
+        self._by_token = [layer.flatten(0, 3) for layer in self._data]
+        self._workspaces: dict[str, Tensor] = {}
+        self.block_tokens = block_tokens
+        self.kv_heads = config.kv_heads
+        self.positions = torch.arange(config.context_tokens + block_tokens, device=device)
+        # Places are worked out by numpy: for a few numbers it takes a fraction of torch's time.
+        self._first_rows = np.arange(2 * config.kv_heads).reshape(2, config.kv_heads) * num_blocks
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self._data.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its numbers."""
+        return self._data.dtype
+
+    def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
+        """Copy whole blocks, (from, to): all are read before any is written."""
+        if copies:
+            sources, targets = self.tensor(np.array(copies)).unbind(1)
+            self._data[:, :, :, targets] = self._data[:, :, :, sources]
+
+    def token_rows(self, blocks: list[int], positions: list[int]) -> Tensor:
+        """Where `write` puts the keys and values of tokens at `positions`, in `blocks`: (T · 2 · K,)."""
+        rows = self._first_rows.ravel() + np.array(blocks)[:, None]
+        offsets = np.array(positions)[:, None] % self.block_tokens
+        return self.tensor((rows * self.block_tokens + offsets).ravel())
+
+    def block_rows(self, tables: list[list[int]]) -> Tensor:
+        """What `gather` reads for tables of equally many blocks: (2 · B · K · N,)."""
+        blocks_BN = np.array(tables)
+        return self.tensor((self._first_rows[:, None, :, None] + blocks_BN[:, None]).ravel())
+
+    def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """An array, where the cache is."""
+        return upload(array, self.device)
+
+    def write(self, layer: int, rows: Tensor, kv_TRD: Tensor) -> None:
+        """Store the step's keys and values, (T, K + K, D)."""
+        self._by_token[layer].index_copy_(0, rows, kv_TRD.flatten(0, 1))
+
+    def gather(self, layer: int, rows: Tensor, use: str) -> Tensor:
+        """A copy of those blocks in a workspace, (rows, block_tokens · D)."""
+        blocks = self._by_block[layer]
+        return torch.index_select(blocks, 0, rows, out=self.workspace(use, len(rows), blocks.shape[1]))
+
+    def planes(self, layer: int) -> tuple[Tensor, Tensor]:
+        """All keys and all values of a layer, in place: each (K, N, block_tokens, D)."""
+        keys, values = self._data[layer]
+        return keys, values
+
+    def workspace(self, use: str, *shape: int) -> Tensor:
+        """Memory to write into, good until the next one for that use.
+
+        Always the same: taking it anew for every layer costs more than filling it.
+        """
+        num_elements = math.prod(shape)
+        if use not in self._workspaces or num_elements > len(self._workspaces[use]):
+            self._workspaces[use] = self._data.new_empty(num_elements)
+        return self._workspaces[use][:num_elements].view(shape)
+
+    def run(self, layer: int, first: int, num_blocks: int) -> Tensor:
+        """Consecutive blocks in place: (2, K, num_blocks · block_tokens, D)."""
+        return self._data[layer, :, :, first : first + num_blocks].flatten(2, 3)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the CPU memory that is taken only as it is written, so that a large cache costs what it holds."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)

@@ -1,0 +1,109 @@
+"""One task of the in-process engine, from its admission to its ending."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stretto.engines.transformer.sampler import Choice, Chosen, TokenLogprobs
+from stretto.engines.transformer.structured import Structure
+from stretto.engines.transformer.text_stream import TextStream
+from stretto.errors import StrettoError
+from stretto.llm.output import Output
+from stretto.llm.sampling import is_plain_greedy
+from stretto.llm.sequence import Sequence
+from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerUsage(Usage):
+    """`tokens` are those generated; `logprobs` of each, if they were asked for."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(slots=True)
+class RunningTask:
+    """A task in the scheduler's hands: what is chosen for it comes in, what it says goes out.
+
+    Attributes:
+        output: None for a prefill.
+        ending: tokens that end the output.
+        structure: what the output has to follow, if anything.
+        is_over: its last event has been told.
+    """
+
+    task: LLMTask
+    sequence: Sequence
+    output: Output | None
+    text: TextStream
+    ending: frozenset[int]
+    structure: Structure | None
+    is_over: bool = False
+    _is_started: bool = False
+    _is_plain: bool = field(init=False)
+    _logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._is_plain = self.task.decode is None or is_plain_greedy(self.task.decode)
+
+    def choice(self, chosen: list[Chosen]) -> Choice | None:
+        """How to choose the token behind its sequence and `chosen`; None for simply the likeliest."""
+        if self._is_plain or self.task.decode is None:
+            return None
+        tokens, num_prompt_tokens = self.sequence.tokens, self.sequence.num_prompt_tokens
+        generated = tokens[num_prompt_tokens:] + [before.token for before in chosen]
+        allowed = None if self.structure is None else self.structure.allowed(generated)
+        return Choice(self.task.decode, tokens[:num_prompt_tokens], generated, self.ending, allowed)
+
+    def tell(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
+        """Add what `chosen` makes of the output to `events`; returns the tokens that belong to it."""
+        self._tell_started(events)
+        tokens: list[int] = []
+        output, num_left = self.output, self.sequence.num_remaining
+        assert output is not None
+        try:
+            for token, logprobs in chosen:
+                tokens.append(token)
+                if logprobs is not None:
+                    self._logprobs.append(logprobs)
+                is_last = token in self.ending
+                if not is_last:
+                    pieces, is_last = output.feed(self.text.feed(token))
+                    for piece in pieces:
+                        events.append(Piece(self.task.id, piece))
+                if is_last or len(tokens) == num_left:
+                    last, value = output.finish()
+                    events += [Piece(self.task.id, piece) for piece in last]
+                    self._tell_last(self._done(value, tokens), events)
+                    break
+        except StrettoError as error:
+            self._tell_last(Failed(self.task.id, error.at(self.task.step)), events)
+        return tokens
+
+    def tell_prefilled(self, num_computed: int, events: list[LLMEvent]) -> None:
+        """Its first `num_computed` tokens are computed: for a prefill that may be all."""
+        self._tell_started(events)
+        if num_computed == len(self.sequence.tokens):
+            self._tell_last(self._done(None, []), events)
+
+    def _tell_started(self, events: list[LLMEvent]) -> None:
+        if not self._is_started:
+            self._is_started = True
+            events.append(Started(self.task.id))
+
+    def _tell_last(self, event: LLMEvent, events: list[LLMEvent]) -> None:
+        self.is_over = True
+        events.append(event)
+
+    def _done(self, value: object, last_tokens: list[int]) -> Done:
+        sequence = self.sequence
+        tokens = (*sequence.tokens[sequence.num_prompt_tokens :], *last_tokens)
+        usage = TransformerUsage(
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_cached_tokens=sequence.num_cached or 0,
+            num_output_tokens=len(tokens),
+            tokens=tokens,
+            logprobs=tuple(self._logprobs),
+        )
+        return Done(self.task.id, value, usage)
