@@ -1,4 +1,7 @@
-"""The paper's document question answering apps, ready made. Source: Teola Figure 2c and 2d, §7."""
+"""The paper's apps, ready made: document question answering, and search-empowered generation.
+
+Source: Teola Figure 2a, 2c and 2d, §7.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stretto.components.rag import Indexing, QueryExpansion, Reranking, Searching, Synthesis
+from stretto.components.search import Generation, Judge, Reading, WebSearch
 from stretto.frontend.component import Input
 from stretto.frontend.template import Template
 
@@ -38,6 +42,25 @@ def advanced_rag(*, named_collection: bool = False) -> Template:
     )
 
 
+def search_empowered() -> Template:
+    """A small LLM drafts an answer and judges it; unless it is good, search; the core LLM answers.
+
+    The core LLM reads what was found or, when there was no need to search or nothing was found, the draft.
+    Engines: `llm_small`, `web` and `llm`.
+    """
+    question = Input("question", "text")
+    proxy = Generation(name="proxy", question=question, engine="llm_small")
+    judge = Judge(question=question, text=proxy["text"], engine="llm_small")
+    search = WebSearch(queries=question, needed=judge["no"])
+    reading = Reading(hits=search["hits"], draft=proxy["text"])
+    answer = Generation(name="answer", question=question, context=reading["context"], prompt="answer")
+    return Template(
+        "search_empowered",
+        proxy >> judge >> search >> reading >> answer,
+        {"answer": answer["text"], "sources": search["hits"]},
+    )
+
+
 def _inputs(named_collection: bool) -> tuple[Input, Input, dict[str, Any]]:
     """With a named collection, queries bring its name as the input `collection`."""
     collection = {"collection": Input("collection", "text")} if named_collection else {}
@@ -45,3 +68,4 @@ def _inputs(named_collection: bool) -> tuple[Input, Input, dict[str, Any]]:
 
 
 APPS: dict[str, Callable[..., Template]] = {"naive": naive_rag, "advanced": advanced_rag}
+"""The apps that answer from documents of the query."""

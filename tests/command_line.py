@@ -46,7 +46,7 @@ class CommandLine:
         assert ended.out == ""
         assert "Traceback" not in ended.err
         assert ended.code == code, ended.err
-        lines = [line for line in ended.err.splitlines() if not line.startswith("The LLM is a stand-in")]
+        lines = [line for line in ended.err.splitlines() if not line.startswith("The LLM is Stretto's own")]
         assert len(lines) == 1, ended.err
         return lines[0]
 

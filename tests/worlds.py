@@ -17,6 +17,7 @@ from stretto.graph.passes.pipeline import PASSES, apply_pass
 from stretto.messages import Reply
 from stretto.sched.policies import POLICIES
 from stretto.sim.driver import VirtualDriver
+from stretto.sim.llm import SimulatedLLM
 from stretto.tasks import LLMTask, Task
 
 BATCH_ENGINES = ("cpu", "embedding", "vectors", "rerank", "web")
@@ -125,6 +126,7 @@ def assert_nothing_is_left(driver: VirtualDriver) -> None:
     for name in BATCH_ENGINES:
         assert driver._batch_engines[name]._collections == {}, name
     for llm in driver._llms.values():
+        assert isinstance(llm, SimulatedLLM)
         assert not llm._held
         assert not llm._live
 

@@ -15,6 +15,8 @@ With the instances there are, a batch engine also has to do all its work: no ear
 start, on all instances at once in full batches, and then the shortest way from it to the end of the query is
 still to go. These sums are `work_s`. All are lower bounds, and `seconds` is the best of them.
 
+`loads` say what it asks of each engine, for a bound of many queries that share them (`load_bound.py`).
+
 Only for graphs whose prompts are not mapped and that do not expand, and for one query alone.
 """
 
@@ -38,12 +40,27 @@ _QUERY = "bound"
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What a query asks of an engine at least: all instances together are at work for `work_s`, no earlier
+    than `head_s` after its arrival, and `tail_s` before its end.
+
+    Batches are full, with what other queries bring; every token of a prompt beyond its leading constants is
+    prefilled once, and tokens are decoded side by side in as many sequences as may run.
+    """
+
+    head_s: float
+    work_s: float
+    tail_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
-    """Lower bounds of a query's time, and what the query returns."""
+    """Lower bounds of a query's time, what the query returns, and what it asks of each engine."""
 
     critical_path_s: float
     work_s: Mapping[str, float]
     outputs: Mapping[str, object]
+    loads: Mapping[str, Load]
 
     @property
     def seconds(self) -> float:
@@ -69,9 +86,15 @@ class _Work:
     primitives: list[str] = field(default_factory=list)
 
 
-def lower_bound(graph: Graph, inputs: Mapping[str, object], engines: Iterable[Engine]) -> Bound:
-    """Bounds for one query of `graph` (before or after the passes: only its values count)."""
-    run = _Run(graph, {engine.name: engine for engine in engines})
+def lower_bound(
+    graph: Graph, inputs: Mapping[str, object], engines: Iterable[Engine], *, is_warm: bool = False
+) -> Bound:
+    """Bounds for one query of `graph` (before or after the passes: only its values count).
+
+    Args:
+        is_warm: the constants that prompts begin with are in the caches, from earlier queries.
+    """
+    run = _Run(graph, {engine.name: engine for engine in engines}, is_warm)
     for name, _ in graph.inputs:
         run.values[name, ""] = _Timed(inputs[name], 0.0)
     for primitive in graph:
@@ -79,17 +102,20 @@ def lower_bound(graph: Graph, inputs: Mapping[str, object], engines: Iterable[En
     ends_s = [run.ref(ref).at_s for _, ref in graph.outputs]
     ends_s += [run.values[p.name, ""].at_s for p in graph if is_effect(p)]
     outputs = {name: run.ref(ref).value for name, ref in graph.outputs}
-    return Bound(max(ends_s), run.work_bounds_s(), outputs)
+    return Bound(max(ends_s), run.work_bounds_s(), outputs, run.loads())
 
 
 class _Run:
-    def __init__(self, graph: Graph, engines: Mapping[str, Engine]) -> None:
+    def __init__(self, graph: Graph, engines: Mapping[str, Engine], is_warm: bool) -> None:
         self.values: dict[tuple[str, str], _Timed] = {}
         self._graph = graph
         self._engines = engines
+        self._is_warm = is_warm
         self._executables = {name: engine.executable(engine.config) for name, engine in engines.items()}
         self._prompts: dict[str, list[tuple[float, int]]] = {}
         self._work: dict[str, _Work] = {}
+        self._llm_work_s: dict[str, float] = {}
+        self._prefixes: set[tuple[str, Prompt]] = set()
         self._least_s: dict[str, float] = {}
 
     def ref(self, ref: Ref) -> _Timed:
@@ -196,10 +222,25 @@ class _Run:
             else:
                 prompt.append(Segment(as_text(args[part.port].value), part.port))
                 known_s = max(known_s, args[part.port].at_s)
-            timed.append((known_s, num_tokens(prompt[-1].text)))
+            is_held = self._is_warm and all(segment.name is None for segment in prompt)
+            timed.append((known_s, 0 if is_held else num_tokens(prompt[-1].text)))
+        self._note_prompt(primitive, tuple(prompt))
         end_s = self._prefilled_s(primitive, timed)
         self._prompts[primitive.name] = timed
         self.values[primitive.name, ""] = _Timed(KV(tuple(prompt)), end_s)
+
+    def _note_prompt(self, primitive: Primitive, prompt: Prompt) -> None:
+        """The work of prefilling what no prompt before begins with."""
+        engine = primitive.engine or ""
+        for end, segment in enumerate(prompt, start=1):
+            if (engine, prompt[:end]) in self._prefixes or all(s.name is None for s in prompt[:end]):
+                continue
+            self._prefixes.add((engine, prompt[:end]))
+            self._note_llm_work(primitive, self._profile(primitive).per_unit_s * num_tokens(segment.text))
+
+    def _note_llm_work(self, primitive: Primitive, seconds: float) -> None:
+        engine = self._engines[primitive.engine or ""]
+        self._llm_work_s[engine.name] = self._llm_work_s.get(engine.name, 0.0) + seconds / engine.instances
 
     def _prefilled_s(self, primitive: Primitive, timed: Sequence[tuple[float, int]]) -> float:
         profile, end_s, tokens = self._profile(primitive), 0.0, 0
@@ -218,9 +259,22 @@ class _Run:
         times_s = [start_s]
         for piece in pieces:
             times_s.append(times_s[-1] + token_s * num_tokens(piece))
+        max_running = self._engines[primitive.engine or ""].max_running
+        self._note_llm_work(primitive, (times_s[-1] - start_s) / max_running)
         self._least_s[primitive.name] = times_s[-1] - start_s
         items_s = times_s[1:] if isinstance(value, list) else None
         self.values[primitive.name, ""] = _Timed(value, times_s[-1], items_s)
+
+    def loads(self) -> dict[str, Load]:
+        """What the query asks of each engine."""
+        loads = {name: Load(0.0, work_s, 0.0) for name, work_s in self._llm_work_s.items()}
+        tails_s = self._tails_s()
+        for name, work in self._work.items():
+            engine = self._engines[name]
+            unit_s = engine.profile.per_unit_s + engine.profile.base_s / engine.batch_units
+            tail_s = min(tails_s[primitive] for primitive in work.primitives)
+            loads[name] = Load(work.head_s, work.units * unit_s / engine.instances, tail_s)
+        return loads
 
     def work_bounds_s(self) -> dict[str, float]:
         """For each batch engine: its first start, all its work on all instances, the shortest way on."""

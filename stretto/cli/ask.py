@@ -21,13 +21,13 @@ from stretto.cli.answers import Printer
 from stretto.cli.collections import by_absolute_path, collections_engine, missing, opened
 from stretto.cli.indexing import NAME, IndexingRecorder, indexing_template, recipe
 from stretto.cli.progress import spinner
-from stretto.cli.questions import Questions
+from stretto.cli.questions import Questions, recorded
 from stretto.cli.terminal import shown
 from stretto.core import Document
 from stretto.documents import load_documents
 from stretto.engine import Engine
 from stretto.engines.embedding import MINILM
-from stretto.engines.local import llm_engine, local_engines
+from stretto.engines.local import llm_engine, local_engines, search_engines
 from stretto.errors import UserError
 from stretto.frontend.planner import Planner
 from stretto.graph.passes.pipeline import select_passes
@@ -45,6 +45,8 @@ def ask(
     app: options.App = "advanced",
     passes: options.Passes = "all",
     llm: options.Llm = None,
+    api: options.Api = None,
+    tokenizer: options.Tokenizer = None,
     embedder: options.Embedder = MINILM,
     reranker: options.Reranker = None,
     collection: Annotated[
@@ -55,6 +57,7 @@ def ask(
         ),
     ] = None,
     dsn: options.Dsn = None,
+    search: options.SearchUrl = None,
     questions: Annotated[
         Path | None,
         typer.Option(
@@ -77,6 +80,10 @@ def ask(
             help="Write where the time went: an HTML page, and Chrome trace JSON beside it.", metavar="FILE"
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Write sizes and times, for `stretto replay`; no texts.", metavar="FILE"),
+    ] = None,
     max_bytes: options.MaxBytes = 50_000_000,
 ) -> None:
     """Answer questions over your documents, with sources."""
@@ -85,22 +92,28 @@ def ask(
         raise UserError("give one question, or a file of them with --questions")
     asked = [options.checked_question(question)] if question is not None else []
     asked += options.read_questions(questions) if questions else []
-    if not docs and collection is None:
+    searches = app == options.SEARCH
+    if searches and collection is not None:
+        raise UserError(f"the app {app} keeps no --collection: it searches --docs, or with --search")
+    if not docs and collection is None and not (searches and search):
         raise UserError("give documents with --docs, or the name of a --collection")
     if collection is not None and not collection.strip():
         raise UserError("the collection has no name")
     if trace is not None:
         options.checked_target("--trace", trace)
         options.checked_target("--trace", _chrome_file(trace))
+    if record is not None:
+        options.checked_target("--record", record)
     select_passes(passes)
     template = options.template(app, named_collection=True)
     configuration = options.configuration(settings)
     template.lower(configuration)
-    made_by = recipe(template, configuration, embedder)
-    configuration.setdefault(NAME, {})["recipe"] = made_by
-    llm_ = llm_engine(llm)
+    made_by = "" if searches else recipe(template, configuration, embedder)
+    if not searches:
+        configuration.setdefault(NAME, {})["recipe"] = made_by
+    llm_ = llm_engine(llm, api=api, tokenizer=tokenizer)
     documents = _load(docs or [], max_bytes, errors)
-    printer = Printer(errors, as_json, is_stand_in=llm is None)
+    printer = Printer(errors, as_json, is_small_model=llm is None)
     recorder = IndexingRecorder()
     is_traced = True
     with contextlib.ExitStack() as stack:
@@ -111,11 +124,17 @@ def ask(
             printer.names = {a.source: g.source for a, g in zip(documents, given, strict=True)}
             documents = missing(store, collection, documents, made_by, errors)
             vectors = collections_engine(dsn)
-        engines = options.measured(
-            local_engines(llm=llm_, vectors=vectors, embedding_model=embedder, reranking_model=reranker)
-        )
+        if searches:
+            unmeasured, documents = search_engines(llm_, None if docs else search, documents), []
+        else:
+            unmeasured = local_engines(
+                llm=llm_, vectors=vectors, embedding_model=embedder, reranking_model=reranker
+            )
+        engines = options.measured(unmeasured)
         name = collection or _SESSION
         run = Questions(template, configuration, passes, timeout, name, documents, asked, printer, recorder)
+        if record is not None:
+            run = stack.enter_context(recorded(run, record, engines))
         try:
             answers = asyncio.run(run.run(engines, errors))
         finally:

@@ -24,6 +24,18 @@ def bench(
         Path | None, typer.Option("--plot", help="Write a picture (PNG, SVG) to this file.", metavar="FILE")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of everything random.", metavar="NUMBER")] = 0,
+    vllm: Annotated[
+        Path | None,
+        typer.Option(
+            "--vllm",
+            help="The Python of an environment with vLLM; by default that of `make vllm-env`.",
+            metavar="PYTHON",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", help="An LLM instead of the benchmark's own (vllm).", metavar="DIR"),
+    ] = None,
 ) -> None:
     """Run a benchmark and say which goals it meets."""
     from stretto.bench import plotting, registry, report
@@ -36,10 +48,12 @@ def bench(
     for path in (json, plot):
         if path is not None and not path.parent.is_dir():
             raise UserError(f"{path}: there is no folder {path.parent}")
-    if data is not None and not data.is_dir():
-        raise UserError(f"--data {data}: there is no such folder")
+    for option, folder in (("--data", data), ("--checkpoint", checkpoint)):
+        if folder is not None and not folder.is_dir():
+            raise UserError(f"{option} {folder}: there is no such folder")
     with Console(stderr=True).status(name) as status:
-        result = registry.run(name, quick=quick, data=data, seed=seed, say=status.update)
+        options = registry.Options(quick, data, seed, status.update, vllm, checkpoint)
+        result = registry.run(name, options)
     report.print_report(result, console)
     if json is not None:
         report.write_json(result, json)

@@ -12,6 +12,7 @@ from stretto.cli.bench import bench
 from stretto.cli.collections import collections
 from stretto.cli.explain import explain
 from stretto.cli.profile import profile
+from stretto.cli.replay import replay_run
 
 app = typer.Typer(
     name="stretto",
@@ -31,6 +32,7 @@ app.command()(explain)
 app.command()(profile)
 app.command()(collections)
 app.command()(bench)
+app.command(name="replay")(replay_run)
 
 
 @app.callback()

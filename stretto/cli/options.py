@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stretto.apps import APPS
+from stretto.apps import APPS, search_empowered
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
 from stretto.engines.local import engine_and_model
@@ -20,7 +20,10 @@ from stretto.frontend.template import Template
 
 MAX_QUESTION_CHARS = 4000
 
-App = Annotated[str, typer.Option("--app", help=f"Which app: {' or '.join(APPS)}.", metavar="NAME")]
+SEARCH = "search"
+"""The app that searches instead of indexing: the web, or the documents."""
+
+App = Annotated[str, typer.Option("--app", help=f"Which app: {', '.join(APPS)} or {SEARCH}.", metavar="NAME")]
 Docs = Annotated[
     list[Path] | None,
     typer.Option(
@@ -49,8 +52,24 @@ Llm = Annotated[
     str | None,
     typer.Option(
         "--llm",
-        help="A checkpoint's directory, or the URL of an OpenAI-compatible server.",
+        help="A checkpoint's directory, or the URL of an OpenAI-compatible server; else the small model that ships "
+        "with Stretto. stand-in copies sentences without a model.",
         metavar="DIR|URL",
+    ),
+]
+Api = Annotated[
+    str | None,
+    typer.Option(
+        "--api", help="How to speak to a server: completions (the default) or chat.", metavar="NAME"
+    ),
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(
+        "--tokenizer",
+        help="A directory with the server's tokenizer, to send token ids; 'none' sends text. Else ids are "
+        "sent if the server names a directory on this machine.",
+        metavar="DIR",
     ),
 ]
 Embedder = Annotated[
@@ -60,6 +79,15 @@ Reranker = Annotated[
     str | None,
     typer.Option(
         "--reranker", help="A cross-encoder's name or path; else words are compared.", metavar="NAME|PATH"
+    ),
+]
+SearchUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--search",
+        envvar="STRETTO_SEARCH_URL",
+        help=f"Of the app {SEARCH}: a SearXNG-compatible service; --docs are searched instead.",
+        metavar="URL",
     ),
 ]
 Dsn = Annotated[
@@ -75,8 +103,10 @@ Dsn = Annotated[
 
 def template(app: str, *, named_collection: bool = False) -> Template:
     """The app called `app`."""
+    if app == SEARCH:
+        return search_empowered()
     if app not in APPS:
-        raise ConfigError(f"there is no app {app!r}; there are {', '.join(APPS)}")
+        raise ConfigError(f"there is no app {app!r}; there are {', '.join((*APPS, SEARCH))}")
     return APPS[app](named_collection=named_collection)
 
 

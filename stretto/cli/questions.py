@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from stretto.errors import StrettoError
 from stretto.frontend.template import Configuration, Template
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
+from stretto.trace.run_file import RunRecorder
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Questions:
     questions: Sequence[str]
     printer: Printer
     recorder: IndexingRecorder
+    record: RunRecorder | None = None
 
     @property
     def indexes_first(self) -> bool:
@@ -44,7 +47,9 @@ class Questions:
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
                 progress.add_task("loading models")
-                runtime = await stack.enter_async_context(Runtime(engines, recorder=self.recorder))
+                runtime = await stack.enter_async_context(
+                    Runtime(engines, recorder=self.record or self.recorder)
+                )
             if len(self.questions) == 1 and not self.printer.as_json:
                 return [await self._ask_one(runtime, errors)]
             if self.indexes_first:
@@ -85,9 +90,10 @@ class Questions:
 
     async def _submit(self, runtime: Runtime, question: str) -> Query:
         documents = [] if self.indexes_first else list(self.documents)
+        known = {"question": question, "files": documents, "collection": self.collection}
         return await runtime.submit(
             self.template,
-            {"question": question, "files": documents, "collection": self.collection},
+            {name: known[name] for name, _ in self.template.inputs},
             configuration=self.configuration,
             passes=self.passes,
             deadline_s=self.timeout_s,
@@ -127,3 +133,15 @@ class Questions:
             answers.append(await task)
             self.printer.print(answers[-1])
         return answers
+
+
+@contextlib.contextmanager
+def recorded(run: Questions, path: Path, engines: Sequence[Engine]) -> Iterator[Questions]:
+    """The same questions, recorded in a file for `stretto replay`."""
+    before_passes = [run.template.lower(run.configuration)]
+    if run.indexes_first:
+        indexing = indexing_template(run.template)
+        before_passes.append(indexing.lower({NAME: run.configuration.get(NAME, {})}))
+    record = RunRecorder(path, engines, run.recorder, before_passes=before_passes)
+    with contextlib.closing(record):
+        yield replace(run, record=record)

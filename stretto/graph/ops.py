@@ -124,7 +124,8 @@ def _condition(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
     if wanted is None:
         holds = bool(value)
     elif isinstance(value, str):
-        holds = value.strip().casefold().startswith(str(wanted).casefold())
+        said, word = value.lstrip(" \t\r\n\"'*`").casefold(), str(wanted).casefold()
+        holds = said.startswith(word) and not said[len(word) : len(word) + 1].isalnum()
     else:
         holds = value == wanted
     return {"yes": value if holds else ABSENT, "no": ABSENT if holds else value}

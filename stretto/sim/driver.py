@@ -2,19 +2,28 @@
 
 A heap holds what will happen and when; time jumps from one entry to the next, and all that happens at one
 instant is handled together. A batch engine computes its results at once and delivers them when its
-profile says so. Same inputs and seed, same run.
+profile says so. Same inputs, seed and faults, same run.
+
+An LLM engine is simulated in one of two ways. By its profile alone (`SimulatedLLM`): one prompt after the
+other, then each decode at the speed of one; what passes and graphs are compared by. Or step by step
+(`LLMInstance`), for those in `models`: the local scheduler of the in-process engine with its blocks, cache
+and batches, and a cost for each step; what loads and instances are compared by.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import heapq
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from typing import TypeAlias
 
 from stretto.engine import Engine
-from stretto.errors import EngineFailure, EngineUnavailable, StrettoError
+from stretto.errors import EngineFailure, StrettoError
 from stretto.graph.compile import ExecutionGraph
+from stretto.llm.kv_events import KVEvent
 from stretto.messages import (
     Action,
     Admit,
@@ -24,7 +33,7 @@ from stretto.messages import (
     CancelTask,
     Emit,
     Event,
-    InstanceLost,
+    LLMReport,
     Release,
     Reply,
     Restart,
@@ -34,8 +43,15 @@ from stretto.messages import (
     WakeAt,
 )
 from stretto.sched.system import ExpandWith, System
+from stretto.sim.faults import FaultPlan
 from stretto.sim.llm import SimulatedLLM
+from stretto.sim.llm_instance import LLMInstance, LLMModel, died
+from stretto.sim.watching import StepsDone, Watcher
 from stretto.trace.recorder import Recorder
+
+BatchCost: TypeAlias = Callable[[StartBatch], float]
+
+_NO_EVENTS: Sequence[Event] = ()
 
 
 class VirtualDriver:
@@ -47,6 +63,12 @@ class VirtualDriver:
         seed: of the jitter.
         jitter: every duration is multiplied by a random factor between 1 and 1 + jitter.
         check: whether to check every machine's invariants after every instant.
+        models: of the LLM engines that are simulated step by step.
+        batch_costs: seconds of a batch, for batch engines whose profile does not tell enough.
+        faults: what goes wrong, and when.
+        keeps: whether `recorder`, `actions` and `streamed` remember the whole run; without it memory does
+            not grow with what has happened, but for the replies.
+        watchers: told of everything as it happens.
     """
 
     def __init__(
@@ -57,6 +79,11 @@ class VirtualDriver:
         seed: int = 0,
         jitter: float = 0.0,
         check: bool = False,
+        models: Mapping[str, LLMModel] | None = None,
+        batch_costs: Mapping[str, BatchCost] | None = None,
+        faults: FaultPlan | None = None,
+        keeps: bool = True,
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         self.engines = {engine.name: engine for engine in engines}
         self.system = System(self.engines.values(), expand)
@@ -65,18 +92,32 @@ class VirtualDriver:
         self.streamed: dict[tuple[str, str], str] = {}
         self.actions: list[tuple[float, Action]] = []
         self.now_s = 0.0
+        self.num_events = 0
+        self._models = models or {}
+        self._batch_costs = batch_costs or {}
+        self._faults = faults or FaultPlan()
+        self._is_faulty = self._faults != FaultPlan()
+        self._num_heard: dict[str, int] = {}
+        self._keeps = keeps
+        self._watchers = watchers
+        self._seed = seed
         self._random = random.Random(seed)
         self._jitter = jitter
         self._check = check
-        self._heap: list[tuple[float, int, Callable[[], Event | None]]] = []
+        self._heap: list[tuple[float, bool, int, int, Callable[[], Sequence[Event]]]] = []
         self._order = count()
         self._epochs: dict[tuple[str, int], int] = {}
+        self._ready_s: dict[tuple[str, int], float] = {}
         self._num_wakes = 0
         self._batch_engines = {e.name: e.executable(e.config) for e in self.engines.values() if not e.is_llm}
-        self._llms: dict[tuple[str, int], SimulatedLLM] = {}
+        self._llms: dict[tuple[str, int], SimulatedLLM | LLMInstance] = {}
         for engine in self.engines.values():
             for instance in range(engine.instances):
                 self._start_instance(engine.name, instance)
+        for death in self._faults.deaths:
+            self.lose(death.engine, death.instance, death.at_s, back_s=death.back_s)
+        for query, at_s in self._faults.cancels:
+            self.cancel(query, at_s)
 
     def submit(
         self,
@@ -91,56 +132,152 @@ class VirtualDriver:
         """A query that arrives at `at_s`."""
         self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes))
 
+    def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
+        """Queries by time of arrival; each is taken from the iterable when the one before has arrived."""
+        self._submit_next(iter(arrivals))
+
     def cancel(self, query: str, at_s: float) -> None:
         """The caller gives `query` up at `at_s`."""
         self._post(at_s, Cancel(query))
 
-    def lose(self, engine: str, instance: int, at_s: float) -> None:
-        """An instance dies at `at_s` and is back at once, empty."""
+    def lose(self, engine: str, instance: int, at_s: float, back_s: float | None = None) -> None:
+        """An instance dies at `at_s`, and starts anew, empty, at once or at `back_s`."""
 
-        def die() -> Event:
-            self._start_instance(engine, instance)
-            return InstanceLost(engine, instance, EngineUnavailable(f"{engine}/{instance} died"))
+        def die() -> Sequence[Event]:
+            self._start_instance(engine, instance, ready_s=back_s)
+            return (died(engine, instance),)
 
         self.at(at_s, die)
 
-    def at(self, at_s: float, happen: Callable[[], Event | None]) -> None:
-        """Call `happen` at that time; what it returns goes to the schedulers."""
-        heapq.heappush(self._heap, (at_s, next(self._order), happen))
+    def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
+        """Call `happen` at that time; what it returns goes to the schedulers.
+
+        Of one instant, the lowest rank goes first, then what was announced first.
+        """
+        heapq.heappush(self._heap, (at_s, False, rank, next(self._order), happen))
+
+    def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
+        """Call `happen` when all else of this instant has happened, in the order of ranks."""
+        heapq.heappush(self._heap, (self.now_s, True, rank, next(self._order), happen))
 
     def run(self) -> dict[str, Reply]:
         """Run until nothing more will happen; every query's reply."""
-        while self._heap:
-            self.now_s = self._heap[0][0]
+        with _rare_collections():
+            self._run()
+        return self.replies
+
+    def _run(self) -> None:
+        heap = self._heap
+        while heap:
+            self.now_s, is_last = heap[0][:2]
             events: list[Event] = []
-            while self._heap and self._heap[0][0] == self.now_s:
-                event = heapq.heappop(self._heap)[2]()
-                if event is not None:
-                    self.recorder.on_event(event, self.now_s)
-                    events.append(event)
+            while heap and heap[0][0] == self.now_s and heap[0][1] == is_last:
+                events += heapq.heappop(heap)[4]()
+            if not events:
+                continue
+            if self._is_faulty:
+                events = [event for event in events if not self._is_lost(event)]
+            self.num_events += len(events)
+            self._note_events(events)
             for action in self.system.handle(events, self.now_s):
-                self.recorder.on_action(action, self.now_s)
-                self.actions.append((self.now_s, action))
+                self._note_action(action)
                 self._carry_out(action)
             if self._check:
                 self.system.check_invariants()
-        return self.replies
 
     def duration_s(self, seconds: float) -> float:
         """A predicted duration, jittered."""
         return seconds * (1.0 + self._jitter * self._random.random())
 
-    def _post(self, at_s: float, event: Event) -> None:
-        self.at(at_s, lambda: event)
+    def slowness(self, engine: str, instance: int, at_s: float) -> float:
+        """By how much the instance is slower than it should be at that time."""
+        return self._faults.slowness(engine, instance, at_s) if self._is_faulty else 1.0
 
-    def _start_instance(self, engine: str, instance: int) -> None:
+    def watch_steps(self, steps: StepsDone) -> None:
+        """An instance has taken steps."""
+        for watcher in self._watchers:
+            watcher.on_steps(steps)
+
+    def hear_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
+        """The caches have changed; the news may be late, and that of the dead never comes."""
+        epoch = self._epochs[engine, instance]
+
+        def hear() -> Sequence[Event]:
+            for watcher in self._watchers if self._epochs[engine, instance] == epoch else ():
+                watcher.on_kv(engine, instance, events, self.now_s)
+            return _NO_EVENTS
+
+        if self._faults.kv_delay_s:
+            self.at(self.now_s + self._faults.kv_delay_s, hear)
+        else:
+            hear()
+
+    def llm_instances(self) -> Iterator[LLMInstance]:
+        """Those that are simulated step by step, as they are now."""
+        return (llm for llm in self._llms.values() if isinstance(llm, LLMInstance))
+
+    def _submit_next(self, arrivals: Iterator[tuple[float, Submit]]) -> None:
+        arrival = next(arrivals, None)
+        if arrival is None:
+            return
+        at_s, submit = arrival
+
+        def arrive() -> Sequence[Event]:
+            self._submit_next(arrivals)
+            return (submit,)
+
+        self.at(max(at_s, self.now_s), arrive)
+
+    def _post(self, at_s: float, event: Event) -> None:
+        self.at(at_s, lambda: (event,))
+
+    def _is_lost(self, event: Event) -> bool:
+        """Whether an engine's message is one of those that never arrive."""
+        if not isinstance(event, BatchDone | BatchFailed | LLMReport):
+            return False
+        engine = event.engine
+        if engine not in self._faults.lost_messages:
+            return False
+        number = self._num_heard.get(engine, 0)
+        self._num_heard[engine] = number + 1
+        return number in self._faults.lost_messages[engine]
+
+    def _note_events(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if self._keeps:
+                self.recorder.on_event(event, self.now_s)
+            for watcher in self._watchers:
+                watcher.on_event(event, self.now_s)
+
+    def _note_action(self, action: Action) -> None:
+        if self._keeps:
+            self.recorder.on_action(action, self.now_s)
+            self.actions.append((self.now_s, action))
+        for watcher in self._watchers:
+            watcher.on_action(action, self.now_s)
+
+    def _start_instance(self, engine: str, instance: int, ready_s: float | None = None) -> None:
         """(Re)start an instance: whatever the old one still had to say will not be heard."""
         key = engine, instance
         self._epochs[key] = self._epochs.get(key, 0) + 1
-        if self.engines[engine].is_llm:
-            if key in self._llms:
-                self._llms[key].kill()
-            self._llms[key] = SimulatedLLM(self.engines[engine], instance, self)
+        self._ready_s[key] = max(self._ready_s.get(key, 0.0), ready_s or 0.0)
+        if not self.engines[engine].is_llm:
+            return
+        if key in self._llms:
+            self._llms[key].kill()
+        if (model := self._models.get(engine)) is None:
+            self._llms[key] = SimulatedLLM(self.engines[engine], instance, self, self._ready_s[key])
+        else:
+            self._llms[key] = LLMInstance(
+                self.engines[engine],
+                instance,
+                self,
+                model,
+                rank=1 + list(self._epochs).index(key),
+                ready_s=self._ready_s[key],
+                jitter=self._jitter,
+                seed=f"{self._seed}/{self._epochs[key]}",
+            )
 
     def _carry_out(self, action: Action) -> None:
         match action:
@@ -160,7 +297,8 @@ class VirtualDriver:
             case WakeAt(time_s):
                 self._wake_at(time_s)
             case Emit(query, output, text):
-                self.streamed[query, output] = self.streamed.get((query, output), "") + text
+                if self._keeps:
+                    self.streamed[query, output] = self.streamed.get((query, output), "") + text
             case Reply(query):
                 if query in self.replies:
                     raise AssertionError(f"{query} ended twice")
@@ -170,7 +308,8 @@ class VirtualDriver:
         """One alarm, set anew each time, as a real driver's: the schedulers ask again when they wake."""
         self._num_wakes += 1
         number = self._num_wakes
-        self.at(max(time_s, self.now_s), lambda: Wake() if number == self._num_wakes else None)
+        wake = (Wake(),)
+        self.at(max(time_s, self.now_s), lambda: wake if number == self._num_wakes else _NO_EVENTS)
 
     def _start_batch(self, action: StartBatch) -> None:
         """Compute the batch now; its answer arrives later, unless the instance dies first."""
@@ -184,7 +323,19 @@ class VirtualDriver:
         except Exception as error:
             answer = BatchFailed(*key, action.batch, EngineFailure(f"{type(error).__name__}: {error}"))
         epoch = self._epochs[key]
-        self.at(
-            self.now_s + self.duration_s(engine.profile.batch_s(action.num_units)),
-            lambda: answer if self._epochs[key] == epoch else None,
-        )
+        start_s = max(self.now_s, self._ready_s[key])
+        cost = self._batch_costs.get(engine.name)
+        seconds = engine.profile.batch_s(action.num_units) if cost is None else cost(action)
+        seconds = self.duration_s(seconds) * self.slowness(*key, start_s)
+        self.at(start_s + seconds, lambda: (answer,) if self._epochs[key] == epoch else _NO_EVENTS)
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """A run makes many objects and hardly a cycle: looking for those takes a fifth of its time otherwise."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(200_000, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)

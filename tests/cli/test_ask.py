@@ -364,7 +364,7 @@ def test_wrong_options_are_usage_errors(stretto: CommandLine, doc: Path) -> None
 def test_an_engine_that_fails_is_exit_code_one(stretto: CommandLine, doc: Path) -> None:
     args = ("ask", QUESTION, "--docs", doc)
     down = stretto.refuses(*args, "--llm", "http://127.0.0.1:9", code=1)
-    assert down.startswith("EngineUnavailable: step 'queries': cannot reach http://127.0.0.1:9/v1/: ")
+    assert down.startswith("EngineUnavailable: step 'queries': cannot reach http://127.0.0.1:9: ")
     for replies, message in (
         (Reply(("no JSON at all",)), "BadReply: step 'queries': "),
         (Reply(("[1, 2]",)), "BadReply: step 'queries': "),

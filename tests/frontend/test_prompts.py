@@ -80,11 +80,11 @@ def test_neighbouring_constants_are_one_and_no_text_is_lost(text: str) -> None:
 
 
 def test_ready_made_prompts_are_found_by_name() -> None:
-    assert prompt_names() == ["answer", "combine", "expand", "refine"]
+    assert prompt_names() == ["answer", "combine", "expand", "judge", "proxy", "refine", "summarise"]
     assert "{question}" in load_prompt("answer")
     assert load_prompt("{q} itself") == "{q} itself"
     for name in ("unknown", "", "../prompts/answer", "answer.txt"):
-        with pytest.raises(ConfigError, match="there are answer, combine, expand, refine"):
+        with pytest.raises(ConfigError, match="there are answer, combine, expand, judge"):
             load_prompt(name)
 
 

@@ -15,6 +15,7 @@ from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMCon
 from stretto.errors import DeadlineExceeded, EngineFailure, EngineUnavailable, QueryCancelled
 from stretto.messages import Admit, Release, Restart, StartBatch, WakeAt
 from stretto.sim.driver import VirtualDriver
+from stretto.sim.llm import SimulatedLLM
 from stretto.tasks import LLMTask, Task
 
 EMBED = "graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v"
@@ -202,7 +203,7 @@ def test_prefixes_go_with_their_query() -> None:
         (action.task.query, action.instance) for _, action in run.actions if isinstance(action, Admit)
     ]
     assert sorted(released) == sorted(admitted)
-    assert all(not instance._held for instance in run._llms.values())
+    assert all(isinstance(llm, SimulatedLLM) and not llm._held for llm in run._llms.values())
 
 
 def test_an_instance_that_crashes_is_lost_and_started_anew() -> None:

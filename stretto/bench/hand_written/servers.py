@@ -1,0 +1,179 @@
+"""Engines as servers for asyncio programs: each on a thread of its own, with dynamic batching."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Thread
+from typing import Any
+
+from stretto.core import Prompt
+from stretto.engine import Engine
+from stretto.engines.base import BatchEngine, SteppedLLM
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Task
+
+
+@dataclass(slots=True)
+class _Call:
+    task: Task
+    units: int
+    answer: asyncio.Future[Any]
+
+
+class BatchServer:
+    """Batches whatever waits, first come first served, as soon as the engine is free."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=engine.name)
+        self._waiting: asyncio.Queue[_Call] = asyncio.Queue()
+        self._ids = count(1)
+        self._executable: BatchEngine
+
+    async def serve(self) -> None:
+        """Make the engine, then answer calls until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._executable = await loop.run_in_executor(
+            self._thread, self._engine.executable, self._engine.config
+        )
+        left: _Call | None = None
+        while True:
+            batch = [left or await self._waiting.get()]
+            units, left = batch[0].units, None
+            while not self._waiting.empty():
+                left = self._waiting.get_nowait()
+                if units + left.units > self._engine.batch_units:
+                    break
+                batch.append(left)
+                units, left = units + left.units, None
+            try:
+                answers = await loop.run_in_executor(
+                    self._thread, self._executable.run, [c.task for c in batch]
+                )
+            except Exception as error:
+                for call in batch:
+                    call.answer.set_exception(error)
+                continue
+            for call, answer in zip(batch, answers, strict=True):
+                call.answer.set_result(answer)
+
+    async def one(
+        self, query: str, op: str, inputs: Mapping[str, object], config: Mapping[str, object], units: int = 1
+    ) -> Any:
+        """A single application."""
+        return await self._call(Task(next(self._ids), query, op, op, inputs, config), units)
+
+    async def each(
+        self, query: str, op: str, columns: Mapping[str, Sequence[object]], config: Mapping[str, object]
+    ) -> Any:
+        """An application to each row of the columns."""
+        num_items = len(next(iter(columns.values())))
+        task = Task(next(self._ids), query, op, op, columns, config, num_items, tuple(columns))
+        return await self._call(task, num_items)
+
+    async def release(self, query: str) -> None:
+        """The query has ended."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._executable.release, query)
+
+    async def _call(self, task: Task, units: int) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait(_Call(task, units, answer))
+        return await answer
+
+    async def close(self) -> None:
+        """Free the engine, on its thread."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._executable.close)
+        self._thread.shutdown()
+
+
+@dataclass(slots=True)
+class LLMServer:
+    """Steps the engine while it has work; requests join between steps."""
+
+    engine: Engine
+    _admitted: queue.SimpleQueue[LLMTask | None] = field(default_factory=queue.SimpleQueue)
+    _answers: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
+    _ids: count[int] = field(default_factory=lambda: count(1))
+    _thread: Thread | None = None
+
+    async def start(self) -> None:
+        """Make the engine, on its thread."""
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        self._thread = Thread(target=self._run, args=(loop, ready), name=self.engine.name)
+        self._thread.start()
+        await ready
+
+    async def complete(self, query: str, step: str, prompt: Prompt, decode: Decode) -> Any:
+        """The value of a completion."""
+        task = LLMTask(next(self._ids), query, step, prompt, decode)
+        self._answers[task.id] = answer = asyncio.get_running_loop().create_future()
+        self._admitted.put(task)
+        return await answer
+
+    async def close(self) -> None:
+        """End the thread."""
+        self._admitted.put(None)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def _run(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Future[None]) -> None:
+        try:
+            llm: SteppedLLM = self.engine.executable(self.engine.config)
+        except Exception as error:
+            loop.call_soon_threadsafe(ready.set_exception, error)
+            return
+        loop.call_soon_threadsafe(ready.set_result, None)
+        while True:
+            while not self._admitted.empty() or not llm.has_work():
+                task = self._admitted.get()
+                if task is None:
+                    llm.close()
+                    return
+                llm.admit(task, 0.0)
+            events = llm.step()
+            loop.call_soon_threadsafe(self._hear, events)
+
+    def _hear(self, events: Sequence[LLMEvent]) -> None:
+        for event in events:
+            if isinstance(event, Done):
+                self._answers.pop(event.task).set_result(event.value)
+            elif isinstance(event, Failed):
+                self._answers.pop(event.task).set_exception(event.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """By engine name."""
+
+    batch: Mapping[str, BatchServer]
+    llm: Mapping[str, LLMServer]
+
+    async def end(self, query: str) -> None:
+        """Nothing of the query is needed any more."""
+        await self.batch["vectors"].release(query)
+
+
+@asynccontextmanager
+async def serving(engines: Sequence[Engine]) -> AsyncIterator[Servers]:
+    """Servers of the engines, one instance each."""
+    async with AsyncExitStack() as stack:
+        llms = {}
+        for engine in engines:
+            if engine.is_llm:
+                llms[engine.name] = server = LLMServer(engine)
+                await server.start()
+                stack.push_async_callback(server.close)
+        batches = {}
+        for engine in engines:
+            if not engine.is_llm:
+                batches[engine.name] = batch = BatchServer(engine)
+                stack.push_async_callback(batch.close)
+                serve = asyncio.create_task(batch.serve())
+                stack.callback(serve.cancel)
+        yield Servers(batches, llms)

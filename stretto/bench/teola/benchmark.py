@@ -1,0 +1,228 @@
+"""`stretto bench teola`: all of it, as a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from stretto.bench.registry import Options
+from stretto.bench.report import Report, Row, Value
+from stretto.bench.teola.compare import Compared, Setting, compare
+from stretto.bench.teola.goals import goals
+from stretto.bench.teola.overhead import orchestration
+from stretto.bench.teola.schemes import ALL, OURS, PARALLEL, PIPELINED, SCHEMES, Scheme
+from stretto.bench.teola.simulate import VERBOSE, Testbed
+from stretto.bench.teola.tables import (
+    APPS,
+    BATCHING,
+    BATCHING_BOTH,
+    HIGH,
+    LOW,
+    OVERHEAD,
+    PAPER,
+    PASSES,
+    SHARING,
+    VARIANTS,
+    end_to_end_rows,
+    means,
+    speed_rows,
+    speed_ups,
+)
+from stretto.bench.teola.workload import Sizes, queries, sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is run. `shares` are loads, by name; see `Compared.share`."""
+
+    models: tuple[str, ...] = ("7B", "13B", "30B")
+    num_queries: int = 40
+    seeds: int = 3
+    shares: tuple[tuple[str, float], ...] = (("alone", 0.0), (LOW, 0.2), ("middle", 0.5), (HIGH, 0.8))
+    ablation_model: str = "30B"
+
+
+QUICK = Size(models=("7B",), num_queries=16, seeds=1, shares=((LOW, 0.2), (HIGH, 0.8)))
+
+
+def run_benchmark(options: Options) -> Report:
+    """Some minutes on one core, or less than one when `quick`."""
+    return measure(QUICK if options.quick else Size(), options)
+
+
+def measure(size: Size, options: Options) -> Report:
+    """All tables, as large as `size` says."""
+    bench = _Bench(
+        size, sizes(options.data), tuple(range(options.seed, options.seed + size.seeds)), options.say
+    )
+    main = bench.main()
+    rows = [
+        *end_to_end_rows(main, [load for load, _ in size.shares]),
+        *bench.passes(),
+        *bench.batching(),
+        *bench.overhead(),
+    ]
+    rows += [*bench.sharing(), *bench.variants(), *speed_rows()]
+    return Report(
+        "teola", options.seed, {**asdict(size), "quick": options.quick}, tuple(rows), goals(main, rows), NOTES
+    )
+
+
+NOTES = (
+    "two instances of each LLM, one of every other engine; the same largest batches, KV room and chunked"
+    " prefill for all; LLM instances step by step with the production local scheduler",
+    "loads are shares of what the busiest engine can bear if nothing is done twice and all batches are full;"
+    " 'alone' is one query at a time; questions and documents are sized as in the sets, arrivals Poisson",
+    "every latency is checked to be no less than its query's bound, every mean no less than its load's, and"
+    " all schemes to give the answers of the bound's own run of the graph",
+    "baselines get the better of what the paper leaves open (stretto/bench/teola/schemes.py says how): PO in"
+    " particular batches LLM requests continuously, where the paper's takes one invocation at a time",
+    "`greatest` is over the paper's schemes, `possible` what a schedule on the bound would gain over the"
+    " slowest of them; both leave out the overloaded, which fall behind more with every query",
+    "ours uses the policy least_work; topology_aware is the paper's Algorithm 2",
+    "assumed: web search takes 0.4 s; half of the drafts are judged good; where speeds are from stands in the"
+    " last table",
+    "left out: engines that slow each other down on one GPU; small prefills that fit beside decodes for free",
+)
+
+
+class _Bench:
+    def __init__(
+        self,
+        size: Size,
+        known: Mapping[str, Sizes],
+        seeds: tuple[int, ...],
+        say: Callable[[str], None],
+    ) -> None:
+        self._size = size
+        self._known = known
+        self._seeds = seeds
+        self._say = say
+
+    def _setting(self, testbed: Testbed, *apps: str, dataset: str | None = None) -> Setting:
+        return Setting(testbed, apps, self._size.num_queries, self._seeds, dataset)
+
+    def _compare(self, setting: Setting, schemes: Sequence[Scheme]) -> list[Compared]:
+        return compare(setting, self._known, schemes, [share for _, share in self._size.shares])
+
+    def main(self) -> dict[tuple[str, str], list[Compared]]:
+        """Every app with every model, under every scheme."""
+        found = {}
+        for app in APPS:
+            for model in self._size.models:
+                self._say(f"teola: {app}, {model}")
+                setting = self._setting(Testbed(model), app)
+                found[app, model] = self._compare(setting, list(SCHEMES.values()))
+        return found
+
+    def passes(self) -> list[Row]:
+        """Ours without some of its passes."""
+        ours = SCHEMES[OURS]
+        cases = {
+            "none": (),
+            "parallelisation (passes 1 and 3)": PARALLEL,
+            "pipelining (passes 2 and 4)": PIPELINED,
+            "both": (*PARALLEL, *PIPELINED),
+            "all of ours": ALL,
+        }
+        schemes = [Scheme(n, passes, ours.policy, knows_depths=True) for n, passes in cases.items()]
+        return self._ablation(PASSES, schemes, "none")
+
+    def batching(self) -> list[Row]:
+        """Ours with other policies: as in the paper, and with documents of very different sizes."""
+        cases = {
+            "PO": Scheme("PO", ALL, "per_invocation"),
+            "blind (TO)": Scheme("blind (TO)", ALL, "throughput"),
+            "blind, never waiting": Scheme("blind, never waiting", ALL, "throughput", fill_timeout_s=0.0),
+            **{
+                name: Scheme(name, ALL, name, knows_depths=True)
+                for name in ("topology_aware", "critical_path", "least_work")
+            },
+        }
+        schemes, base = list(cases.values()), "blind (TO)"
+        return [
+            *self._ablation(BATCHING, schemes, base),
+            *self._ablation(BATCHING_BOTH, schemes, base, self._size.models[0], None),
+        ]
+
+    def _ablation(
+        self,
+        table: str,
+        schemes: Sequence[Scheme],
+        base: str,
+        model: str | None = None,
+        dataset: str | None = "truthfulqa",
+    ) -> list[Row]:
+        self._say(f"teola: {table}")
+        setting = self._setting(Testbed(model or self._size.ablation_model), "advanced", dataset=dataset)
+        compared = self._compare(setting, schemes)
+        names = [name for name, _ in self._size.shares]
+        rows = []
+        for scheme in schemes:
+            values: dict[str, Value] = {}
+            for name, one in zip(names, compared, strict=True):
+                values[f"{name}_s"] = one.mean_s(scheme.name)
+                values[f"{name}_speed_up"] = one.speed_up(scheme.name, base)
+            rows.append(Row(table, scheme.name, values, "simulated"))
+        bounds: dict[str, Value] = {f"{n}_s": one.bound_s for n, one in zip(names, compared, strict=True)}
+        rows.append(Row(table, "lower bound", bounds, "computed"))
+        return rows
+
+    def overhead(self) -> list[Row]:
+        """Shares of simulated latency: orchestration as measured here, queueing, engines."""
+        self._say("teola: orchestration")
+        testbed = Testbed(self._size.ablation_model)
+        setting = self._setting(testbed, "advanced", dataset="truthfulqa")
+        asked = queries(
+            "advanced", self._known, self._size.num_queries, 0.0, self._seeds[0], dataset="truthfulqa"
+        )
+        measured = orchestration(testbed, asked)
+        shares = [0.0, *(share for _, share in self._size.shares if share)]
+        alone, *loaded = compare(setting, self._known, [SCHEMES[OURS]], shares)
+        rows = []
+        for one in (alone, *loaded):
+            mean_s = one.mean_s(OURS) + measured.wall_s
+            values: dict[str, Value] = {
+                "per_s": one.per_s,
+                "mean_s": mean_s,
+                "orchestration_ms": measured.wall_s * 1e3,
+                "orchestration_cpu_ms": measured.cpu_s * 1e3,
+                "orchestration_share": measured.wall_s / mean_s,
+                "queueing_share": (one.mean_s(OURS) - alone.mean_s(OURS)) / mean_s,
+                "execution_share": alone.mean_s(OURS) / mean_s,
+            }
+            rows.append(Row(OVERHEAD, f"load {one.share:g}", values, "simulated"))
+        note = "graph optimisation 1.3-3 %, communication 3.1-6.2 %"
+        rows.append(Row(OVERHEAD, PAPER, {"orchestration_share": "0.044-0.092"}, "quoted", note))
+        return rows
+
+    def sharing(self) -> list[Row]:
+        """Two apps at once."""
+        self._say("teola: apps that share engines")
+        setting = self._setting(Testbed(self._size.models[0]), "naive", "advanced")
+        compared = self._compare(setting, list(SCHEMES.values()))
+        return [
+            Row(SHARING, name, means(one), "simulated")
+            for (name, _), one in zip(self._size.shares, compared, strict=True)
+        ]
+
+    def variants(self) -> list[Row]:
+        """With longer answers, where decoding takes most of the time; and as slow as the paper's examples."""
+        model = self._size.models[0]
+        testbeds = {
+            "answers of 24 to 64 tokens": Testbed(model, VERBOSE),
+            "7B on an RTX 3090": Testbed("7B", speeds="RTX 3090"),
+            "speeds of the paper's examples": Testbed("7B", speeds="paper"),
+        }
+        shares = (self._size.shares[0], self._size.shares[-1])
+        rows = []
+        for name, testbed in testbeds.items():
+            for app in APPS:
+                self._say(f"teola: {app}, {name}")
+                setting = Setting(testbed, (app,), self._size.num_queries, self._seeds[:1])
+                compared = compare(
+                    setting, self._known, list(SCHEMES.values()), [share for _, share in shares]
+                )
+                for (load, _), one in zip(shares, compared, strict=True):
+                    rows.append(Row(VARIANTS, f"{name}: {app}, {load}", speed_ups(one), "simulated"))
+        return rows

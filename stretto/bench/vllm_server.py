@@ -1,0 +1,174 @@
+"""A real vLLM server on this machine, started for a benchmark and ended with it.
+
+It lives in an environment of its own (`make vllm-env`), for it pins versions of what Stretto needs too. The
+settings are those for a small model on a few cores: nothing is bound to a core, 1 GiB of KV, blocks of 32
+tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable
+
+VARIABLE = "STRETTO_VLLM_PYTHON"
+DEFAULT_PYTHON = Path(".venv-vllm/bin/python")
+NOT_INSTALLED = f"vLLM is left out: not installed (`make vllm-env`, or name its Python: --vllm, ${VARIABLE})"
+MODEL = "model"
+MAX_RUNNING = 16
+
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+    "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
+}
+_MAX_CONTEXT_TOKENS = 2048
+_GRACE_S = 15.0
+_LOOK_S = 0.5
+_FIND = """
+import importlib.metadata as metadata
+print(metadata.version(metadata.packages_distributions()["vllm"][0]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class VLLM:
+    """An installation: the Python of its environment, and the version."""
+
+    python: Path
+    version: str
+
+
+def find_vllm(given: Path | None = None) -> VLLM | None:
+    """The installation `given`, else that of `$STRETTO_VLLM_PYTHON`, else the one of `make vllm-env`.
+
+    Returns:
+        None if none is named and the last is not there.
+
+    Raises:
+        ConfigError: it has no vLLM, or is not there.
+    """
+    named = given or os.environ.get(VARIABLE)
+    python = Path(named or DEFAULT_PYTHON)
+    if named is None and not python.exists():
+        return None
+    try:
+        found = subprocess.run([python, "-c", _FIND], capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.SubprocessError) as cause:
+        raise ConfigError(f"{python} is no Python with vLLM: {cause}") from cause
+    if found.returncode:
+        problem = found.stderr.strip().rpartition("\n")[2]
+        raise ConfigError(f"{python} is no Python with vLLM: {problem}")
+    return VLLM(python, found.stdout.strip())
+
+
+@contextmanager
+def serving(
+    vllm: VLLM,
+    checkpoint: Path,
+    *,
+    dtype: str,
+    num_threads: int,
+    say: Callable[[str], None],
+    is_compiled: bool = False,
+    patience_s: float = 600,
+    grace_s: float = _GRACE_S,
+) -> Iterator[str]:
+    """The URL of a server of `checkpoint`, which is ended with all its processes in every case.
+
+    Args:
+        num_threads: the model's.
+        say: told how long it has been starting.
+        is_compiled: whether the model is compiled first, which takes a minute more.
+        patience_s: for the start.
+        grace_s: from being told to end to being killed.
+
+    Raises:
+        ConfigError: `checkpoint` is none.
+        EngineUnavailable: it ended before it was ready; the message has its last words.
+        EngineTimeout: it was not ready in time.
+    """
+    port = _free_port()
+    command = [
+        *(str(vllm.python), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(checkpoint), "--served-model-name", MODEL, "--dtype", dtype),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--max-model-len", str(_context_tokens(checkpoint)), "--max-num-seqs", str(MAX_RUNNING)),
+        *("--block-size", "32", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
+        *(() if is_compiled else ("--enforce-eager",)),
+    ]
+    environment = {**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
+    keeper = [sys.executable, str(Path(__file__).with_name("keeper.py")), str(grace_s)]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [*keeper, *command],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait(process, url, say, patience_s, lambda: _last_words(log.fileno()))
+            yield url
+        finally:
+            process.communicate(b"end")
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    url: str,
+    say: Callable[[str], None],
+    patience_s: float,
+    last_words: Callable[[], str],
+) -> None:
+    """Until it answers."""
+    start_s = time.monotonic()
+    while (waited_s := time.monotonic() - start_s) < patience_s:
+        if process.poll() is not None:
+            raise EngineUnavailable(
+                f"vLLM ended with {process.returncode} before it was ready: {last_words()}"
+            )
+        say(f"vLLM is starting: {waited_s:.0f} s")
+        try:
+            if httpx.get(f"{url}/health", timeout=_GRACE_S).is_success:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(_LOOK_S)
+    raise EngineTimeout(f"vLLM was not ready after {patience_s:.0f} s: {last_words()}")
+
+
+def _last_words(log: int) -> str:
+    end = os.fstat(log).st_size
+    return os.pread(log, 2000, max(0, end - 2000)).decode(errors="replace").strip()
+
+
+def _context_tokens(checkpoint: Path) -> int:
+    try:
+        config = json.loads((checkpoint / "config.json").read_text("utf-8"))
+    except (OSError, ValueError) as cause:
+        raise ConfigError(f"{checkpoint} is no checkpoint: {cause}") from cause
+    return min(_MAX_CONTEXT_TOKENS, int(config.get("max_position_embeddings", _MAX_CONTEXT_TOKENS)))
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

@@ -1,0 +1,104 @@
+"""`stretto replay`: a recorded run in simulation, as it was and as it might have been."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from stretto.bench.report import quantile
+from stretto.errors import UserError
+from stretto.sim.replay import Replayed, WhatIf, replay
+from stretto.trace.run_file import read_run
+
+
+def replay_run(
+    file: Annotated[Path, typer.Argument(help="What `--record` wrote.", metavar="FILE")],
+    instances: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--instances",
+            help="What if an engine had so many, as in llm=2. Repeatable.",
+            metavar="ENGINE=NUMBER",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="What if all engines batched by this policy.", metavar="NAME"),
+    ] = None,
+    passes: Annotated[
+        str | None,
+        typer.Option(
+            "--passes",
+            help="What if these graph passes ran: all, none, or names joined by commas.",
+            metavar="NAMES",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a recorded run again in simulation, as it was and with other engines, policies or passes."""
+    change = WhatIf(_numbers(instances or ()) or None, policy, passes)
+    run = read_run(file)
+    rows = [("measured", [q.latency_s for q in run.queries if q.error is None])]
+    as_recorded = replay(run)
+    rows.append(("simulated as recorded", _simulated(as_recorded)))
+    if not change.is_as_recorded:
+        rows.append(("simulated with the changes", _simulated(replay(run, change))))
+    error = _mean_error(as_recorded)
+    if as_json:
+        result = {name: _summary(latencies) for name, latencies in rows}
+        print(json.dumps({"queries": len(run.queries), "mean_error": error, "latency": result}, indent=2))
+        return
+    table = Table("latency, s", box=None, pad_edge=False)
+    for heading in ("queries", "mean", "p50", "p99", "longest"):
+        table.add_column(heading, justify="right")
+    for name, latencies in rows:
+        summary = _summary(latencies)
+        table.add_row(
+            name, *(f"{value:.3f}" if isinstance(value, float) else f"{value}" for value in summary.values())
+        )
+    console = Console()
+    console.print(table)
+    if error is not None:
+        console.print(f"simulated as recorded is off by {error:.1%} for a query, on average", highlight=False)
+
+
+def _numbers(settings: Iterable[str]) -> dict[str, int]:
+    found = {}
+    for setting in settings:
+        name, equals, number = setting.partition("=")
+        if not (name and equals and number.isdecimal() and int(number) >= 1):
+            raise UserError(f"--instances {setting!r} is not of the form engine=number, from 1 on")
+        found[name] = int(number)
+    return found
+
+
+def _simulated(replayed: Iterable[Replayed]) -> list[float]:
+    return [q.simulated_s for q in replayed if q.measured_s is not None and q.simulated_s is not None]
+
+
+def _mean_error(replayed: Iterable[Replayed]) -> float | None:
+    errors = [
+        abs(q.simulated_s - q.measured_s) / q.measured_s
+        for q in replayed
+        if q.measured_s and q.simulated_s is not None
+    ]
+    return statistics.fmean(errors) if errors else None
+
+
+def _summary(latencies: Sequence[float]) -> dict[str, float | int | None]:
+    if not latencies:
+        return {"queries": 0, "mean_s": None, "p50_s": None, "p99_s": None, "longest_s": None}
+    return {
+        "queries": len(latencies),
+        "mean_s": statistics.fmean(latencies),
+        "p50_s": quantile(latencies, 0.5),
+        "p99_s": quantile(latencies, 0.99),
+        "longest_s": max(latencies),
+    }

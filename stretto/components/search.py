@@ -1,0 +1,134 @@
+"""Ready-made components of search-empowered generation: an LLM call, a judge, web search, what to read.
+
+Source: Teola Figure 2a and §7: the 4 best results of the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.errors import ConfigError
+from stretto.frontend.component import Builder, Component
+from stretto.graph.graph import WHEN, Arg, Ref
+from stretto.graph.ops import Port
+from stretto.graph.types import item_type
+
+
+class Generation(Component):
+    """Ask an LLM a question, with something to read if there is any."""
+
+    ports = (Port("question", "text"), Port("context", "text", optional=True))
+    outs: ClassVar[Mapping[str, str]] = {"text": "text"}
+
+    @dataclass(frozen=True)
+    class Config:
+        """`prompt` uses {question} and, if the component is fed one, {context}."""
+
+        max_tokens: int = 96
+        prompt: str = "proxy"
+        engine: str = "llm"
+
+        def __post_init__(self) -> None:
+            if self.max_tokens < 1:
+                raise ConfigError(f"max_tokens={self.max_tokens} is less than 1")
+
+    def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
+        """A prefill and a decode."""
+        ports = [port.name for port in self.ports if build.is_fed(port.name)]
+        text = build.complete(
+            self.name,
+            config.prompt,
+            {port: build.value(port) for port in ports},
+            engine=config.engine,
+            decode={"max_tokens": config.max_tokens},
+        )
+        return {"text": text}
+
+
+class Judge(Component):
+    """Ask an LLM whether a text answers a question.
+
+    The verdict is "yes" if its first word is; anything else it may say is a "no". One of the out ports
+    delivers what it said, the other is absent.
+    """
+
+    ports = (Port("question", "text"), Port("text", "text"))
+    outs: ClassVar[Mapping[str, str]] = {"yes": "text", "no": "text"}
+
+    @dataclass(frozen=True)
+    class Config:
+        """`prompt` uses {question} and {text}, and asks for yes or no."""
+
+        max_tokens: int = 4
+        prompt: str = "judge"
+        engine: str = "llm"
+
+        def __post_init__(self) -> None:
+            if self.max_tokens < 1:
+                raise ConfigError(f"max_tokens={self.max_tokens} is less than 1")
+
+    def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
+        """A prefill, a decode, and the condition on it."""
+        verdict = build.complete(
+            "verdict",
+            config.prompt,
+            {"question": build.value("question"), "text": build.value("text")},
+            engine=config.engine,
+            decode={"max_tokens": config.max_tokens},
+        )
+        judged = build.add("judged", "condition", (Arg("value", verdict),), config={"equals": "yes"})
+        return {"yes": Ref(judged.name, "yes"), "no": Ref(judged.name, "no")}
+
+
+class WebSearch(Component):
+    """Search the web (or what stands for it) for one query or several, if `needed` is there."""
+
+    ports = (Port("queries", "text|list[text]"), Port("needed", optional=True))
+    outs: ClassVar[Mapping[str, str]] = {"hits": "list[hit]"}
+
+    @dataclass(frozen=True)
+    class Config:
+        """`top_k` results for each query."""
+
+        top_k: int = 4
+        engine: str = "web"
+
+        def __post_init__(self) -> None:
+            if not 1 <= self.top_k <= 100:
+                raise ConfigError(f"top_k={self.top_k} is not from 1 to 100")
+
+    def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
+        """A list of hits, or one list for each query."""
+        is_list = item_type(in_types["queries"]) is not None
+        return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
+
+    def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
+        """One `web_search`, guarded."""
+        args = [build.take_each_if_list("queries", "queries")]
+        if build.is_fed("needed"):
+            args.append(build.take("needed", WHEN))
+        hits = build.add(
+            "found",
+            "web_search",
+            tuple(args),
+            engine=config.engine,
+            config={"k": config.top_k},
+            hints=("batchable",),
+        )
+        return {"hits": hits}
+
+
+class Reading(Component):
+    """What a generation is to read: the texts that were found; if none were, the draft."""
+
+    ports = (Port("hits", "list[hit]"), Port("draft", "text"))
+    outs: ClassVar[Mapping[str, str]] = {"context": "text"}
+
+    def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
+        """One `aggregate` and one `select`."""
+        hits, draft = build.value("hits"), build.value("draft")
+        texts = build.add("texts", "aggregate", (Arg(str(hits), hits),), config={"join": "\n\n"})
+        context = build.add("context", "select", (Arg("texts", texts), Arg("draft", draft)))
+        return {"context": context}

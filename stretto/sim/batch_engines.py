@@ -1,0 +1,109 @@
+"""A batch engine for virtual time: results of the right shape and number, that cost next to nothing.
+
+How long a batch takes is the profile's business. What is answered depends on the inputs alone, so that runs
+can be compared; that a query finds these chunks rather than those means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from stretto.core import Chunk, Document, Hit, as_text
+from stretto.errors import BadReply
+from stretto.tasks import Task
+
+_CHARS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticConfig:
+    """`chunk_chars` says how long the chunks of a document are, in characters; None: as the settings say."""
+
+    chunk_chars: Callable[[str, Document], Sequence[int]] | None = None
+
+
+class SyntheticBatch:
+    """A `BatchEngine` for every op that runs on one."""
+
+    def __init__(self, config: SyntheticConfig) -> None:
+        self._chunk_chars = config.chunk_chars
+        self._collections: dict[str, dict[tuple[str, int], Chunk]] = {}
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """Answer the tasks in order."""
+        return [self._answer(task) for task in tasks]
+
+    def release(self, query: str) -> None:
+        """Drop the query's own collection."""
+        self._collections.pop(query, None)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _answer(self, task: Task) -> object:
+        if task.num_items is None:
+            return self._apply(task, task.inputs)
+        columns = {port: task.inputs[port] for port in task.each}
+        answers = []
+        for index in range(task.num_items):
+            row = dict(task.inputs)
+            for port, column in columns.items():
+                assert isinstance(column, Sequence)
+                row[port] = column[index]
+            answers.append(self._apply(task, row))
+        return answers
+
+    def _apply(self, task: Task, inputs: Mapping[str, object]) -> object:
+        match task.op, inputs:
+            case "chunk", {"files": Document() as document}:
+                return self._chunk(task, document)
+            case "embed", {"texts": text}:
+                return (crc32(as_text(text).encode("utf-8", "replace")),)
+            case "ingest", {"chunks": Chunk() as chunk}:
+                self._collection(task, inputs)[chunk.source, chunk.index] = chunk
+                return True
+            case "search", {"queries": (int(number), *_)}:
+                return self._search(task, inputs, number)
+            case "rerank", {"hits": list() | tuple() as hits}:
+                return [Hit(hit.chunk, 1.0 / (1 + rank)) for rank, hit in enumerate(hits)]
+            case "web_search", {"queries": str(query)}:
+                pages = range(_whole(task, "k", 4))
+                return [Hit(Chunk(f"page {n}", 0, f"{query} {n}"), 1.0 / (1 + n)) for n in pages]
+            case "call", _:
+                return tuple(inputs.values())
+        raise BadReply(f"no synthetic answer to {task.op} on {', '.join(inputs)}", step=task.step)
+
+    def _collection(self, task: Task, inputs: Mapping[str, object]) -> dict[tuple[str, int], Chunk]:
+        name = str(inputs.get("collection") or task.config.get("collection") or task.query)
+        return self._collections.setdefault(name, {})
+
+    def _search(self, task: Task, inputs: Mapping[str, object], number: int) -> list[Hit]:
+        """Neighbours in the order of the collection, from a place that the query's vector says."""
+        found = self._collection(task, inputs)
+        chunks = [found[place] for place in sorted(found)]
+        count = min(_whole(task, "k", 4), len(chunks))
+        return [Hit(chunks[(number + n) % len(chunks)], 1.0 / (1 + n)) for n in range(count)]
+
+    def _chunk(self, task: Task, document: Document) -> list[Chunk]:
+        text = "".join(section.text for section in document.sections)
+        if self._chunk_chars is None:
+            size = _whole(task, "tokens", 64) * _CHARS_PER_TOKEN
+            lengths: Sequence[int] = [min(size, len(text) - at) for at in range(0, len(text), size)]
+        else:
+            lengths = self._chunk_chars(task.query, document)
+        chunks = []
+        at = 0
+        for index, length in enumerate(lengths):
+            piece = text[at : at + length].ljust(length, "x")
+            chunks.append(Chunk(document.source, index, piece, num_chunks=len(lengths)))
+            at += length
+        return chunks
+
+
+def _whole(task: Task, name: str, default: int) -> int:
+    value = task.config.get(name, default)
+    if not isinstance(value, int) or value < 1:
+        raise BadReply(f"{name} is {value!r}", step=task.step)
+    return value

@@ -1,0 +1,96 @@
+"""What goes wrong in a simulated run, decided beforehand: plain data, drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """An instance dies at `at_s`; it is started anew at once, and takes work from `back_s` on."""
+
+    engine: str
+    instance: int
+    at_s: float
+    back_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """What an instance begins from `from_s` to `until_s` takes `factor` times as long."""
+
+    engine: str
+    instance: int
+    from_s: float
+    until_s: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """All that goes wrong in one run.
+
+    Attributes:
+        lost_messages: by engine, which of the messages that its instances send, counted from 0 in the order
+            of arrival, are never heard. Only the engine's `timeout_s` helps against these.
+        kv_delay_s: how late the news of what prefix caches hold arrives.
+        cancels: (query, time) of callers that give up.
+    """
+
+    deaths: tuple[Death, ...] = ()
+    slow: tuple[Slowness, ...] = ()
+    lost_messages: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    kv_delay_s: float = 0.0
+    cancels: tuple[tuple[str, float], ...] = ()
+
+    def slowness(self, engine: str, instance: int, at_s: float) -> float:
+        """The product of what slows the instance down at that time."""
+        factor = 1.0
+        for slow in self.slow:
+            if (slow.engine, slow.instance) == (engine, instance) and slow.from_s <= at_s < slow.until_s:
+                factor *= slow.factor
+        return factor
+
+
+def draw_faults(
+    seed: int, instances: Mapping[str, int], queries: Sequence[str], until_s: float, *, num_faults: int = 6
+) -> FaultPlan:
+    """About `num_faults` of every kind together, within `until_s`.
+
+    Args:
+        instances: of each engine, how many.
+        queries: the callers that may give up.
+    """
+    draw = random.Random(seed)
+    engines = sorted(instances)
+    deaths: list[Death] = []
+    slow: list[Slowness] = []
+    lost: dict[str, set[int]] = {}
+    cancels: dict[str, float] = {}
+    kv_delay_s = 0.0
+    for _ in range(draw.randint(0, 2 * num_faults)):
+        engine = draw.choice(engines)
+        instance = draw.randrange(instances[engine])
+        at_s = draw.uniform(0.0, until_s)
+        match draw.randrange(5):
+            case 0:
+                back_s = draw.choice((None, at_s + draw.uniform(0.0, until_s / 4)))
+                deaths.append(Death(engine, instance, at_s, back_s))
+            case 1:
+                end_s = at_s + draw.uniform(0.0, until_s / 2)
+                slow.append(Slowness(engine, instance, at_s, end_s, draw.choice((1.5, 4.0, 20.0))))
+            case 2:
+                lost.setdefault(engine, set()).add(draw.randrange(40))
+            case 3 if queries:
+                cancels[draw.choice(queries)] = at_s
+            case _:
+                kv_delay_s = draw.uniform(0.0, until_s / 10)
+    return FaultPlan(
+        tuple(deaths),
+        tuple(slow),
+        {engine: frozenset(numbers) for engine, numbers in lost.items()},
+        kv_delay_s,
+        tuple(cancels.items()),
+    )

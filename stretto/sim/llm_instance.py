@@ -1,0 +1,439 @@
+"""An LLM instance in virtual time: the production local scheduler, and a cost for each of its steps.
+
+Decodes that nothing can disturb are computed in one jump (`StepBatch.num_repeats`): to the next end or item
+of one of them, or until blocks run short, or somebody who waits might be let in. What comes from outside in
+the middle of a jump ends it at the next step boundary, exactly as if each step had been taken by itself:
+
+    real      step | step | step | step | step | …
+    jump      ----------------------------- 5 steps
+    arrival          ^
+    cut       ------------- and the blocks for the other three are given back
+
+Requests, cancels and releases that come while a step runs take effect when it ends, as they do in an
+in-process engine, whose driver thread listens between steps. A text is told when its first token exists and
+when it ends (and in between often enough for the engine's timeout), items of lists when they are complete.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
+
+from stretto.costs.shape import StepShape
+from stretto.costs.step import StepCost
+from stretto.engine import Engine
+from stretto.errors import EngineUnavailable, StrettoError
+from stretto.llm.kv_events import KVEvent
+from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
+from stretto.llm.output import Output
+from stretto.llm.sequence import Sequence as TokenSequence
+from stretto.llm.step_batch import StepBatch
+from stretto.messages import Event, InstanceLost, LLMReport
+from stretto.sim.saying import Said, Speaker, prompt_ids, said_ids
+from stretto.sim.step_cost import batch_shape, step_times_s
+from stretto.sim.watching import StepsDone
+from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LLMModel:
+    """What the instances of a simulated LLM engine are like.
+
+    Attributes:
+        scheduler: of each instance.
+        cost: seconds of a step.
+        speaker: what they say.
+        max_jump: steps at once; 1 takes each by itself.
+        keeps_released: a released query's prefixes stay until their room is needed.
+        caches: prefixes are found again; without, every prompt is computed whole.
+    """
+
+    scheduler: SchedulerConfig
+    cost: StepCost
+    speaker: Speaker
+    max_jump: int = 64
+    keeps_released: bool = False
+    caches: bool = True
+
+
+class Surroundings(Protocol):
+    """What an instance needs of its driver."""
+
+    now_s: float
+
+    def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None: ...
+    def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None: ...
+    def slowness(self, engine: str, instance: int, at_s: float) -> float: ...
+    def lose(self, engine: str, instance: int, at_s: float) -> None: ...
+    def watch_steps(self, steps: StepsDone) -> None: ...
+    def hear_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Request:
+    """A task on board. `stop` is the length of the sequence at which there is something to tell."""
+
+    task: LLMTask
+    sequence: TokenSequence
+    said: Said | None
+    ids: list[int]
+    stop: int
+    num_items_told: int = 0
+    num_chars_told: int = 0
+    told_s: float = 0.0
+    is_started: bool = False
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A batch that is being computed: each repeat ends at one of `ends_s`, as far as they are known yet.
+
+    `num_repeats` may be less than the batch's. `factors` are the jitter of each repeat.
+    """
+
+    batch: StepBatch
+    shape: StepShape
+    start_s: float
+    num_repeats: int
+    number: int = 0
+    ends_s: list[float] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
+
+
+class LLMInstance:
+    """One instance of an LLM engine, step by step.
+
+    `rank` orders what instances do in the same instant. (Not the order in which it was announced: a jump is
+    announced before the steps it stands for would be.)
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        instance: int,
+        surroundings: Surroundings,
+        model: LLMModel,
+        *,
+        rank: int = 0,
+        ready_s: float = 0.0,
+        jitter: float = 0.0,
+        seed: str = "",
+    ) -> None:
+        self.scheduler = LocalScheduler(model.scheduler)
+        self._engine = engine
+        self._instance = instance
+        self._around = surroundings
+        self._model = model
+        self._rank = rank
+        self._ready_s = ready_s
+        self._jitter = jitter
+        self._random = random.Random(f"{seed}/{engine.name}/{instance}")
+        self._factors: list[float] = []
+        self._requests: dict[int, _Request] = {}
+        self._by_sequence: dict[int, _Request] = {}
+        self._flight: _Flight | None = None
+        self._deferred: list[Callable[[], None]] = []
+        self._num_sequences = 0
+        self._num_flights = 0
+        self._will_begin = False
+        self._is_dead = False
+        self._beat_s = math.inf if engine.timeout_s is None else engine.timeout_s / 4
+        self._beat_due_s = math.inf
+
+    def admit(self, task: LLMTask, priority: float) -> None:
+        """Queue a request; what is wrong with it is told at once."""
+        try:
+            self._add(task, priority)
+        except StrettoError as error:
+            failed = error.at(task.step)
+            self._around.at(
+                self._around.now_s, lambda: self._report([Started(task.id), Failed(task.id, failed)])
+            )
+            return
+        except Exception:  # as in a real driver, what escapes the engine takes the instance down
+            self._around.lose(self._engine.name, self._instance, self._around.now_s)
+            return
+        self._disturbed()
+
+    def cancel(self, task: int) -> None:
+        """Nothing more will be heard of the task; it leaves with the end of the step."""
+        request = self._requests.pop(task, None)
+        if request is not None:
+            self._between_steps(lambda: self._drop(request))
+
+    def release(self, query: str) -> None:
+        """Forget the prefixes that `query` left, with the end of the step."""
+        if not self._model.keeps_released:
+            self._between_steps(lambda: self.scheduler.cache.forget(query))
+
+    def kill(self) -> None:
+        """Nothing more will be heard of any task."""
+        self._is_dead = True
+        self._requests.clear()
+
+    def is_idle(self) -> bool:
+        """Whether nothing waits, runs, or has still to take effect."""
+        return self._flight is None and not self.scheduler.has_work() and not self._deferred
+
+    def _add(self, task: LLMTask, priority: float) -> None:
+        decode = task.decode
+        ids: list[int] = []
+        said = None
+        if decode is not None:
+            Output(decode)  # whether the decode makes sense
+            said = self._model.speaker(task, decode)
+            ids = said_ids(said)
+        tokens = prompt_ids(task.prompt)
+        sequence = TokenSequence(
+            self._num_sequences,
+            tokens,
+            0 if decode is None or said is None else max(decode.max_tokens, said.num_tokens),
+            priority=priority,
+            query=task.query,
+            salt=task.tenant if self._model.caches else str(task.id),
+        )
+        self.scheduler.add(sequence, self._around.now_s)
+        self._num_sequences += 1
+        first = 0 if said is None else said.item_ends[0] if said.item_ends else 1
+        request = _Request(task, sequence, said, ids, len(tokens) + first)
+        self._requests[task.id] = self._by_sequence[sequence.id] = request
+
+    def _drop(self, request: _Request) -> None:
+        self.scheduler.abort(request.sequence)
+        self._by_sequence.pop(request.sequence.id, None)
+
+    # --- steps
+
+    def _between_steps(self, change: Callable[[], None]) -> None:
+        if self._flight is None:
+            change()
+            self._tell_kv()
+        else:
+            self._deferred.append(change)
+        self._disturbed()
+
+    def _disturbed(self) -> None:
+        """Something came from outside: cut a jump, or begin a step."""
+        flight, now_s = self._flight, self._around.now_s
+        if flight is None:
+            self._begin_soon()
+            return
+        num_repeats = bisect_left(flight.ends_s, now_s) + 1
+        if num_repeats < flight.num_repeats:
+            self._factors = flight.factors[num_repeats:] + self._factors
+            del flight.ends_s[num_repeats:], flight.factors[num_repeats:]
+            self._cut(flight, num_repeats)
+            self._fly(flight)
+
+    def _cut(self, flight: _Flight, num_repeats: int) -> None:
+        """Give back the blocks for the repeats that will not be."""
+        flight.num_repeats = num_repeats
+        size = self.scheduler.config.block_tokens
+        for piece in flight.batch.slices:
+            sequence = piece.sequence
+            num_blocks = -(-(len(sequence.tokens) + num_repeats - 1) // size)
+            if len(sequence.blocks) > num_blocks:
+                self.scheduler.cache.release(sequence.blocks[num_blocks:])
+                del sequence.blocks[num_blocks:]
+
+    def _begin_soon(self) -> None:
+        """When all else of this instant has happened."""
+        if not self._will_begin and not self._is_dead:
+            self._will_begin = True
+            if self._around.now_s < self._ready_s:
+                self._around.at(self._ready_s, self._begin_at_last)
+            else:
+                self._around.at_last(self._begin, self._rank)
+
+    def _begin_at_last(self) -> Sequence[Event]:
+        self._around.at_last(self._begin, self._rank)
+        return ()
+
+    def _begin(self) -> Sequence[Event]:
+        """Take the next step, or as many as nothing can disturb."""
+        self._will_begin = False
+        if self._is_dead or self._flight is not None or not self.scheduler.has_work():
+            return ()
+        now_s = self._around.now_s
+        batch = self.scheduler.schedule(now_s, self._max_repeats())
+        self._tell_kv()
+        if not batch.slices:
+            return ()
+        self._flight = _Flight(batch, batch_shape(batch), now_s, batch.num_repeats)
+        self._extend(self._flight)
+        started: list[LLMEvent] = []
+        for piece in batch.slices:
+            request = self._by_sequence[piece.sequence.id]
+            if not request.is_started:
+                request.is_started = True
+                request.told_s = now_s
+                self._beat_due_s = min(self._beat_due_s, now_s + self._beat_s)
+                if request.task.id in self._requests:
+                    started.append(Started(request.task.id))
+        return self._report(started)
+
+    def _extend(self, flight: _Flight) -> None:
+        """Know the end of some more repeats. A few at a time, as a cut may come and they cost something.
+
+        Not beyond the time when one who waits gets another priority, nor so far that all fall silent.
+        """
+        until_s = self._beat_due_s
+        if flight.num_repeats > 1:
+            until_s = min(until_s, self._next_ageing_s(flight.start_s))
+        ends_s, factors = flight.ends_s, flight.factors
+        num_known = len(ends_s)
+        end_s = ends_s[-1] if ends_s else flight.start_s
+        name, instance, slowness = self._engine.name, self._instance, self._around.slowness
+        num_new = min(_AT_ONCE, flight.num_repeats - num_known)
+        for seconds in step_times_s(self._model.cost, flight.shape, num_known, num_new):
+            factor = self._factor()
+            factors.append(factor)
+            end_s += seconds * (factor * slowness(name, instance, end_s))
+            ends_s.append(end_s)
+            if end_s >= until_s:
+                self._cut(flight, len(ends_s))
+                break
+        self._fly(flight)
+
+    def _fly(self, flight: _Flight) -> None:
+        self._num_flights += 1
+        flight.number = number = self._num_flights
+        self._around.at(flight.ends_s[-1], lambda: self._land(number), self._rank)
+
+    def _max_repeats(self) -> int:
+        """Until somebody's output, or an item of it, is complete."""
+        scheduler = self.scheduler
+        if self._model.max_jump == 1 or not scheduler.running:
+            return 1
+        by_sequence = self._by_sequence
+        nearest = min(by_sequence[s.id].stop - len(s.tokens) for s in scheduler.running)
+        return max(1, min(self._model.max_jump, nearest))
+
+    def _factor(self) -> float:
+        """The jitter of the next step: one for each, however many are taken at once."""
+        if self._factors:
+            return self._factors.pop(0)
+        return 1.0 + self._jitter * self._random.random() if self._jitter else 1.0
+
+    def _next_ageing_s(self, now_s: float) -> float:
+        """When the order of those who wait may change while there is room for one of them."""
+        scheduler = self.scheduler
+        if not scheduler.waiting or len(scheduler.running) >= scheduler.config.max_running:
+            return math.inf
+        ageing_s = scheduler.config.ageing_s
+        ages = (now_s - s.arrived_s for s in islice(scheduler.waiting, scheduler.config.lookahead))
+        return now_s + min(ageing_s - age % ageing_s for age in ages)
+
+    def _land(self, number: int) -> Sequence[Event]:
+        """What was in flight has been computed."""
+        flight = self._flight
+        if self._is_dead or flight is None or flight.number != number:
+            return ()
+        batch, num_repeats = flight.batch, flight.num_repeats
+        if len(flight.ends_s) < num_repeats:
+            self._extend(flight)
+            return ()
+        self._flight = None
+        sampled: dict[int, list[int]] = {}
+        to_tell: list[_Request] = []
+        is_beat = self._around.now_s >= self._beat_due_s
+        by_sequence = self._by_sequence
+        for sequence, _, _, samples in batch.slices:
+            request = by_sequence[sequence.id]
+            length = len(sequence.tokens)
+            if samples:
+                place = length - sequence.num_prompt_tokens
+                sampled[sequence.id] = request.ids[place : place + num_repeats]
+                length += num_repeats
+            if is_beat or length >= request.stop:
+                to_tell.append(request)
+        self.scheduler.complete(batch, sampled)
+        told: list[LLMEvent] = []
+        for request in to_tell:
+            self._tell(request, told)
+        for change in self._deferred:
+            change()
+        self._deferred.clear()
+        if is_beat:
+            dues_s = (r.told_s + self._beat_s for r in self._by_sequence.values() if r.is_started)
+            self._beat_due_s = min(dues_s, default=math.inf)
+        self._tell_kv()
+        self._around.watch_steps(
+            StepsDone(
+                self._engine.name,
+                self._instance,
+                flight.start_s,
+                flight.ends_s,
+                len(batch.slices),
+                batch.num_tokens,
+            )
+        )
+        self._begin_soon()
+        return self._report(told)
+
+    # --- telling
+
+    def _tell(self, request: _Request, told: list[LLMEvent]) -> None:
+        """What there is to say of a request after a step."""
+        sequence, said = request.sequence, request.said
+        length = len(sequence.tokens)
+        if said is None:
+            if sequence.num_missing == 0:
+                self._end(request, None, told)
+            return
+        if length < request.stop and self._around.now_s < request.told_s + self._beat_s:
+            return
+        num_output = length - sequence.num_prompt_tokens
+        if num_output == 0 or request.task.id not in self._requests:
+            return
+        is_over = num_output >= said.num_tokens
+        request.told_s = self._around.now_s
+        if isinstance(said.value, list):
+            while request.num_items_told < len(said.item_ends) and (
+                is_over or said.item_ends[request.num_items_told] <= num_output
+            ):
+                told.append(Piece(request.task.id, said.value[request.num_items_told]))
+                request.num_items_told += 1
+            next_stop = (*said.item_ends, said.num_tokens)[request.num_items_told]
+        else:
+            num_chars = len(said.value) if is_over else len(said.value) * num_output // said.num_tokens
+            if num_chars > request.num_chars_told:
+                told.append(Piece(request.task.id, said.value[request.num_chars_told : num_chars]))
+                request.num_chars_told = num_chars
+            next_stop = said.num_tokens
+        request.stop = sequence.num_prompt_tokens + max(next_stop, num_output + 1)
+        if is_over:
+            self._end(request, said.value, told)
+
+    def _end(self, request: _Request, value: str | list[str] | None, told: list[LLMEvent]) -> None:
+        sequence, task = request.sequence, request.task
+        if self._requests.pop(task.id, None) is None:
+            return  # cancelled: it is dropped between this step and the next
+        num_output = len(sequence.tokens) - sequence.num_prompt_tokens
+        told.append(
+            Done(task.id, value, Usage(sequence.num_prompt_tokens, sequence.num_cached or 0, num_output))
+        )
+        self.scheduler.finish(sequence)
+        del self._by_sequence[sequence.id]
+
+    def _report(self, told: Sequence[LLMEvent]) -> Sequence[Event]:
+        if self._is_dead:
+            return ()
+        return [LLMReport(self._engine.name, self._instance, event) for event in told]
+
+    def _tell_kv(self) -> None:
+        events = self.scheduler.cache.take_events()
+        if events:
+            self._around.hear_kv(self._engine.name, self._instance, events)
+
+
+def died(engine: str, instance: int) -> InstanceLost:
+    """What the schedulers are told of a death."""
+    return InstanceLost(engine, instance, EngineUnavailable(f"{engine}/{instance} died"))

@@ -1,0 +1,289 @@
+"""A recorded run, run again in virtual time: as it was, or with other engines, policies and passes.
+
+Arrivals, sizes and output lengths are those of the record; what engines cost is fitted to the times in it.
+Texts are filler of the recorded sizes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stretto.core import Document, Section
+from stretto.costs.profile import Profile, fit_profile
+from stretto.engine import Engine
+from stretto.errors import ConfigError, UserError
+from stretto.frontend.planner import Planner
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.graph import Graph
+from stretto.graph.passes.pipeline import select_passes
+from stretto.graph.types import item_type
+from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.sched.policies import POLICIES
+from stretto.sim.batch_engines import SyntheticBatch, SyntheticConfig
+from stretto.sim.driver import BatchCost, VirtualDriver
+from stretto.sim.llm_instance import LLMModel
+from stretto.sim.saying import Said, chars
+from stretto.sim.step_cost import ProfileCost
+from stretto.tasks import Decode, LLMTask
+from stretto.trace.run_file import RecordedGraph, RecordedQuery, RecordedRun, RecordedSpan, num_chars
+
+_BLOCK_TOKENS = 16
+_NUM_BLOCKS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What to change: instances by engine, the policy of all engines, the passes of all queries."""
+
+    instances: Mapping[str, int] | None = None
+    policy: str | None = None
+    passes: str | None = None
+
+    @property
+    def is_as_recorded(self) -> bool:
+        """Whether nothing is changed."""
+        return self == WhatIf()
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A query's latency as it was and as it is in simulation; None where it failed."""
+
+    query: str
+    measured_s: float | None
+    simulated_s: float | None
+
+
+def replay(run: RecordedRun, change: WhatIf = WhatIf()) -> list[Replayed]:
+    """Run it again.
+
+    Raises:
+        UserError: an engine or policy that there is not; other passes than recorded, when the record has no
+            graphs from before the passes.
+    """
+    engines = replay_engines(run, change)
+    planner = Planner({engine.name: engine.profile for engine in engines})
+    plans: dict[tuple[int, tuple[str, ...]], ExecutionGraph] = {}
+    models = {engine.name: _model(engine, run) for engine in engines if engine.is_llm}
+    spans = _by_engine(run)
+    costs = {engine.name: _batch_cost(spans[engine.name]) for engine in engines if not engine.is_llm}
+    known = {name: cost for name, cost in costs.items() if cost is not None}
+    driver = VirtualDriver(engines, models=models, batch_costs=known)
+    for query in run.queries:
+        recorded = run.graphs[query.graph]
+        passes = query.passes if change.passes is None else select_passes(change.passes)
+        key = query.graph, passes
+        if key not in plans:
+            plans[key] = _plan(planner, recorded, passes, changes_passes=change.passes is not None)
+        inputs = _inputs(recorded.graph, query)
+        driver.submit(query.query, plans[key], inputs, at_s=query.arrival_s, passes=passes)
+    replies = driver.run()
+    replayed = []
+    for query in run.queries:
+        end_s = driver.recorder.queries[query.query].end_s
+        has_ended = end_s is not None and replies[query.query].error is None
+        replayed.append(
+            Replayed(
+                query.query,
+                query.latency_s if query.error is None else None,
+                end_s - query.arrival_s if has_ended and end_s is not None else None,
+            )
+        )
+    return replayed
+
+
+def replay_engines(run: RecordedRun, change: WhatIf) -> list[Engine]:
+    """The engines of the record, with profiles fitted to its times, and with what is to be changed."""
+    instances = dict(change.instances or {})
+    names = [str(fields["name"]) for fields in run.engines]
+    if unknown := [name for name in instances if name not in names]:
+        raise ConfigError(f"there is no engine {unknown[0]!r} in the record; there are {', '.join(names)}")
+    if change.policy is not None and change.policy not in POLICIES:
+        raise ConfigError(f"there is no policy {change.policy!r}; there are {', '.join(POLICIES)}")
+    spans = _by_engine(run)
+    engines = []
+    for fields in run.engines:
+        name = str(fields["name"])
+        is_llm = fields["kind"] != "batch"
+        try:
+            engine = Engine(
+                executable=SyntheticBatch,
+                config=SyntheticConfig(_chunk_sizes(run)),
+                **{**fields, "profile": Profile(**fields["profile"])},
+            )
+        except (TypeError, KeyError) as error:
+            raise UserError(f"engine {name!r} of the record: {error}") from error
+        profile = _fit_llm(spans[name]) if is_llm else _fit_batch(spans[name])
+        if profile is not None:
+            profile = replace(profile, max_efficient_batch=engine.profile.max_efficient_batch)
+            engine = replace(engine, profile=profile)
+        if name in instances:
+            engine = replace(engine, instances=instances[name])
+        if change.policy is not None:
+            engine = replace(engine, policy=change.policy)
+        engines.append(engine)
+    return engines
+
+
+def _plan(
+    planner: Planner, recorded: RecordedGraph, passes: tuple[str, ...], *, changes_passes: bool
+) -> ExecutionGraph:
+    if not recorded.is_optimised:
+        return planner.compile(recorded.graph, passes)
+    if changes_passes:
+        raise UserError(f"{recorded.graph.name} was recorded without its graph from before the passes")
+    return compile_graph(recorded.graph, planner.profiles)
+
+
+def _by_engine(run: RecordedRun) -> dict[str, list[tuple[float, RecordedSpan]]]:
+    """(start in the run's time, span) of each engine."""
+    found: dict[str, list[tuple[float, RecordedSpan]]] = defaultdict(list)
+    for query in run.queries:
+        for span in query.spans:
+            found[span.engine].append((query.arrival_s + span.start_s, span))
+    return found
+
+
+def _batches(spans: Iterable[tuple[float, RecordedSpan]]) -> list[RecordedSpan]:
+    """One of each batch: queries that share one have the same start on the same instance."""
+    return list({(round(start_s, 6), span.instance): span for start_s, span in spans}.values())
+
+
+def _fit_batch(spans: Iterable[tuple[float, RecordedSpan]]) -> Profile | None:
+    return _fit([(max(1, s.num_units), s.end_s - s.start_s) for s in _batches(spans)])
+
+
+def _batch_cost(spans: Iterable[tuple[float, RecordedSpan]]) -> BatchCost | None:
+    """By the characters that a batch reads, if they tell its time better than its units do."""
+    batches = [span for span in _batches(spans) if span.end_s > span.start_s]
+    by_chars = _fit([(max(1, s.num_chars), s.end_s - s.start_s) for s in batches])
+    by_units = _fit([(max(1, s.num_units), s.end_s - s.start_s) for s in batches])
+    if by_chars is None or by_units is None:
+        return None
+
+    def error(profile: Profile, sizes: Iterable[int]) -> float:
+        times = zip(batches, sizes, strict=True)
+        return sum(abs(profile.batch_s(size) / (s.end_s - s.start_s) - 1) for s, size in times)
+
+    if error(by_units, [s.num_units for s in batches]) <= error(by_chars, [s.num_chars for s in batches]):
+        return None
+    return lambda batch: by_chars.batch_s(num_chars(batch.tasks))
+
+
+def _fit(samples: Sequence[tuple[int, float]]) -> Profile | None:
+    samples = [(units, seconds) for units, seconds in samples if seconds > 0]
+    if not samples:
+        return None
+    if len({units for units, _ in samples}) < 2:
+        return Profile(base_s=statistics.fmean(seconds for _, seconds in samples))
+    return fit_profile([units for units, _ in samples], [seconds for _, seconds in samples])
+
+
+def _fit_llm(spans: Iterable[tuple[float, RecordedSpan]]) -> Profile | None:
+    """Prompts by what was not cached, up to the first piece; then the median of the time for a token.
+
+    A list's first piece is its first item, so its prompt's time is what is left without its tokens' time.
+    """
+    listed = [span for _, span in spans]
+    whole = [s for s in listed if s.num_output > 1 and s.first_s is not None and s.end_s > s.first_s]
+    per_output_s = statistics.median(
+        [(s.end_s - (s.first_s or 0.0)) / (s.num_output - 1) for s in whole if len(s.sizes) == 1] or [0.0]
+    )
+    prompts = []
+    for span in listed:
+        missing = max(1, span.num_units - span.num_cached)
+        is_text = span.num_output > 0 and span.first_s is not None and len(span.sizes) == 1
+        end_s = span.first_s if is_text and span.first_s is not None else span.end_s
+        seconds = end_s - span.start_s - (0.0 if is_text else per_output_s * span.num_output)
+        prompts.append((missing, seconds))
+    fitted = _fit(prompts)
+    return None if fitted is None else replace(fitted, per_output_s=per_output_s)
+
+
+def _model(engine: Engine, run: RecordedRun) -> LLMModel:
+    scheduler = SchedulerConfig(
+        _NUM_BLOCKS,
+        block_tokens=_BLOCK_TOKENS,
+        max_running=engine.max_running,
+        max_batch_tokens=512 + engine.max_running,
+    )
+    return LLMModel(scheduler, ProfileCost(engine.profile), _Repeats(run, engine.name))
+
+
+class _Repeats:
+    """A speaker that says as much as was said in the record: the k-th request of a step as the k-th was."""
+
+    def __init__(self, run: RecordedRun, engine: str) -> None:
+        self._of_step: dict[tuple[str, str], deque[RecordedSpan]] = defaultdict(deque)
+        lengths = []
+        for query in run.queries:
+            for span in query.spans:
+                if span.engine == engine and span.num_output > 0:
+                    self._of_step[query.query, span.step].append(span)
+                    lengths.append(span.num_output)
+        self._typical = round(statistics.median(lengths)) if lengths else 1
+
+    def __call__(self, task: LLMTask, decode: Decode) -> Said:
+        spans = self._of_step.get((task.query, task.step))
+        name = f"{task.query}/{task.step}/{task.id}"
+        if not spans:
+            sizes: Sequence[Any] = [4 * self._typical]
+            num_tokens, word = self._typical, ""
+        else:
+            span = spans.popleft() if len(spans) > 1 else spans[0]
+            sizes, num_tokens, word = span.sizes, span.num_output, span.word
+        if decode.items is None:
+            return Said(chars(name, int(sum(sizes)), word), num_tokens)
+        items = [chars(f"{name}/{n}", int(size)) for n, size in enumerate(sizes)]
+        total = sum(len(item) for item in items) or 1
+        ends = []
+        done = 0
+        for item in items:
+            done += len(item)
+            ends.append(max(1, num_tokens * done // total))
+        return Said(items, num_tokens, tuple(ends))
+
+
+def _chunk_sizes(run: RecordedRun) -> Any:
+    """How long the chunks of a query's documents were, for each in turn."""
+    sizes: dict[str, list[list[int]]] = {}
+    for query in run.queries:
+        of_query = sizes.setdefault(query.query, [])
+        for span in query.spans:
+            if span.op == "chunk":
+                of_query += [list(map(int, s)) for s in span.sizes if isinstance(s, list)]
+
+    def chunk_chars(query: str, document: Document) -> Sequence[int]:
+        of_query = sizes.get(query, [])
+        number = int(document.source)
+        return of_query[number] if number < len(of_query) else [max(1, len(document.sections[0].text))]
+
+    return chunk_chars
+
+
+def _inputs(graph: Graph, query: RecordedQuery) -> dict[str, object]:
+    """Filler of the sizes that the query's inputs had."""
+    types = dict(graph.inputs)
+    inputs: dict[str, object] = {}
+    for name, size in query.inputs.items():
+        if name in types:
+            inputs[name] = _filled(f"{query.query}/{name}", types[name], size)
+    return inputs
+
+
+def _filled(name: str, type_: str, size: Any) -> object:
+    if isinstance(size, dict):
+        return chars(str(size["id"]), int(size["chars"]))
+    item = item_type(type_)
+    if item == "document":
+        return [
+            Document(str(n), (Section(chars(f"{name}/{n}", int(sum(sections)))),), f"{n:064x}")
+            for n, sections in enumerate(size)
+        ]
+    if isinstance(size, list):
+        return [_filled(f"{name}/{n}", item or "text", one) for n, one in enumerate(size)]
+    return chars(name, int(size))

@@ -1,0 +1,131 @@
+"""What a simulated LLM says, and the tokens of its prompts: synthetic, and the same in every run.
+
+A token is four characters of text (`costs.tokens`), and its id is these characters. So equal text is equal
+tokens, from the first character on, and prefixes are shared exactly where prompts begin alike.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TypeAlias
+from zlib import crc32
+
+from stretto.core import Prompt
+from stretto.costs.tokens import num_tokens
+from stretto.engines.base import SteppedLLM
+from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
+
+_FILLER = "x" * 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An output: its value, how many tokens it takes, and after how many each item of a list is complete."""
+
+    value: str | list[str]
+    num_tokens: int
+    item_ends: tuple[int, ...] = ()
+
+
+Speaker: TypeAlias = Callable[[LLMTask, Decode], Said]
+"""Decides what is said. Raises a StrettoError to fail the task; any other takes the instance down."""
+
+OutputLength: TypeAlias = Callable[[LLMTask, Decode], int]
+"""How many tokens a task's output takes, if it may: it never takes more than `max_tokens`."""
+
+
+def token_ids(text: str) -> list[int]:
+    """`num_tokens(text)` ids."""
+    count = num_tokens(text)
+    if text.isascii():
+        return array("I", text.encode("ascii").ljust(4 * count, b"\0")).tolist()
+    return [crc32(text[4 * i : 4 * i + 4].encode("utf-8", "replace")) for i in range(count)]
+
+
+def prompt_ids(prompt: Prompt) -> list[int]:
+    """The ids of all segments, each tokenised by itself."""
+    if len(prompt) == 1:
+        return token_ids(prompt[0].text)
+    return [token for segment in prompt for token in token_ids(segment.text)]
+
+
+def filler(name: str, tokens: int) -> str:
+    """Text of so many tokens, at least 1, that begins differently for every name."""
+    head = blake2b(name.encode(), digest_size=8).hexdigest()
+    length = 4 * max(tokens, 1) - 1
+    if length > len(_FILLER):
+        return head + "x" * (length - len(head))
+    return (head + _FILLER)[:length]
+
+
+def chars(name: str, length: int, word: str = "") -> str:
+    """Text of so many characters, at least 1, that begins with `word` and then differently for every name."""
+    head = f"{word} " if word else ""
+    text = head + filler(name, length // 4 + 5)
+    return text[: max(length, 1)].strip() or "x"
+
+
+def says_nothing_in_particular(length: OutputLength, *, num_items: int = 3) -> Speaker:
+    """A speaker of filler, of the length that `length` says; a list has `num_items` items of equal length."""
+
+    def speak(task: LLMTask, decode: Decode) -> Said:
+        tokens = max(1, min(length(task, decode), decode.max_tokens))
+        name = f"{task.query}/{task.step}"
+        if decode.items is None:
+            return Said(filler(name, tokens), tokens)
+        count = max(1, min(num_items, decode.max_items or num_items, tokens))
+        ends = tuple(tokens * (number + 1) // count for number in range(count))
+        starts = (0, *ends)
+        items = [filler(f"{name}/{n}", end - starts[n]) for n, end in enumerate(ends)]
+        return Said(items, tokens, ends)
+
+    return speak
+
+
+def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
+    """As a trace gives them, by the query's name."""
+    return lambda task, decode: lengths[task.query]
+
+
+def as_max_tokens(task: LLMTask, decode: Decode) -> int:
+    """Every output is as long as it may be."""
+    return decode.max_tokens
+
+
+def says_as(executable: SteppedLLM) -> Speaker:
+    """A speaker of what a deterministic engine answers: each of its pieces takes `num_tokens` of its text."""
+
+    def speak(task: LLMTask, decode: Decode) -> Said:
+        executable.admit(task, 0.0)
+        pieces: list[str] = []
+        value: object = None
+        while executable.has_work():
+            for event in executable.step():
+                match event:
+                    case Piece(value=piece):
+                        pieces.append(piece)
+                    case Done(value=value):
+                        pass
+                    case Failed(error=error):
+                        raise error
+        executable.release(task.query)
+        ends = []
+        total = 0
+        for piece in pieces:
+            total += num_tokens(piece)
+            ends.append(total)
+        assert isinstance(value, str | list)
+        return Said(value, max(total, 1), tuple(ends) if decode.items else ())
+
+    return speak
+
+
+def said_ids(said: Said) -> list[int]:
+    """The ids of an output's tokens. A text's are those that it has as a part of a later prompt."""
+    text = said.value if isinstance(said.value, str) else json.dumps(said.value)
+    ids = token_ids(text)
+    return ids[: said.num_tokens] + [0] * (said.num_tokens - len(ids))

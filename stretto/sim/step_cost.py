@@ -1,0 +1,67 @@
+"""What a step's cost depends on, the times of many steps at once, and the simplest cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.costs.profile import Profile
+from stretto.costs.shape import StepShape
+from stretto.costs.step import StepCost
+from stretto.llm.step_batch import StepBatch
+
+
+def batch_shape(batch: StepBatch) -> StepShape:
+    """The shape of a batch's first repeat."""
+    prefills = prefill_tokens = longest_prefill = pairs = decodes = context = longest = 0
+    for sequence, start, num_tokens, _ in batch.slices:
+        if num_tokens == 1 and start >= sequence.num_prompt_tokens:
+            decodes += 1
+            context += start
+            if start > longest:
+                longest = start
+        else:
+            prefills += 1
+            prefill_tokens += num_tokens
+            longest_prefill = max(longest_prefill, num_tokens)
+            pairs += num_tokens * start + num_tokens * (num_tokens + 1) // 2
+    if decodes:
+        longest += 1
+    return StepShape(prefills, prefill_tokens, longest_prefill, pairs, decodes, context + decodes, longest)
+
+
+def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -> list[float]:
+    """Seconds of repeats [first, first + num_steps) of a batch whose first repeat has that shape, in whole
+    nanoseconds.
+
+    Costs grow evenly with the context for long stretches; on such a one, three steps tell those between.
+    Rounded, what is found like that is what each step by itself would give.
+    """
+    if num_steps < 5:
+        shapes = (shape.after(repeat) if repeat else shape for repeat in range(first, first + num_steps))
+        return [round(cost.step_s(one), 9) for one in shapes]
+    last = num_steps - 1
+    middle = last // 2
+    begin_s, middle_s, end_s = (
+        cost.step_s(shape.after(first + repeat) if first + repeat else shape) for repeat in (0, middle, last)
+    )
+    growth_s = (end_s - begin_s) / last
+    if abs(begin_s + growth_s * middle - middle_s) > 1e-13:
+        half = step_times_s(cost, shape, first, middle)
+        return half + step_times_s(cost, shape, first + middle, num_steps - middle)
+    return [round(begin_s + growth_s * repeat, 9) for repeat in range(num_steps)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCost:
+    """By an engine's profile: prompts cost what a batch does, and decodes side by side the time of one."""
+
+    profile: Profile
+
+    def step_s(self, shape: StepShape) -> float:
+        """Of one step."""
+        seconds = self.profile.batch_s(shape.prefill_tokens) if shape.prefill_tokens else 0.0
+        return seconds + (self.profile.per_output_s if shape.num_decodes else 0.0)
+
+    def steps_s(self, shape: StepShape, num_repeats: int) -> float:
+        """Of steps of decodes."""
+        return num_repeats * self.step_s(shape)

@@ -1,0 +1,177 @@
+"""Readers of published traces of LLM requests, as files have them: .csv, .jsonl, also .gz.
+
+What does not fit is refused with the file, the row (counted from 1 in the data, headings not counted) and the
+reason, before anything is simulated.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from stretto.errors import UserError
+
+T = TypeVar("T")
+
+MOONCAKE_BLOCK_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One LLM request of a trace.
+
+    Attributes:
+        blocks: what its prompt consists of, in pieces of 512 tokens (the last may be shorter): equal ids in
+            equal places are equal prefixes. Empty: it shares nothing with others.
+    """
+
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...] = ()
+
+
+class TraceError(UserError):
+    """A trace that cannot be used: names file, row and reason. (Row 0: the file as a whole.)"""
+
+
+def read_azure(path: Path) -> list[Request]:
+    """Azure's traces of 2023 ("code" and "conv"), as published or with `arrival_s` in seconds.
+
+    Source: Splitwise (ISCA 2024), AzurePublicDataset.
+    """
+    columns = {"arrival_s": "TIMESTAMP", "prompt_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"}
+    requests: list[Request] = []
+    first: datetime | None = None
+    for row in _csv_rows(path, columns):
+        if row.is_renamed:
+            at = row.timestamp("arrival_s")
+            first = first or at
+            arrival_s = (at - first).total_seconds()
+        else:
+            arrival_s = row.seconds("arrival_s")
+        requests.append(Request(arrival_s, row.count("prompt_tokens"), row.count("output_tokens", least=0)))
+        row.check_order(requests)
+    return _not_empty(path, requests)
+
+
+def read_mooncake(path: Path) -> list[Request]:
+    """Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`.
+
+    Source: Mooncake (FAST 2025).
+    """
+    requests: list[Request] = []
+    for row in _json_rows(path):
+        tokens = row.count("input_length")
+        ids = row.fields.get("hash_ids")
+        if not isinstance(ids, list) or not all(isinstance(i, int) and i >= 0 for i in ids):
+            raise row.error("hash_ids is no list of whole numbers from 0 on")
+        if not (len(ids) - 1) * MOONCAKE_BLOCK_TOKENS < tokens <= len(ids) * MOONCAKE_BLOCK_TOKENS:
+            raise row.error(f"{len(ids)} hash_ids for {tokens} tokens; one for each {MOONCAKE_BLOCK_TOKENS}")
+        arrival_s = row.seconds("timestamp") / 1000
+        requests.append(Request(arrival_s, tokens, row.count("output_length", least=0), tuple(ids)))
+        row.check_order(requests)
+    return _not_empty(path, requests)
+
+
+def read_lengths(path: Path) -> list[tuple[int, int]]:
+    """(prompt tokens, output tokens) of a CSV without times, as of arXiv summarisation."""
+    columns = {"prompt_tokens": "num_prefill_tokens", "output_tokens": "num_decode_tokens"}
+    pairs = [
+        (row.count("prompt_tokens"), row.count("output_tokens", least=0)) for row in _csv_rows(path, columns)
+    ]
+    return _not_empty(path, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    path: Path
+    number: int
+    fields: Mapping[str, object]
+    is_renamed: bool = False
+
+    def error(self, reason: str) -> TraceError:
+        return TraceError(f"{self.path}, row {self.number}: {reason}")
+
+    def count(self, name: str, *, least: int = 1) -> int:
+        value = self._number(name)
+        if value != int(value) or value < least:
+            raise self.error(f"{name} is {self.fields[name]}, not a whole number from {least} on")
+        return int(value)
+
+    def seconds(self, name: str) -> float:
+        value = self._number(name)
+        if not 0 <= value < math.inf:
+            raise self.error(f"{name} is {self.fields[name]}: negative, or no time at all")
+        return value
+
+    def timestamp(self, name: str) -> datetime:
+        try:
+            return datetime.fromisoformat(str(self.fields[name]))
+        except ValueError as error:
+            raise self.error(f"{name} is {self.fields[name]!r}, no date and time") from error
+
+    def check_order(self, requests: list[Request]) -> None:
+        """The last request does not arrive before the one before it."""
+        if len(requests) > 1 and requests[-1].arrival_s < requests[-2].arrival_s:
+            at_s, before_s = requests[-1].arrival_s, requests[-2].arrival_s
+            raise self.error(f"arrives at {at_s:g} s, before the row above it ({before_s:g} s)")
+
+    def _number(self, name: str) -> float:
+        value = self.fields.get(name)
+        if value is None or value == "":
+            raise self.error(f"there is no {name}")
+        try:
+            number = float(value) if isinstance(value, str | int | float) else math.nan
+        except ValueError:
+            number = math.nan
+        if math.isnan(number) or math.isinf(number) or isinstance(value, bool):
+            raise self.error(f"{name} is {value!r}, not a number")
+        return number
+
+
+def _csv_rows(path: Path, columns: Mapping[str, str]) -> Iterator[_Row]:
+    """Rows with the columns, called by our names or all by those that they have where they come from."""
+    reader = csv.DictReader(_lines(path))
+    found = reader.fieldnames or []
+    is_renamed = not set(columns) <= set(found) and set(columns.values()) <= set(found)
+    if not is_renamed and (missing := [name for name in columns if name not in found]):
+        raise TraceError(f"{path}, row 0: no column {', '.join(missing)}; there are {', '.join(found)}")
+    for number, fields in enumerate(reader, 1):
+        if is_renamed:
+            fields = {name: fields[theirs] for name, theirs in columns.items()}
+        yield _Row(path, number, fields, is_renamed)
+
+
+def _json_rows(path: Path) -> Iterator[_Row]:
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"{path}, row {number}: not JSON ({error})") from error
+        if not isinstance(fields, dict):
+            raise TraceError(f"{path}, row {number}: not an object")
+        yield _Row(path, number, fields)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return data.decode("utf-8-sig").splitlines()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}, row 0: cannot be read ({error})") from error
+
+
+def _not_empty(path: Path, rows: list[T]) -> list[T]:
+    if not rows:
+        raise TraceError(f"{path}, row 0: there are no rows")
+    return rows

@@ -1,0 +1,392 @@
+"""A run as a file that can be run again in simulation: sizes and times, no texts.
+
+JSON lines. The first says what it is and which engines there were; then come the graphs, each before the
+first query that uses it, and the queries, as they ended:
+
+    {"schema": "stretto-run", "version": 1, "engines": [{"name": "llm", "kind": "llm", "instances": 2, …}]}
+    {"graph": "advanced_rag", "text": "graph advanced_rag(…", "is_optimised": false}
+    {"query": "q1", "graph": 0, "arrival_s": 0.0, "latency_s": 1.9, "error": null,
+     "passes": ["prune_order"], "spans": […],
+     "inputs": {"question": {"chars": 31, "id": "9f3c…"}, "files": [[1200, 800]]}}
+
+The size of a text is its characters, of a document those of its sections. Equal ids are equal texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from stretto.core import Chunk, Document, Hit
+from stretto.costs.tokens import num_tokens
+from stretto.engine import Engine
+from stretto.errors import GraphError, StrettoError, UserError
+from stretto.graph.graph import Graph
+from stretto.graph.text import parse_graph, print_graph
+from stretto.messages import (
+    Action,
+    Admit,
+    BatchDone,
+    Event,
+    LLMReport,
+    Reply,
+    StartBatch,
+    Submit,
+)
+from stretto.tasks import Done, LLMTask, Piece, Started, Task
+from stretto.trace.recorder import Recorder
+
+SCHEMA = "stretto-run"
+VERSION = 1
+_ENGINE_FIELDS = (
+    "name",
+    "kind",
+    "instances",
+    "policy",
+    "age_limit_s",
+    "fill_timeout_s",
+    "max_batch",
+    "max_running",
+    "timeout_s",
+    "keeps_state",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSpan:
+    """A query's share of a batch, or one of its LLM requests. Times are in seconds from its arrival.
+
+    Attributes:
+        num_units: of the whole batch; of a request, its prompt's, both as the schedulers count them.
+        num_chars: characters of the texts that the whole batch reads, or of the prompt.
+        num_cached: units found in the instance's cache.
+        num_output: tokens that a request has generated.
+        first_s: when its first piece came.
+        sizes: of its results: characters of texts and of the items of lists; of chunks, one for each.
+        word: "yes" or "no" if that is what its text begins with: a branch may hang on it.
+    """
+
+    engine: str
+    instance: int
+    step: str
+    op: str
+    num_items: int
+    num_units: int
+    num_chars: int
+    ready_s: float
+    start_s: float
+    end_s: float
+    num_cached: int = 0
+    num_output: int = 0
+    first_s: float | None = None
+    sizes: Sequence[Any] = ()
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedQuery:
+    """A query: which graph, when it arrived, and what came of it."""
+
+    query: str
+    graph: int
+    arrival_s: float
+    latency_s: float
+    error: str | None
+    passes: tuple[str, ...]
+    inputs: Mapping[str, Any]
+    spans: tuple[RecordedSpan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGraph:
+    """A graph; `is_optimised` when only what the passes made of it is known."""
+
+    graph: Graph
+    is_optimised: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """All of a file. `engines` are the fields of `Engine` that are plain values, and the profile."""
+
+    engines: tuple[Mapping[str, Any], ...]
+    graphs: tuple[RecordedGraph, ...]
+    queries: tuple[RecordedQuery, ...]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A batch or a request that is running."""
+
+    tasks: Sequence[Task | LLMTask]
+    num_units: int
+    ready_s: float
+    start_s: float
+    first_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Query:
+    submit: Submit
+    arrival_s: float
+    spans: list[RecordedSpan] = field(default_factory=list)
+
+
+class RunRecorder(Recorder):
+    """Writes a run to a file as its queries end. Tells another recorder everything, too.
+
+    Args:
+        before_passes: graphs as they were lowered, by name, so that a replay can choose other passes.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        engines: Sequence[Engine],
+        inner: Recorder | None = None,
+        *,
+        before_passes: Sequence[Graph] = (),
+    ) -> None:
+        super().__init__()
+        self._inner = inner
+        self._before_passes = {graph.name: graph for graph in before_passes}
+        self._graph_ids: dict[str, int] = {}
+        self._open_queries: dict[str, _Query] = {}
+        self._open: dict[tuple[str, int, int], _Open] = {}
+        self._zero_s: float | None = None
+        try:
+            self._file = path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}") from error
+        described = [
+            {**{name: getattr(engine, name) for name in _ENGINE_FIELDS}, "profile": asdict(engine.profile)}
+            for engine in engines
+        ]
+        self._write({"schema": SCHEMA, "version": VERSION, "engines": described})
+
+    def close(self) -> None:
+        """No more will come."""
+        self._file.close()
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        if self._inner is not None:
+            self._inner.on_event(event, now_s)
+        match event:
+            case Submit(query):
+                if self._zero_s is None:
+                    self._zero_s = now_s
+                self._open_queries[query] = _Query(event, now_s)
+            case BatchDone(engine, instance, batch, results):
+                if (ran := self._open.pop((engine, instance, batch), None)) is not None:
+                    for task, result in zip(ran.tasks, results, strict=False):
+                        if isinstance(task, Task):
+                            num_items = 1 if task.num_items is None else task.num_items
+                            sizes = _result_sizes(task, result)
+                            self._span((engine, instance), ran, task, now_s, task.op, num_items, sizes)
+            case LLMReport(engine, instance, told):
+                request = self._open.get((engine, instance, told.task))
+                if request is not None:
+                    self._on_told((engine, instance), request, told, now_s)
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        if self._inner is not None:
+            self._inner.on_action(action, now_s)
+        match action:
+            case StartBatch(engine, instance, batch, tasks, num_units):
+                self._open[engine, instance, batch] = _Open(tasks, num_units, now_s, now_s)
+            case Admit(engine, instance, task):
+                self._open[engine, instance, task.id] = _Open((task,), 0, now_s, now_s)
+            case Reply(query, _, error):
+                self._ended(query, error, now_s)
+
+    def _on_told(self, key: tuple[str, int], request: _Open, told: object, now_s: float) -> None:
+        task = request.tasks[0]
+        match told:
+            case Started():
+                request.start_s = now_s
+            case Piece():
+                request.first_s = now_s if request.first_s is None else request.first_s
+            case Done(task_id, value, usage):
+                del self._open[(*key, task_id)]
+                assert isinstance(task, LLMTask)
+                op = "prefill" if value is None else "decode"
+                request.num_units = sum(num_tokens(segment.text) for segment in task.prompt)
+                cached_share = usage.num_cached_tokens / max(1, usage.num_prompt_tokens)
+                num_output = usage.num_output_tokens or (num_tokens(str(value)) if op == "decode" else 0)
+                tokens = round(cached_share * request.num_units), num_output
+                self._span(key, request, task, now_s, op, 1, _sizes(value), tokens, _word(value))
+
+    def _span(
+        self,
+        key: tuple[str, int],
+        ran: _Open,
+        task: Task | LLMTask,
+        now_s: float,
+        op: str,
+        num_items: int,
+        sizes: Sequence[Any],
+        tokens: tuple[int, int] = (0, 0),
+        word: str = "",
+    ) -> None:
+        query = self._open_queries.get(task.query)
+        if query is None:
+            return
+        zero_s = query.arrival_s
+        first_s = None if ran.first_s is None else ran.first_s - zero_s
+        query.spans.append(
+            RecordedSpan(
+                *key,
+                task.step,
+                op,
+                num_items,
+                ran.num_units,
+                num_chars(ran.tasks),
+                ran.ready_s - zero_s,
+                ran.start_s - zero_s,
+                now_s - zero_s,
+                *tokens,
+                first_s,
+                sizes,
+                word,
+            )
+        )
+
+    def _ended(self, name: str, error: StrettoError | None, now_s: float) -> None:
+        query = self._open_queries.pop(name, None)
+        if query is None or self._zero_s is None:
+            return
+        self._write(
+            {
+                "query": name,
+                "graph": self._graph_id(query.submit),
+                "arrival_s": query.arrival_s - self._zero_s,
+                "latency_s": now_s - query.arrival_s,
+                "error": None if error is None else f"{type(error).__name__}: {error}",
+                "passes": list(query.submit.passes),
+                "inputs": {port: _input(value) for port, value in query.submit.inputs.items()},
+                "spans": [asdict(span) for span in query.spans],
+            }
+        )
+
+    def _graph_id(self, submit: Submit) -> int:
+        graph = submit.egraph.graph
+        known = self._before_passes.get(graph.name)
+        text = print_graph(known or graph)
+        if text not in self._graph_ids:
+            self._graph_ids[text] = len(self._graph_ids)
+            self._write({"graph": graph.name, "text": text, "is_optimised": known is None})
+        return self._graph_ids[text]
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
+    """Characters of all texts that the tasks read."""
+    return sum(
+        sum(len(segment.text) for segment in task.prompt)
+        if isinstance(task, LLMTask)
+        else sum(_total(_size(value)) for value in task.inputs.values())
+        for task in tasks
+    )
+
+
+def _total(size: Any) -> int:
+    return sum(map(_total, size)) if isinstance(size, list) else int(size)
+
+
+def _size(value: object) -> Any:
+    """Characters of texts; of lists, of each item. Anything else counts 0."""
+    match value:
+        case str():
+            return len(value)
+        case Document(sections=sections):
+            return [len(section.text) for section in sections]
+        case Chunk(text=text) | Hit(chunk=Chunk(text=text)):
+            return len(text)
+        case list() | tuple():
+            return [_size(item) for item in value]
+    return 0  # numbers, vectors, effects
+
+
+def _input(value: object) -> Any:
+    if isinstance(value, str):
+        digest = blake2b(value.encode("utf-8", "replace"), digest_size=8).hexdigest()
+        return {"chars": len(value), "id": digest}
+    return _size(value)
+
+
+def _sizes(value: object) -> list[Any]:
+    return [_size(item) for item in value] if isinstance(value, list | tuple) else [_size(value)]
+
+
+def _word(value: object) -> str:
+    words = value.lower().split(maxsplit=1) if isinstance(value, str) else []
+    word = words[0].strip(".,!*\"'`") if words else ""
+    return word if word in ("yes", "no") else ""
+
+
+def _result_sizes(task: Task, result: object) -> list[Any]:
+    """Of results that are texts or lists of them; vectors and effects have none that matter."""
+    return _sizes(result) if task.op not in ("embed", "ingest") else []
+
+
+def read_run(path: Path) -> RecordedRun:
+    """A recorded run.
+
+    Raises:
+        UserError: the file cannot be read or is none; names file, line and reason.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from error
+    engines: tuple[Mapping[str, Any], ...] = ()
+    graphs: list[RecordedGraph] = []
+    queries: list[RecordedQuery] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            if number == 1:
+                if row.get("schema") != SCHEMA or row.get("version") != VERSION:
+                    raise UserError(f"not a {SCHEMA} of version {VERSION}")
+                engines = tuple(row["engines"])
+            elif "text" in row:
+                graphs.append(RecordedGraph(parse_graph(row["text"]), bool(row["is_optimised"])))
+            else:
+                queries.append(_query(row, len(graphs)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{path}, line {number}: {type(error).__name__}: {error}") from error
+        except (UserError, GraphError) as error:
+            raise UserError(f"{path}, line {number}: {error.message}") from error
+    if not engines:
+        raise UserError(f"{path}, line 1: no engines; the file is empty or was cut off")
+    if not queries:
+        raise UserError(f"{path}: no query has ended in this run")
+    return RecordedRun(engines, tuple(graphs), tuple(sorted(queries, key=lambda q: q.arrival_s)))
+
+
+def _query(row: Mapping[str, Any], num_graphs: int) -> RecordedQuery:
+    spans = tuple(RecordedSpan(**span) for span in row["spans"])
+    if not 0 <= row["graph"] < num_graphs:
+        raise UserError(f"query {row['query']!r} is of graph {row['graph']}, which is not in the file")
+    if row["arrival_s"] < 0 or row["latency_s"] < 0 or any(span.end_s < span.start_s for span in spans):
+        raise UserError(f"query {row['query']!r} has a negative time")
+    return RecordedQuery(
+        row["query"],
+        row["graph"],
+        float(row["arrival_s"]),
+        float(row["latency_s"]),
+        row["error"],
+        tuple(row["passes"]),
+        row["inputs"],
+        spans,
+    )

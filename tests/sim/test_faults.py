@@ -1,0 +1,263 @@
+"""Random workloads with random faults: every query ends exactly once, and nothing is lost or done twice.
+
+Set STRETTO_FAULT_RUNS to run more than a normal run does.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from stretto.apps import APPS
+from stretto.bench.virtual import PROFILES, documents, question
+from stretto.costs.tokens import num_tokens
+from stretto.engine import Engine
+from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.errors import BadReply, EngineFailure, QueryEnded
+from stretto.frontend.planner import Planner
+from stretto.graph.passes.pipeline import PASSES
+from stretto.llm.block_hashes import BlockHash
+from stretto.llm.kv_events import BlockRemoved, BlockStored, KVEvent
+from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.messages import (
+    Action,
+    Admit,
+    BatchDone,
+    BatchFailed,
+    Event,
+    InstanceLost,
+    LLMReport,
+    Restart,
+    StartBatch,
+)
+from stretto.sched.policies import POLICIES
+from stretto.sim.driver import VirtualDriver
+from stretto.sim.faults import FaultPlan, draw_faults
+from stretto.sim.llm_instance import LLMModel
+from stretto.sim.saying import says_nothing_in_particular
+from stretto.sim.step_cost import ProfileCost
+from stretto.sim.watching import RunLog, StepsDone, Watcher
+from stretto.tasks import Decode, Done, LLMTask
+
+NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "20"))
+ENGINES = ("chunking", "embedding", "vectors", "reranking", "llm")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Queries, engines and model, drawn from a seed."""
+
+    engines: list[Engine]
+    model: LLMModel
+    queries: list[tuple[str, str, tuple[str, ...], dict[str, object], float, float | None]]
+    jitter: float
+
+    @property
+    def faults_until_s(self) -> float:
+        return self.queries[-1][4] + 10.0
+
+
+def workload(seed: int) -> Workload:
+    draw = random.Random(seed)
+    policy = draw.choice(sorted(POLICIES))
+    engines = []
+    for name in ENGINES:
+        is_llm = name == "llm"
+        engine = Engine(
+            name,
+            FakeLLM if is_llm else FakeBatch,
+            FakeLLMConfig() if is_llm else FakeBatchConfig(),
+            kind="llm" if is_llm else "batch",
+            instances=draw.randint(1, 3),
+            policy=policy,
+            timeout_s=draw.choice((4.0, 10.0)),
+            max_attempts=draw.choice((3, 20)),
+            max_running=draw.choice((2, 8)),
+            keeps_state=name in ("llm", "vectors"),
+            profile=PROFILES[name],
+        )
+        engines.append(engine)
+    scheduler = SchedulerConfig(
+        num_blocks=draw.choice((80, 400)),
+        block_tokens=draw.choice((8, 16)),
+        max_running=draw.choice((3, 8)),
+        max_batch_tokens=draw.choice((64, 512)),
+        policy=draw.choice(("chunked", "prefill_first")),
+        ageing_s=draw.choice((0.5, 5.0)),
+        with_events=True,
+    )
+    profile = PROFILES["llm"]
+
+    def length(task: LLMTask, decode: Decode) -> int:
+        return 1 + sum(f"{task.query}{task.step}{seed}".encode()) % 40
+
+    model = LLMModel(
+        scheduler,
+        ProfileCost(profile),
+        says_nothing_in_particular(length),
+        max_jump=draw.choice((1, 16, 64)),
+        keeps_released=False,
+    )
+    queries = []
+    at_s = 0.0
+    for number in range(draw.randint(2, 9)):
+        at_s += draw.expovariate(draw.choice((0.5, 3.0)))
+        passes = tuple(PASSES) if draw.random() < 0.7 else ()
+        inputs: dict[str, object] = {
+            "question": question(number),
+            "files": documents(draw.randint(1, 20), seed=number),
+        }
+        deadline_s = at_s + draw.uniform(1.0, 20.0) if draw.random() < 0.1 else None
+        queries.append((f"q{number}", draw.choice(sorted(APPS)), passes, inputs, at_s, deadline_s))
+    return Workload(engines, model, queries, draw.choice((0.0, 0.2)))
+
+
+@dataclass
+class Checks(Watcher):
+    """What has to hold all the time."""
+
+    num_steps: int = 0
+    num_tokens: int = 0
+    busy_until_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    batches: dict[tuple[str, int], int] = field(default_factory=dict)
+    tasks: dict[int, LLMTask] = field(default_factory=dict)
+    index: dict[tuple[str, int], set[BlockHash]] = field(default_factory=dict)
+
+    def on_steps(self, steps: StepsDone) -> None:
+        """Steps of an instance come one after the other."""
+        key = steps.engine, steps.instance
+        assert steps.start_s >= self.busy_until_s.get(key, 0.0)
+        assert list(steps.ends_s) == sorted(steps.ends_s)
+        assert steps.ends_s[0] > steps.start_s or steps.num_tokens == 0  # all of it was cached
+        self.busy_until_s[key] = steps.ends_s[-1]
+        self.num_steps += len(steps.ends_s)
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        match action:
+            case StartBatch(engine, instance, batch):
+                assert (engine, instance) not in self.batches
+                self.batches[engine, instance] = batch
+            case Admit(_, _, task):
+                assert task.id not in self.tasks
+                self.tasks[task.id] = task
+            case Restart(engine, instance):
+                self.batches.pop((engine, instance), None)
+                self.index.pop((engine, instance), None)
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        match event:
+            case BatchDone(engine, instance, batch) | BatchFailed(engine, instance, batch):
+                assert self.batches.pop((engine, instance)) == batch
+            case InstanceLost(engine, instance):
+                self.batches.pop((engine, instance), None)
+                self.index.pop((engine, instance), None)
+            case LLMReport(_, _, Done(task_id, value, usage)):
+                task = self.tasks[task_id]
+                assert usage.num_prompt_tokens == sum(num_tokens(s.text) for s in task.prompt)
+                if isinstance(value, str):
+                    assert num_tokens(value) == usage.num_output_tokens
+                self.num_tokens += usage.num_output_tokens
+
+    def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
+        held = self.index.setdefault((engine, instance), set())
+        for event in events:
+            match event:
+                case BlockStored(chained):
+                    held.add(chained)
+                case BlockRemoved(chained):
+                    held.remove(chained)
+
+
+def run(load: Workload, faults: FaultPlan, *watchers: Watcher, check: bool = False) -> VirtualDriver:
+    profiles = {engine.name: engine.profile for engine in load.engines}
+    planner = Planner(profiles)
+    driver = VirtualDriver(
+        load.engines,
+        seed=7,
+        jitter=load.jitter,
+        check=check,
+        models={"llm": load.model},
+        faults=faults,
+        keeps=False,
+        watchers=watchers,
+    )
+    for query, app, passes, inputs, at_s, deadline_s in load.queries:
+        egraph = planner.plan(APPS[app](), {}, passes)
+        driver.submit(query, egraph, inputs, at_s=at_s, deadline_s=deadline_s)
+    driver.run()
+    return driver
+
+
+@pytest.mark.parametrize("seed", range(NUM_RUNS))
+def test_whatever_goes_wrong_every_query_ends_once_and_nothing_is_left(seed: int) -> None:
+    load = workload(seed)
+    instances = {engine.name: engine.instances for engine in load.engines}
+    names = [query for query, *_ in load.queries]
+    faults = draw_faults(seed, instances, names, load.faults_until_s)
+    checks = Checks()
+    driver = run(load, faults, checks, check=seed % 5 == 0)  # after every instant: slow
+    assert sorted(driver.replies) == sorted(names)
+    plain = run(replace_deadlines(load), FaultPlan())
+    for name in names:
+        reply = driver.replies[name]
+        if reply.error is None:
+            assert reply.outputs == plain.replies[name].outputs
+        else:
+            assert isinstance(reply.error, EngineFailure | QueryEnded | BadReply)
+            assert faults != FaultPlan() or isinstance(reply.error, QueryEnded)
+    assert driver.system.is_idle()
+    driver.system.check_invariants()
+    for llm in driver.llm_instances():
+        llm.scheduler.check_invariants()
+        assert llm.is_idle()
+        assert llm.scheduler.pool.num_free == llm.scheduler.pool.num_blocks
+    assert not any(checks.index.values()), "the news of every block that went has come"
+    assert checks.num_tokens > 0 or any(reply.error for reply in driver.replies.values())
+
+
+def replace_deadlines(load: Workload) -> Workload:
+    return replace(load, queries=[(*query[:5], None) for query in load.queries])
+
+
+@pytest.mark.parametrize("seed", range(max(3, NUM_RUNS // 10)))
+def test_the_same_seed_gives_the_same_run_byte_for_byte(seed: int) -> None:
+    load = workload(seed)
+    instances = {engine.name: engine.instances for engine in load.engines}
+    names = [query for query, *_ in load.queries]
+    logs = []
+    for fault_seed in (seed, seed, seed + 1):
+        log = RunLog()
+        run(workload(seed), draw_faults(fault_seed, instances, names, load.faults_until_s), log)
+        logs.append(log)
+    assert "\n".join(logs[0].lines) == "\n".join(logs[1].lines)
+    assert logs[0].digest == logs[1].digest
+    assert logs[0].num_lines == len(logs[0].lines) > 100
+
+
+def test_faults_of_one_seed_are_the_same_and_of_every_kind() -> None:
+    plans = [draw_faults(seed, {"a": 2, "b": 1}, ["q"], 10.0) for seed in range(200)]
+    assert plans == [draw_faults(seed, {"a": 2, "b": 1}, ["q"], 10.0) for seed in range(200)]
+    assert FaultPlan() in plans
+    for kind in ("deaths", "slow", "lost_messages", "kv_delay_s", "cancels"):
+        assert any(getattr(plan, kind) for plan in plans), kind
+    assert any(death.back_s is not None for plan in plans for death in plan.deaths)
+
+
+def test_late_news_of_a_cache_comes_late() -> None:
+    class Times(Watcher):
+        def __init__(self) -> None:
+            self.stored_s: list[float] = []
+
+        def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
+            self.stored_s += [now_s for event in events if isinstance(event, BlockStored)]
+
+    on_time, late = Times(), Times()
+    load = workload(0)
+    run(load, FaultPlan(), on_time)
+    run(load, FaultPlan(kv_delay_s=2.5), late)
+    assert on_time.stored_s
+    assert late.stored_s == [at_s + 2.5 for at_s in on_time.stored_s]

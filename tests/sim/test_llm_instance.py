@@ -1,0 +1,260 @@
+"""An LLM instance in virtual time: the production local scheduler, step by step or in jumps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+from machines import compiled
+
+from stretto.costs.profile import Profile
+from stretto.engine import Engine
+from stretto.engines.fake import FakeLLM, FakeLLMConfig
+from stretto.errors import CapacityError
+from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.sim.driver import VirtualDriver
+from stretto.sim.faults import Death, FaultPlan, Slowness
+from stretto.sim.llm_instance import LLMModel
+from stretto.sim.saying import as_max_tokens, filler, says_as, says_nothing_in_particular
+from stretto.sim.step_cost import ProfileCost
+from stretto.sim.watching import RunLog
+from stretto.tasks import Decode, LLMTask
+
+PROFILE = Profile(base_s=0.25, per_unit_s=0.0078125, per_output_s=0.0625)
+HEAD = "You are a helpful assistant who answers in one word, or in two. "
+TEXT = compiled(
+    f'graph t(%q: text)\n%k = prefill([c"{HEAD}", %q]) : kv @llm\n'
+    "%a = decode(%k) {max_tokens=24} : text @llm\nreturn %a"
+)
+ITEMS = compiled(
+    f'graph i(%q: text)\n%k = prefill([c"{HEAD}", %q]) : kv @llm\n'
+    '%a = decode(%k) {items="json_list", max_tokens=30} : list[text] @llm\n'
+    "%v = embed(each~1 %a) : list[vector] @e\nreturn %v"
+)
+PARTIAL = compiled(
+    f'graph p(%q: text)\n%h = prefill([c"{HEAD}"]) : kv @llm\n'
+    f'%k = prefill([c"{HEAD}", %q], hint=%h) : kv @llm\n'
+    "%a = decode(%k) {max_tokens=9} : text @llm\nreturn %a"
+)
+GRAPHS = (TEXT, ITEMS, PARTIAL)
+
+
+def length(task: LLMTask, decode: Decode) -> int:
+    """Another one for every query, shorter than it may be."""
+    return 1 + sum(task.query.encode()) % decode.max_tokens
+
+
+def model(**changes: object) -> LLMModel:
+    scheduler = SchedulerConfig(num_blocks=64, block_tokens=4, max_running=6, max_batch_tokens=32)
+    made = LLMModel(scheduler, ProfileCost(PROFILE), says_nothing_in_particular(length))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def engines(**changes: object) -> list[Engine]:
+    from stretto.engines.fake import FakeBatch, FakeBatchConfig
+
+    options = {"profile": PROFILE, "timeout_s": None, "keeps_state": True, **changes}
+    return [
+        Engine("llm", FakeLLM, FakeLLMConfig(), kind="llm", **options),  # type: ignore[arg-type]
+        Engine("e", FakeBatch, FakeBatchConfig(), profile=Profile(0.1, 0.01)),
+    ]
+
+
+def driver(made: LLMModel, log: RunLog, **options: object) -> VirtualDriver:
+    engine_changes = options.pop("engine", {})
+    return VirtualDriver(
+        engines(**engine_changes),  # type: ignore[arg-type]
+        models={"llm": made},
+        watchers=(log,),
+        check=True,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def by_instance(log: RunLog) -> tuple[list[str], dict[str, list[str]]]:
+    """The messages in order, and the steps of each instance: jumps are noted when they end."""
+    messages: list[str] = []
+    steps: dict[str, list[str]] = {}
+    for line in log.lines:
+        fields = json.loads(line)
+        if fields[1] == "Step":
+            steps.setdefault(fields[3], []).append(line)
+        elif fields[1] not in ("BlockStored", "BlockRemoved"):
+            messages.append(line)
+    return messages, steps
+
+
+queries = st.lists(
+    st.tuples(
+        st.integers(0, 40).map(lambda n: n / 4),
+        st.integers(0, 2),
+        st.integers(1, 40),
+        st.one_of(st.none(), st.floats(0.01, 12.0)),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+# Somebody is preempted, and lets another in with the next step.
+PREEMPTED = [
+    (8.75, 2, 3, 10.720900997150924),
+    (8.5, 1, 4, 1.5),
+    (2.25, 0, 19, None),
+    (9.5, 1, 7, None),
+    (5.25, 1, 30, 3.361602044596191),
+    (2.75, 0, 9, None),
+    (2.0, 0, 28, 6.633812081494327),
+    (0.25, 1, 30, None),
+    (2.25, 0, 19, None),
+    (1.5, 2, 39, None),
+]
+
+
+@example(PREEMPTED, "prefill_first", 24, 1, 0.3, None, 5.0)
+@given(
+    queries,
+    st.sampled_from(("chunked", "prefill_first")),
+    st.sampled_from((16, 24, 64)),
+    st.integers(1, 3),
+    st.sampled_from((0.0, 0.3)),
+    st.sampled_from((None, 2.0, 30.0)),
+    st.sampled_from((0.5, 5.0)),
+)
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+)
+def test_jumps_change_nothing(
+    arrivals: list[tuple[float, int, int, float | None]],
+    policy: str,
+    num_blocks: int,
+    instances: int,
+    jitter: float,
+    timeout_s: float | None,
+    ageing_s: float,
+) -> None:
+    """The same messages at the same times, and the same steps, one by one or as many at once as can be."""
+    logs = []
+    for max_jump in (1, 3, 1000):
+        made = model(max_jump=max_jump)
+        made = replace(
+            made,
+            scheduler=replace(made.scheduler, policy=policy, num_blocks=num_blocks, ageing_s=ageing_s),
+        )
+        log = RunLog()
+        run = driver(
+            made, log, jitter=jitter, seed=3, engine={"instances": instances, "timeout_s": timeout_s}
+        )
+        for number, (at_s, graph, tokens, cancel_s) in enumerate(arrivals):
+            text = filler(f"question {number % 3}", tokens)
+            run.submit(f"q{number}", GRAPHS[graph], {"q": text}, at_s=at_s)
+            if cancel_s is not None:
+                run.cancel(f"q{number}", at_s + cancel_s)
+        assert len(run.run()) == len(arrivals)
+        assert_nothing_is_left(run)
+        logs.append(by_instance(log))
+    assert logs[0] == logs[1] == logs[2]
+
+
+def assert_nothing_is_left(run: VirtualDriver) -> None:
+    """No work, and every block is back."""
+    assert run.system.is_idle()
+    for instance in run.llm_instances():
+        assert instance.is_idle()
+        instance.scheduler.check_invariants()
+        assert instance.scheduler.pool.num_free == instance.scheduler.pool.num_blocks
+
+
+def test_a_jump_takes_one_event() -> None:
+    log = RunLog()
+    made = model(speaker=says_nothing_in_particular(as_max_tokens))
+    run = driver(made, log)
+    run.submit("q", TEXT, {"q": "x" * 40})
+    run.run()
+    _, steps = by_instance(log)
+    num_steps = len(steps[0])  # type: ignore[index]
+    assert num_steps == 1 + 23
+    assert run.num_events == 5  # submitted, started, the first piece, the last, done
+    (span,) = run.recorder.spans
+    num_prompt = 17 + 11
+    assert span.usage is not None
+    assert (span.usage.num_prompt_tokens, span.usage.num_output_tokens) == (num_prompt, 24)
+    first_s = PROFILE.base_s + PROFILE.per_unit_s * num_prompt
+    assert span.marks_s == [first_s, first_s + 23 * PROFILE.per_output_s]
+
+
+def test_a_second_prompt_finds_the_shared_prefix() -> None:
+    run = driver(model(keeps_released=True), RunLog())
+    for number in range(2):
+        run.submit(f"q{number}", TEXT, {"q": f"{number} and more"}, at_s=20.0 * number)
+    run.run()
+    first, second = (span.usage for span in run.recorder.spans)
+    assert first is not None
+    assert second is not None
+    assert first.num_cached_tokens == 0
+    assert second.num_cached_tokens == len(HEAD) // 4 + 1
+
+
+def test_a_request_that_never_fits_fails_alone() -> None:
+    run = driver(model(), RunLog(), engine={"max_batch": 10_000})
+    run.submit("long", TEXT, {"q": "x" * 4000})
+    run.submit("short", TEXT, {"q": "x"})
+    replies = run.run()
+    assert isinstance(replies["long"].error, CapacityError)
+    assert replies["short"].error is None
+
+
+def test_a_slow_instance_is_slow_while_it_is() -> None:
+    def end_s(*slow: Slowness) -> float:
+        run = driver(
+            model(speaker=says_nothing_in_particular(as_max_tokens)), RunLog(), faults=FaultPlan(slow=slow)
+        )
+        run.submit("q", TEXT, {"q": "x"})
+        run.run()
+        found = run.recorder.queries["q"].end_s
+        assert found is not None
+        return found
+
+    plain_s = end_s()
+    assert end_s(Slowness("llm", 0, 0.0, 100.0, 2.0)) == 2 * plain_s
+    assert end_s(Slowness("llm", 0, 1.0, 1.125, 3.0)) == plain_s + 2 * 0.0625
+    assert end_s(Slowness("llm", 1, 0.0, 100.0, 2.0)) == plain_s
+
+
+def test_a_dead_instance_takes_work_when_it_is_back() -> None:
+    faults = FaultPlan(deaths=(Death("llm", 0, 1.0, back_s=7.0),))
+    run = driver(model(), RunLog(), faults=faults)
+    run.submit("q", TEXT, {"q": "x"})
+    assert run.run()["q"].error is None
+    first, second = run.recorder.spans
+    assert (first.outcome, first.end_s) == ("lost: llm/0 died", 1.0)
+    assert second.start_s == 7.0
+
+
+def test_a_lost_answer_is_asked_for_again_after_the_timeout() -> None:
+    run = driver(
+        model(),
+        RunLog(),
+        faults=FaultPlan(lost_messages={"llm": frozenset({1, 2, 3, 4})}),
+        engine={"timeout_s": 4.0},
+    )
+    run.submit("q", TEXT, {"q": "x"})
+    assert run.run()["q"].error is None
+    assert [span.outcome for span in run.recorder.spans] == ["lost: no answer in time", "done"]
+
+
+def test_it_says_what_a_deterministic_engine_says() -> None:
+    def outputs(**options: object) -> object:
+        run = VirtualDriver(engines(), **options)  # type: ignore[arg-type]
+        run.submit("q", ITEMS, {"q": "what?"})
+        run.submit("r", TEXT, {"q": "who?"})
+        return {query: reply.outputs for query, reply in run.run().items()}
+
+    as_fake = model(speaker=says_as(FakeLLM(FakeLLMConfig())))
+    assert outputs() == outputs(models={"llm": as_fake})

@@ -1,0 +1,153 @@
+"""A run, written to a file and run again in simulation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+
+from stretto.apps import APPS
+from stretto.bench.virtual import Lengths, inputs, profiles_of, virtual_engines
+from stretto.errors import ConfigError, UserError
+from stretto.frontend.planner import Planner
+from stretto.graph.passes.pipeline import PASSES
+from stretto.sim.driver import VirtualDriver
+from stretto.sim.replay import WhatIf, replay
+from stretto.trace.run_file import RunRecorder, read_run
+
+ENGINES = virtual_engines(Lengths(answer_tokens=30))
+
+
+def record(
+    path: Path, *, passes: tuple[str, ...] = tuple(PASSES), before: bool = True, num: int = 4
+) -> VirtualDriver:
+    """Queries of both apps in virtual time, by profiles alone; what a real run would write."""
+    planner = Planner(profiles_of(ENGINES))
+    templates = {name: make() for name, make in APPS.items()}
+    graphs = [template.lower({}) for template in templates.values()] if before else []
+    driver = VirtualDriver(ENGINES)
+    driver.recorder = RunRecorder(path, ENGINES, before_passes=graphs)
+    for number in range(num):
+        app = ("advanced", "naive")[number % 2]
+        driver.submit(
+            f"q{number}",
+            planner.plan(templates[app], {}, passes),
+            inputs(12, number),
+            at_s=0.8 * number,
+            passes=passes,
+        )
+    assert all(reply.error is None for reply in driver.run().values())
+    driver.recorder.close()
+    return driver
+
+
+def test_a_replay_takes_as_long_as_the_run(tmp_path: Path) -> None:
+    record(tmp_path / "run.jsonl")
+    replayed = replay(read_run(tmp_path / "run.jsonl"))
+    assert [one.query for one in replayed] == ["q0", "q1", "q2", "q3"]
+    for one in replayed:
+        assert one.measured_s is not None
+        assert one.simulated_s == pytest.approx(one.measured_s, rel=0.15)
+
+
+def test_what_if_changes_the_times(tmp_path: Path) -> None:
+    record(tmp_path / "run.jsonl", num=8)
+    run = read_run(tmp_path / "run.jsonl")
+
+    def mean_s(change: WhatIf) -> float:
+        latencies = [one.simulated_s for one in replay(run, change)]
+        return sum(latency for latency in latencies if latency is not None) / len(latencies)
+
+    as_recorded_s = mean_s(WhatIf())
+    assert mean_s(WhatIf(instances={"llm": 1})) > 1.02 * as_recorded_s
+    assert mean_s(WhatIf(passes="none")) > 1.02 * as_recorded_s
+    assert mean_s(WhatIf(policy="throughput")) != as_recorded_s
+    assert mean_s(WhatIf(passes="all")) == as_recorded_s
+
+
+def test_the_file_has_sizes_and_no_texts(tmp_path: Path) -> None:
+    driver = record(tmp_path / "run.jsonl", num=1)
+    text = (tmp_path / "run.jsonl").read_text()
+    query = json.loads(text.splitlines()[-1])
+    given = inputs(12, 0)
+    assert query["inputs"]["question"]["chars"] == len(str(given["question"]))
+    assert str(given["question"]) not in text
+    outputs = driver.replies["q0"].outputs
+    assert outputs is not None
+    assert str(outputs["answer"])[:12] not in text
+    assert {span["op"] for span in query["spans"]} == {
+        "chunk",
+        "embed",
+        "ingest",
+        "search",
+        "rerank",
+        "prefill",
+        "decode",
+    }
+
+
+def test_without_the_graph_from_before_the_passes_they_stay_as_they_were(tmp_path: Path) -> None:
+    record(tmp_path / "run.jsonl", before=False)
+    run = read_run(tmp_path / "run.jsonl")
+    assert all(one.simulated_s is not None for one in replay(run))
+    with pytest.raises(UserError, match="without its graph from before the passes"):
+        replay(run, WhatIf(passes="none"))
+
+
+def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
+    record(tmp_path / "run.jsonl", num=1)
+    run = read_run(tmp_path / "run.jsonl")
+    with pytest.raises(ConfigError, match="no engine 'gpu' in the record; there are chunking"):
+        replay(run, WhatIf(instances={"gpu": 1}))
+    with pytest.raises(ConfigError, match="no policy 'best'"):
+        replay(run, WhatIf(policy="best"))
+    with pytest.raises(ConfigError, match="no pass 'faster'"):
+        replay(run, WhatIf(passes="faster"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda lines: [], "line 1: no engines"),
+        (lambda lines: ["{}", *lines[1:]], "line 1: not a stretto-run of version 1"),
+        (lambda lines: [lines[0].replace('"version": 1', '"version": 9'), *lines[1:]], "not a stretto-run"),
+        (lambda lines: [lines[0], "{", *lines[2:]], "line 2: JSONDecodeError"),
+        (
+            lambda lines: [lines[0], lines[1].replace("graph advanced_rag(", "grape("), *lines[2:]],
+            "line 2: not a graph",
+        ),
+        (lambda lines: [lines[0], *lines[2:]], "line 2: query 'q0' is of graph 0, which is not in the file"),
+        (lambda lines: lines[:2], "no query has ended"),
+        (
+            lambda lines: [*lines[:2], lines[2].replace('"latency_s": ', '"latency_s": -')],
+            "line 3: .*negative time",
+        ),
+        (lambda lines: [*lines[:2], lines[2].replace('"spans"', '"spam"')], "line 3: KeyError: 'spans'"),
+    ],
+)
+def test_a_file_that_is_no_run_is_refused(tmp_path: Path, change: object, reason: str) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path, num=1)
+    path.write_text("\n".join(change(path.read_text().splitlines())))  # type: ignore[operator]
+    with pytest.raises(UserError, match=reason) as caught:
+        read_run(path)
+    assert str(path) in str(caught.value)
+
+
+def test_the_command_compares_and_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stretto = CommandLine(monkeypatch, capsys)
+    file = tmp_path / "run.jsonl"
+    record(file)
+    done = stretto("replay", file, "--instances", "llm=1", "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert result["queries"] == 4
+    assert list(result["latency"]) == ["measured", "simulated as recorded", "simulated with the changes"]
+    assert result["mean_error"] < 0.15
+    assert "simulated as recorded" in stretto("replay", file).out
+    assert "engine=number" in stretto.refuses("replay", file, "--instances", "llm=none")
+    assert "cannot be read" in stretto.refuses("replay", tmp_path / "nothing")

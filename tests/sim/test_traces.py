@@ -1,0 +1,183 @@
+"""Readers of published traces, and the loads made of them."""
+
+from __future__ import annotations
+
+import gzip
+import statistics
+from itertools import islice, takewhile
+from pathlib import Path
+
+import pytest
+
+from stretto.core import Segment
+from stretto.costs.tokens import num_tokens
+from stretto.sim.saying import filler, prompt_ids, token_ids
+from stretto.sim.traces import Request, TraceError, read_azure, read_lengths, read_mooncake
+from stretto.sim.workloads import (
+    bursts,
+    drawn,
+    lognormal_lengths,
+    poisson,
+    prompt_text,
+    request_graph,
+    submits,
+    zipf,
+)
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def test_azure_in_seconds_and_as_published() -> None:
+    expected = [Request(0.0, 374, 44), Request(4.3146, 396, 109), Request(4.3146, 879, 0)]
+    assert read_azure(FIXTURES / "azure_seconds.csv") == expected
+    published = read_azure(FIXTURES / "azure_published.csv")
+    assert [(r.prompt_tokens, r.output_tokens) for r in published] == [(374, 44), (396, 109), (879, 0)]
+    assert [r.arrival_s for r in published] == pytest.approx([0.0, 4.3146, 4.3146], abs=1e-4)
+
+
+def test_mooncake_shares_prefixes_by_block(tmp_path: Path) -> None:
+    requests = read_mooncake(FIXTURES / "mooncake.jsonl")
+    assert requests == [
+        Request(0.0, 1100, 6, (0, 1, 2)),
+        Request(0.04, 600, 4, (0, 3)),
+        Request(3.0, 1536, 9, (0, 1, 4)),
+    ]
+    ids = [token_ids(prompt_text(f"r{n}", request)) for n, request in enumerate(requests)]
+    assert [len(tokens) for tokens in ids] == [1100, 600, 1536]
+
+    def num_shared(a: list[int], b: list[int]) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+    assert num_shared(ids[0], ids[1]) == 512
+    assert num_shared(ids[0], ids[2]) == 1024
+    packed = tmp_path / "mooncake.jsonl.gz"
+    packed.write_bytes(gzip.compress((FIXTURES / "mooncake.jsonl").read_bytes()))
+    assert read_mooncake(packed) == requests
+
+
+def test_lengths_without_times() -> None:
+    assert read_lengths(FIXTURES / "lengths.csv") == [(3772, 54), (2015, 156)]
+
+
+AZURE = "arrival_s,prompt_tokens,output_tokens\n"
+HASHED = '{"timestamp": %s, "input_length": %s, "output_length": %s, "hash_ids": %s}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", r"row 0: no column arrival_s, prompt_tokens, output_tokens"),
+        (
+            "arrival_s,prompt_tokens\n0,1\n",
+            r"row 0: no column output_tokens; there are arrival_s, prompt_tokens",
+        ),
+        (AZURE, r"row 0: there are no rows"),
+        (AZURE + "0,10,1\n5,10,1\n4.5,10,1\n", r"row 3: arrives at 4.5 s, before the row above it \(5 s\)"),
+        (AZURE + "0,-10,1\n", r"row 1: prompt_tokens is -10, not a whole number from 1 on"),
+        (AZURE + "0,10,-1\n", r"row 1: output_tokens is -1"),
+        (AZURE + "-1,10,1\n", r"row 1: arrival_s is -1: negative"),
+        (AZURE + "0,10,1\n1,many,1\n", r"row 2: prompt_tokens is 'many', not a number"),
+        (AZURE + "0,10,1\n1,10\n", r"row 2: there is no output_tokens"),
+        (AZURE + "0,10.5,1\n", r"row 1: prompt_tokens is 10.5, not a whole number"),
+        (AZURE + "nan,10,1\n", r"row 1: arrival_s is 'nan', not a number"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n",
+            r"row 1: arrival_s is 'yesterday', no date",
+        ),
+    ],
+)
+def test_a_bad_table_names_file_row_and_reason(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=reason) as caught:
+        read_azure(path)
+    assert str(caught.value).startswith(f"{path}, row ")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (HASHED % (0, 600, 1, "[1]"), r"row 1: 1 hash_ids for 600 tokens"),
+        (HASHED % (0, 600, 1, "[1, -2]"), r"row 1: hash_ids is no list of whole numbers"),
+        (HASHED % (9, 5, 1, "[1]") + HASHED % (8, 5, 1, "[1]"), r"row 2: arrives at 0.008 s"),
+        ("[]\n", r"row 1: not an object"),
+        ("{\n", r"row 1: not JSON"),
+        ('{"input_length": 5, "output_length": 1, "hash_ids": [1]}\n', r"row 1: there is no timestamp"),
+    ],
+)
+def test_bad_lines_name_file_row_and_reason(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=reason):
+        read_mooncake(path)
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"nothing\.csv, row 0: cannot be read"):
+        read_azure(tmp_path / "nothing.csv")
+    (tmp_path / "x.csv.gz").write_bytes(b"not gzip")
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_lengths(tmp_path / "x.csv.gz")
+
+
+def test_arrivals_have_their_mean_rate_and_their_seed() -> None:
+    for make in (poisson, bursts):
+        times = list(islice(make(4.0, 1), 20_000))
+        assert times == sorted(times)
+        assert times == list(islice(make(4.0, 1), 20_000))
+        assert times != list(islice(make(4.0, 2), 20_000))
+        assert len(times) / times[-1] == pytest.approx(4.0, rel=0.1)
+
+    def dispersion(times: list[float]) -> float:
+        counts = [0] * (int(times[-1] / 5) + 1)
+        for at_s in times:
+            counts[int(at_s / 5)] += 1
+        return statistics.variance(counts) / statistics.mean(counts)
+
+    assert dispersion(list(islice(poisson(4.0, 1), 20_000))) == pytest.approx(1.0, rel=0.2)
+    assert dispersion(list(islice(bursts(4.0, 1), 20_000))) > 5
+
+
+def test_zipf_prefers_the_first() -> None:
+    numbers = list(islice(zipf(100, 1.0, 0), 20_000))
+    counts = [numbers.count(k) for k in (0, 1, 9)]
+    assert counts[0] / counts[1] == pytest.approx(2, rel=0.15)
+    assert counts[0] / counts[2] == pytest.approx(10, rel=0.25)
+    assert max(numbers) < 100
+
+
+def test_lengths_are_drawn_in_pairs() -> None:
+    pairs = [(10, 1), (20, 2)]
+    requests = list(islice(drawn(pairs, poisson(1.0, 0), 0), 200))
+    assert {(r.prompt_tokens, r.output_tokens) for r in requests} == set(pairs)
+    assert requests == list(islice(drawn(pairs, poisson(1.0, 0), 0), 200))
+
+
+def test_made_up_lengths_are_like_azures_conversations() -> None:
+    pairs = lognormal_lengths(20_000, 0)
+    assert statistics.mean(p for p, _ in pairs) == pytest.approx(1155, rel=0.08)
+    assert statistics.mean(o for _, o in pairs) == pytest.approx(211, rel=0.12)
+    assert min(min(pair) for pair in pairs) >= 1
+
+
+def test_filler_has_the_tokens_it_is_asked_for() -> None:
+    for tokens in (1, 2, 5, 1000, 5000):
+        assert num_tokens(filler("a", tokens)) == tokens == len(token_ids(filler("a", tokens)))
+    assert filler("a", 40)[:4] != filler("b", 40)[:4]
+
+
+def test_equal_beginnings_are_equal_tokens() -> None:
+    assert token_ids("abcdefgh")[:2] == token_ids("abcdefgX")[:1] + token_ids("abcdefgh")[1:2]
+    assert token_ids("abcdefgh")[0] == token_ids("abcdXXXX")[0]
+    assert token_ids("abcdefgh")[1] != token_ids("abcdXXXX")[1]
+    assert len(token_ids("größer")) == num_tokens("größer")
+    assert prompt_ids((Segment("ab"), Segment("cd"))) == token_ids("ab") + token_ids("cd")
+
+
+def test_requests_become_queries_in_their_order() -> None:
+    lengths: dict[str, int] = {}
+    requests = [Request(0.5, 12, 3), Request(1.0, 40, 7)]
+    made = list(submits(requests, request_graph(16), lengths.__setitem__))
+    assert [(at_s, submit.query) for at_s, submit in made] == [(0.5, "r0"), (1.0, "r1")]
+    assert lengths == {"r0": 3, "r1": 7}
+    assert [num_tokens(str(submit.inputs["prompt"])) for _, submit in made] == [12, 40]
