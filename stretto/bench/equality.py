@@ -129,14 +129,14 @@ class Gaps:
 def real_engines(checkpoint: Path, gaps: Gaps) -> list[Engine]:
     """The engines of the command line, one LLM for each of the two jobs, and a search that notes its gaps."""
     from stretto.bench.watched_vectors import WatchedVectors
-    from stretto.engines.local import PROFILES, llm_engine, local_engines, vectors_engine
+    from stretto.engines.local import PROFILES, STAND_IN, llm_engine, local_engines, vectors_engine
     from stretto.engines.reference import ReferenceConfig, ReferenceLLM
 
     vectors = replace(vectors_engine(), executable=WatchedVectors, config=gaps)
     small_pieces = {**PROFILES, "embedding": replace(PROFILES["embedding"], max_efficient_batch=4)}
     reference = replace(llm_engine(None), executable=ReferenceLLM, config=ReferenceConfig(checkpoint))
     engines = local_engines(llm=reference, vectors=vectors, profiles=small_pieces)
-    return [*engines, replace(llm_engine(None), name=EXPANDER)]
+    return [*engines, replace(llm_engine(STAND_IN), name=EXPANDER)]
 
 
 @dataclass(slots=True)

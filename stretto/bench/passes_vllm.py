@@ -29,6 +29,7 @@ from stretto.bench.vllm_server import MODEL, NOT_INSTALLED, find_vllm, serving
 from stretto.core import ABSENT, Document, Hit
 from stretto.engine import Engine
 from stretto.frontend.template import Template
+from stretto.models import MINI
 from stretto.runtime.runtime import Runtime
 from stretto.trace.recorder import Recorder, Span
 
@@ -36,7 +37,6 @@ BASE = "prune_order"
 BOTH = "prune_order,split_prefill,pipeline_decode"
 VARIANTS = ("none", BASE, "prune_order,split_prefill", "prune_order,pipeline_decode", BOTH, "all")
 DTYPES = ("float32", "bfloat16")
-MINI = Path(__file__).resolve().parents[1] / "models" / "mini"
 
 _MAX_CHARS = 48_000
 _NUM_WARM_UPS = 2

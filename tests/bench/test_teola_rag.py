@@ -89,13 +89,14 @@ def test_schemes_run_for_real() -> None:
     for package in ("sentence_transformers", "bm25s", "tokenizers"):
         pytest.importorskip(package)
     from stretto.bench.checkpoint import TINY
-    from stretto.bench.rag import LATENCIES, SPEED_UPS, Size, measure
+    from stretto.bench.rag import LATENCIES, SPEED_UPS, SPREADS, Size, measure
     from stretto.bench.registry import Options
 
     schemes = ("LlamaDist-PO", HAND_WRITTEN, OURS)
     size = Size(("naive",), schemes, num_queries=1, rounds=1, max_chars=800, answer_tokens=4, shape=TINY)
     report = measure(size, Options())
     assert len(report.table(LATENCIES)) == len(report.table(SPEED_UPS)) == 2
+    assert len(report.table(SPREADS)) == 4
     for row in report.table(LATENCIES).values():
         assert set(row.values) == {*schemes, "equal_answers"}
         assert row.values["equal_answers"] == "1 of 1"
