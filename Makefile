@@ -84,6 +84,9 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(BIN)/stretto bench passes --json runs/passes.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench llm --json runs/llm.json
 	$(BIN)/stretto bench vllm --json runs/vllm.json $(if $(DATA),--data $(DATA))
+	$(BIN)/stretto bench sim --json runs/sim.json $(if $(DATA),--data $(DATA))
+	$(BIN)/stretto bench teola --json runs/teola.json $(if $(DATA),--data $(DATA))
+	$(if $(DATA),$(BIN)/stretto bench costs --json runs/costs.json --data $(DATA))
 
 clean: ## remove the environment and everything made
 	rm -rf $(VENV) $(VLLM_VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
