@@ -68,6 +68,7 @@ def step(
     """One step, checked; returns the sequences that ended in it."""
     batch = scheduler.schedule(now_s, max_repeats)
     scheduler.check_invariants()
+    assert len({piece.sequence.id for piece in batch.slices}) == len(batch.slices)
     budget_tokens = scheduler.config.max_batch_tokens
     assert batch.num_tokens <= budget_tokens or scheduler.config.policy == "prefill_first"
     scheduler.complete(batch, kv.run(batch))

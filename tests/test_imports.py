@@ -17,12 +17,12 @@ LAYERS = (
     "costs",
     "graph engine messages",
     "frontend components sched cluster",
-    "llm models",
+    "llm",
     "engines documents models",
     "trace",
     "runtime sim",
     "planner training",
-    "apps bench service training",
+    "apps bench service",
     "cli",
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
@@ -37,7 +37,7 @@ LIGHT = (
     "frontend",
     "sched",
     "cluster",
-    "llm models",
+    "llm",
 )
 
 

@@ -84,6 +84,15 @@ _ALL = (
         ),
     ),
     Benchmark(
+        "twin",
+        "How true the simulation is: three apps at two loads on this machine, for real and simulated",
+        "stretto.bench.twin",
+        (
+            ("end to end, real and simulated", "mean_s"),
+            ("end to end, real and simulated", "simulated_mean_s"),
+        ),
+    ),
+    Benchmark(
         "sim",
         "How fast the simulator is: LLM requests per second of a core, 64 instances at 70 % load",
         "stretto.bench.sim",

@@ -76,8 +76,6 @@ TERMS = (
     *(PREPARATION, SAMPLING, HOST),
 )
 NUMBERS = tuple(name for term in TERMS for name in term)
-_ENDS = [sum(map(len, TERMS[: index + 1])) for index in range(len(TERMS))]
-SLICES = tuple(slice(end - len(term), end) for term, end in zip(TERMS, _ENDS, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +202,26 @@ class LLMStepCost:
     def terms(self, shape: StepShape) -> StepTerms:
         """Each term, in seconds."""
         products = list(map(mul, self.features.of(shape), self._values))
-        sums = [sum(products[part]) for part in SLICES]
-        launch, weights, matrix, all_reduce, prefill, kv, longest, preparation, sampling, host = sums
-        device = weights + matrix + all_reduce + prefill + max(kv, longest)
-        waiting, latency = max(0.0, launch - device), max(0.0, longest - kv)
+        launch, prefill_launch, weights, matrix_128, matrix_256, activations = products[:6]
+        reduce_start, reduce, prefill_blocks, prefill_pairs, blocks, partitions, kv, longest = products[6:14]
+        prepare, prepare_sequence, prepare_token, sampling, sampling_sequence, host = products[14:]
+        launch += prefill_launch
+        matrix = matrix_128 + matrix_256 + activations
+        all_reduce = reduce_start + reduce
+        prefill = prefill_blocks + prefill_pairs
+        reading = blocks + partitions + kv
+        device = weights + matrix + all_reduce + prefill + max(reading, longest)
         return StepTerms(
-            waiting, weights, matrix, all_reduce, prefill, kv, latency, preparation, sampling, host
+            max(0.0, launch - device),
+            weights,
+            matrix,
+            all_reduce,
+            prefill,
+            reading,
+            max(0.0, longest - reading),
+            prepare + prepare_sequence + prepare_token,
+            sampling + sampling_sequence,
+            host,
         )
 
     def step_s(self, shape: StepShape) -> float:

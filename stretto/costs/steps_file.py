@@ -12,14 +12,13 @@ import io
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from stretto.costs.fit import PARTS, MeasuredStep
 from stretto.costs.shape import StepShape
 from stretto.errors import DocumentError
 
-SIZES = tuple(field.name for field in fields(StepShape))
+SIZES = StepShape._fields
 _SLACK = 0.02
 
 

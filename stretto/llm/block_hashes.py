@@ -22,7 +22,7 @@ class Hasher:
 
     def root(self, salt: str) -> BlockHash:
         """What a tenant's first block is chained to."""
-        return blake2b(salt.encode(), digest_size=16, person=b"stretto-kv").digest()
+        return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16, person=b"stretto-kv").digest()
 
     def chain(self, parent: BlockHash, tokens: Sequence[int]) -> BlockHash:
         """The hash of a block with these tokens, full or not, behind `parent`."""

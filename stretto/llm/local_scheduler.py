@@ -22,40 +22,19 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from stretto.errors import CapacityError, ConfigError
 from stretto.llm.admission import WaitingQueue
-from stretto.llm.block_hashes import BlockHash
+from stretto.llm.block_tables import BlockTables
 from stretto.llm.blocks import BlockPool
-from stretto.llm.prefix_cache import PrefixCache
+from stretto.llm.in_flight import InFlight
+from stretto.llm.prefix_cache import CacheHit, PrefixCache
+from stretto.llm.repeats import grow_for_repeats
+from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import Sequence, Status
 from stretto.llm.step_batch import Slice, StepBatch
 
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """How an instance schedules.
-
-    Attributes:
-        num_blocks: of KV, each of `block_tokens` tokens.
-        max_running: sequences at once.
-        max_batch_tokens: the token budget of a step.
-        policy: one of `POLICIES`.
-        num_groups: priority groups by cached share of the prompt.
-        ageing_s: waiting so long is worth one unit of priority.
-        lookahead: waiting sequences considered for a batch.
-    """
-
-    num_blocks: int
-    block_tokens: int = 32
-    max_running: int = 16
-    max_batch_tokens: int = 512
-    policy: str = "chunked"
-    num_groups: int = 10
-    ageing_s: float = 5.0
-    lookahead: int = 64
-    with_events: bool = False
+__all__ = ["POLICIES", "LocalScheduler", "SchedulerConfig"]
 
 
 class LocalScheduler:
@@ -65,16 +44,7 @@ class LocalScheduler:
         """Raises ConfigError for a configuration that cannot work."""
         if config.policy not in POLICIES:
             raise ConfigError(f"unknown policy {config.policy!r}: {' or '.join(POLICIES)}")
-        if not 1 <= config.max_running < config.max_batch_tokens:
-            raise ConfigError(
-                f"max_batch_tokens ({config.max_batch_tokens}) has to exceed max_running "
-                f"({config.max_running}), or decodes would leave prefills no room; and that is at least 1"
-            )
-        for name in ("num_blocks", "block_tokens", "max_running", "num_groups", "lookahead"):
-            if type(value := getattr(config, name)) is not int or value < 1:
-                raise ConfigError(f"{name} is {value!r}: a number of at least 1")
-        if not config.ageing_s > 0:
-            raise ConfigError(f"ageing_s is {config.ageing_s!r}: has to be positive")
+        config.check()
         self.config = config
         self.pool = BlockPool(config.num_blocks)
         self.cache = PrefixCache(self.pool, config.block_tokens, with_events=config.with_events)
@@ -83,7 +53,8 @@ class LocalScheduler:
         self.num_preemptions = 0
         self._policy = POLICIES[config.policy]
         self._num_added = 0
-        self._copies: list[tuple[int, int]] = []
+        self._tables = BlockTables(self.pool, self.cache, config.block_tokens)
+        self._preempted: list[Sequence] = []  # in this step
         self._shares: dict[int, tuple[int, float]] = {}
 
     def add(self, sequence: Sequence, now_s: float) -> None:
@@ -93,7 +64,7 @@ class LocalScheduler:
             CapacityError: it would not fit if it were alone.
         """
         num_tokens = len(sequence.tokens) + sequence.max_new_tokens
-        num_blocks = self._num_blocks(num_tokens)
+        num_blocks = self._tables.num_blocks(num_tokens)
         if num_blocks > self.config.num_blocks:
             raise CapacityError(
                 f"{num_tokens} tokens need {num_blocks} KV blocks; the engine has {self.config.num_blocks}"
@@ -113,14 +84,23 @@ class LocalScheduler:
         Args:
             max_repeats: steps to do at once as long as only decodes run and none of them ends.
         """
-        self._copies = []
-        num_preemptions = self.num_preemptions
+        self._preempted = []
         slices = self._policy(self, now_s)
-        if self.num_preemptions > num_preemptions:  # perhaps of one that has its slice already
-            slices = [piece for piece in slices if piece.sequence.status is Status.RUNNING]
+        if self._preempted:  # perhaps some that have their slices already
+            slices = [piece for piece in slices if piece.sequence not in self._preempted]
             max_repeats = 1  # the room they left may let others in
-        num_repeats = self._grow_for_repeats(slices, max_repeats) if max_repeats > 1 else 1
-        return StepBatch(tuple(slices), tuple(self._copies), num_repeats)
+        num_repeats = self._num_repeats(slices, max_repeats) if max_repeats > 1 else 1
+        return StepBatch(tuple(slices), self._tables.take_copies(), num_repeats)
+
+    def _num_repeats(self, slices: list[Slice], max_repeats: int) -> int:
+        if not slices or len(slices) < len(self.running):
+            return 1
+        if not all(s and n == 1 and start >= seq.num_prompt_tokens for seq, start, n, s in slices):
+            return 1  # some are no decodes
+        batch = [piece.sequence for piece in slices]
+        return grow_for_repeats(
+            batch, self._tables, self.config.block_tokens, max_repeats, is_awaited=bool(self.waiting)
+        )
 
     def complete(self, batch: StepBatch, sampled: Mapping[int, list[int]]) -> None:
         """A step has been computed.
@@ -136,19 +116,11 @@ class LocalScheduler:
                 sequence.tokens.extend(tokens)
                 sequence.num_computed += len(tokens) - 1
             if sequence.num_computed // self.config.block_tokens > sequence.num_shared_blocks:
-                self._share_full_blocks(sequence)
+                self._tables.share_full(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """A running sequence is over; what it computed stays in the cache, leased if it was a prefill."""
-        size = self.config.block_tokens
-        num_full = sequence.num_shared_blocks
-        rest = sequence.tokens[num_full * size : sequence.num_computed]
-        last = sequence.blocks[num_full - 1] if num_full else None
-        if rest:
-            tail = sequence.blocks[num_full]
-            last = self.cache.store(sequence.salt, last, rest, tail, sequence.query)
-        if sequence.max_new_tokens == 0 and last is not None:
-            self.cache.lease(last, sequence.query)
+        self._tables.keep(sequence)
         self.abort(sequence)
 
     def abort(self, sequence: Sequence) -> None:
@@ -157,7 +129,7 @@ class LocalScheduler:
             self.waiting.remove(sequence)
         elif sequence.status is Status.RUNNING:
             self.running.remove(sequence)
-            self._give_up_blocks(sequence)
+            self._tables.give_up(sequence)
         sequence.status = Status.FINISHED
         self._shares.pop(sequence.id, None)
 
@@ -183,22 +155,22 @@ class LocalScheduler:
                 budget_tokens -= piece.num_tokens
         if budget_tokens <= 0 or not self.waiting or len(self.running) >= self.config.max_running:
             return slices
-        in_flight = self._hashes_in_flight()
+        if self._preempted:  # there is no room; and who comes back in the same step would be in it twice
+            return slices
+        in_flight = InFlight(self.running, self.cache.hasher)
         for sequence in self.waiting.candidates(now_s, self._cached_share, self.config.num_groups):
             if budget_tokens <= 0 or len(self.running) >= self.config.max_running:
                 break
-            hit = self.cache.look_up(*self._prompt(sequence))
-            hashes = sequence.hashes(self.cache.hasher)
-            next_block = hashes[len(hit.blocks) : len(hit.blocks) + 1]
-            if not in_flight.isdisjoint(next_block) or self._is_being_prefilled(sequence):
+            hit = self._tables.look_up(sequence)
+            if in_flight.has_next(sequence, hit):
                 continue
             if not self._has_room(sequence, hit.blocks):
                 break
-            self._start(sequence, hit.blocks, hit.num_tokens, hit.tail)
+            self._start(sequence, hit)
             if piece := self._prefill(sequence, budget_tokens, whole, bool(slices)):
                 slices.append(piece)
                 budget_tokens -= piece.num_tokens
-            in_flight.update(hashes[len(hit.blocks) :])
+            in_flight.add(sequence, hit)
         return slices
 
     def _prefill(self, sequence: Sequence, budget_tokens: int, whole: bool, may_wait: bool) -> Slice | None:
@@ -211,55 +183,21 @@ class LocalScheduler:
         samples = num_tokens == num_missing and sequence.max_new_tokens > 0
         return Slice(sequence, sequence.num_computed, num_tokens, samples)
 
-    def _start(self, sequence: Sequence, blocks: tuple[int, ...], num_tokens: int, tail: int | None) -> None:
+    def _start(self, sequence: Sequence, hit: CacheHit) -> None:
         """From the queue to the running ones, with what the cache has."""
         self.waiting.remove(sequence)
         self.running.append(sequence)
         sequence.status = Status.RUNNING
         self._shares.pop(sequence.id, None)
-        self.cache.hold(blocks, sequence.query)
-        sequence.blocks = list(blocks)
-        sequence.num_shared_blocks = len(blocks)
-        sequence.num_computed = num_tokens
-        if sequence.num_cached is None:
-            sequence.num_cached = num_tokens
-        if tail is not None:
-            self.cache.touch(tail)
-            own = self.cache.acquire()
-            self._copies.append((tail, own))
-            sequence.blocks.append(own)
-
-    def _prompt(self, sequence: Sequence) -> tuple[str, list[int], list[BlockHash], int]:
-        """What to look up: all tokens, but one has to be computed if another is to be chosen."""
-        limit = len(sequence.tokens) - (1 if sequence.max_new_tokens else 0)
-        return sequence.salt, sequence.tokens, sequence.hashes(self.cache.hasher), limit
+        self._tables.start(sequence, hit)
 
     def _cached_share(self, sequence: Sequence) -> float:
         """Of the prompt; looked up again when the cache has changed."""
         version, share = self._shares.get(sequence.id, (-1, 0.0))
         if version != self.cache.version:
-            share = self.cache.look_up(*self._prompt(sequence)).num_tokens / max(1, len(sequence.tokens))
+            share = self._tables.look_up(sequence).num_tokens / max(1, len(sequence.tokens))
             self._shares[sequence.id] = (self.cache.version, share)
         return share
-
-    def _hashes_in_flight(self) -> set[BlockHash]:
-        """Of the full blocks that running prefills have yet to compute."""
-        found: set[BlockHash] = set()
-        for sequence in self.running:
-            if not sequence.is_decoding:
-                found.update(sequence.hashes(self.cache.hasher)[sequence.num_shared_blocks :])
-        return found
-
-    def _is_being_prefilled(self, sequence: Sequence) -> bool:
-        """Whether a prefill that is nothing but the beginning of this one is on its way: its end, within a
-        block, is cached when it is over."""
-        return any(
-            running.max_new_tokens == 0
-            and running.salt == sequence.salt
-            and len(running.tokens) <= len(sequence.tokens)
-            and running.tokens == sequence.tokens[: len(running.tokens)]
-            for running in self.running
-        )
 
     def _has_room(self, sequence: Sequence, cached: tuple[int, ...]) -> bool:
         """Whether its prompt fits, in blocks and in what the strictest class on board puts up with."""
@@ -272,97 +210,37 @@ class LocalScheduler:
             if on_board > min(limits):
                 return False
         outstanding = sum([len(s.tokens) // size + 1 - len(s.blocks) for s in self.running])
-        needed = self._num_blocks(len(sequence.tokens) + 1) - len(cached)
+        needed = self._tables.num_blocks(len(sequence.tokens) + 1) - len(cached)
         num_available = self.cache.num_available - sum(map(self.cache.is_idle, cached))
         return needed + max(0, outstanding) <= num_available
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
         """Give a running sequence blocks for its first `num_tokens`; False if it was itself preempted."""
         while sequence.status is Status.RUNNING:
-            num_needed = self._num_blocks(num_tokens) - len(sequence.blocks)
-            if num_needed <= self.cache.num_available:
-                sequence.blocks.extend(self.cache.acquire() for _ in range(num_needed))
+            if self._tables.grow(sequence, num_tokens):
                 return True
             self._preempt(max(self.running, key=_rank))
         return False
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
-        own = sequence.blocks[sequence.num_shared_blocks :]
-        self._copies = [(source, target) for source, target in self._copies if target not in own]
-        self._give_up_blocks(sequence)
+        self._tables.give_up(sequence)
         sequence.num_computed = 0
         sequence.num_preemptions += 1
         sequence.status = Status.WAITING
         self.num_preemptions += 1
+        self._preempted.append(sequence)
         self.waiting.push(sequence)
-
-    def _give_up_blocks(self, sequence: Sequence) -> None:
-        self.cache.release(sequence.blocks)
-        sequence.blocks = []
-        sequence.num_shared_blocks = 0
-
-    def _share_full_blocks(self, sequence: Sequence) -> None:
-        size = self.config.block_tokens
-        blocks = sequence.blocks
-        hashes = sequence.hashes(self.cache.hasher)
-        for index in range(sequence.num_shared_blocks, sequence.num_computed // size):
-            tokens = sequence.tokens[index * size : (index + 1) * size]
-            parent = blocks[index - 1] if index else None
-            blocks[index] = self.cache.store(
-                sequence.salt, parent, tokens, blocks[index], sequence.query, hashes[index]
-            )
-        sequence.num_shared_blocks = sequence.num_computed // size
-
-    def _grow_for_repeats(self, slices: list[Slice], max_repeats: int) -> int:
-        """How often a batch of decodes can be repeated; the blocks for it are acquired.
-
-        Until the first one ends, or blocks run out, or a block fills up while somebody waits: a change
-        of the cache may let them in.
-        """
-        if not slices or len(slices) < len(self.running):
-            return 1
-        if not all(s and n == 1 and start >= seq.num_prompt_tokens for seq, start, n, s in slices):
-            return 1  # some are no decodes
-        batch = [piece.sequence for piece in slices]
-        num_repeats = min(max_repeats, *(s.num_remaining for s in batch))
-        if self.waiting:
-            size = self.config.block_tokens
-            num_repeats = min(num_repeats, *(size - s.num_computed % size for s in batch))
-        growing: dict[int, list[Sequence]] = {}
-        for sequence in batch:
-            first = len(sequence.blocks) * self.config.block_tokens - len(sequence.tokens) + 1
-            for repeat in range(first, num_repeats, self.config.block_tokens):
-                growing.setdefault(repeat, []).append(sequence)
-        for repeat in sorted(growing):
-            if len(growing[repeat]) > self.pool.num_free:
-                return repeat
-            for sequence in growing[repeat]:
-                sequence.blocks.append(self.cache.acquire())
-        return num_repeats
-
-    def _num_blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.config.block_tokens)
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless blocks, cache and sequences fit together."""
-        self.cache.check_invariants()
+        self._tables.check_invariants(self.running)
         assert len(self.running) <= self.config.max_running
-        held: dict[int, int] = {}
-        for sequence in self.running:
-            assert sequence.status is Status.RUNNING
-            assert sequence.num_computed <= len(sequence.blocks) * self.config.block_tokens
-            assert sequence.num_shared_blocks <= sequence.num_computed // self.config.block_tokens
-            for index, block in enumerate(sequence.blocks):
-                held[block] = held.get(block, 0) + 1
-                is_own = index >= sequence.num_shared_blocks
-                assert not is_own or self.pool.num_holders(block) == 1
+        assert all(sequence.status is Status.RUNNING for sequence in self.running)
         for sequence in self.waiting:
             assert sequence.status is Status.WAITING
             assert not sequence.blocks
             assert sequence.num_computed == 0
-        num_held = self.pool.num_blocks - self.cache.num_available
-        assert num_held == len(held), f"{num_held} blocks are held and {len(held)} are in tables"
 
 
 def _rank(sequence: Sequence) -> tuple[float, int]:

@@ -15,34 +15,13 @@ has its own, spells a prefix. Its rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stretto.llm.block_hashes import BlockHash, Hasher
 from stretto.llm.blocks import BlockPool
+from stretto.llm.cache_nodes import Node, Owners
 from stretto.llm.eviction import EvictionQueue, Rank
 from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
-
-_MAX_TAILS = 16
-
-
-@dataclass(slots=True, eq=False)
-class _Node:
-    """A cached block, or a root with `block` None. Nodes of less than a full block are leaves for ever."""
-
-    id: int
-    hash: BlockHash
-    tokens: tuple[int, ...]
-    block: int | None
-    parent: _Node | None
-    children: dict[int, list[_Node]] = field(default_factory=dict)  # by their first token
-    owners: set[str] = field(default_factory=set)
-    lessees: set[str] = field(default_factory=set)
-    last_used: int = 0
-
-    @property
-    def rank(self) -> Rank:
-        """Lowest is evicted first."""
-        return bool(self.lessees), self.last_used, self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +43,10 @@ class PrefixCache:
         self._pool = pool
         self._block_tokens = block_tokens
         self._events: list[KVEvent] | None = [] if with_events else None
-        self._roots: dict[str, _Node] = {}
-        self._by_hash: dict[BlockHash, _Node] = {}
-        self._by_block: dict[int, _Node] = {}
-        self._owned: dict[str, dict[int, _Node]] = {}
-        self._leased: dict[str, dict[int, _Node]] = {}
+        self._roots: dict[str, Node] = {}
+        self._by_hash: dict[BlockHash, Node] = {}
+        self._by_block: dict[int, Node] = {}
+        self._owners = Owners()
         self._evictable = EvictionQueue(self._rank)
         self._num_idle = 0
         self._num_nodes_made = 0
@@ -105,7 +83,7 @@ class PrefixCache:
             node = child
         num_tokens = len(blocks) * self._block_tokens
         rest = tokens[num_tokens : min(limit, num_tokens + self._block_tokens)]
-        tail, num_in_tail = _longest_tail(node, rest)
+        tail, num_in_tail = node.longest_tail(rest)
         return CacheHit(tuple(blocks), num_tokens + num_in_tail, tail)
 
     def hold(self, blocks: Sequence[int], owner: str) -> None:
@@ -117,9 +95,10 @@ class PrefixCache:
                 self._num_idle -= 1
             self._pool.share(block)
             node.last_used = self._clock
-            self._add_owner(node, owner)
-            if node.lessees:
-                self._end_lease(node, owner)
+            self._owners.own(node, owner)
+            if owner in node.lessees:
+                self._owners.end_lease(node, owner)
+                self._offer(node)
 
     def touch(self, block: int) -> None:
         """A cached block was used, if only to be copied."""
@@ -175,17 +154,19 @@ class PrefixCache:
         if not is_full:
             for other in siblings:
                 if other.tokens[: len(key)] == key:
-                    self._add_owner(other, owner)
+                    self._owners.own(other, owner)
                     assert other.block is not None
                     return other.block
-        node = _Node(self._num_nodes_made, chained, key, block, above)
+        node = Node(self._num_nodes_made, chained, key, block, above)
         self._num_nodes_made += 1
         self.version += 1
         for other in list(siblings) if siblings else ():
             shorter = len(other.tokens) < len(key) and key[: len(other.tokens)] == other.tokens
             if shorter and other.block is not None and self.is_idle(other.block):
                 for other_owner in sorted(other.owners):
-                    self._add_owner(node, other_owner)
+                    self._owners.own(node, other_owner)
+                for lessee in sorted(other.lessees - {owner}):
+                    self._owners.lease(node, lessee)
                 self._remove(other)
         if parent is None:
             self._roots[salt] = above  # it may have gone with its last child
@@ -194,7 +175,7 @@ class PrefixCache:
         self._pool.share(block)
         self._clock += 1
         node.last_used = self._clock
-        self._add_owner(node, owner)
+        self._owners.own(node, owner)
         if is_full:
             self._by_hash[chained] = node
             if self._events is not None:
@@ -204,18 +185,15 @@ class PrefixCache:
     def lease(self, block: int, owner: str) -> None:
         """Keep `block`, and so all before it, longer than what is not under a lease."""
         node = self._by_block[block]
-        node.lessees.add(owner)
-        self._leased.setdefault(owner, {})[node.id] = node
+        self._owners.lease(node, owner)
         self._offer(node)
 
     def forget(self, owner: str) -> None:
         """The owner's leases end, and what only it used goes, as soon as it is idle."""
-        for node in list(self._leased.get(owner, {}).values()):
-            self._end_lease(node, owner)
-        nodes = self._owned.pop(owner, {}).values()
-        for node in nodes:
-            node.owners.discard(owner)
-        for node in reversed(nodes):
+        leased, owned = self._owners.forget(owner)
+        for node in leased:
+            self._offer(node)
+        for node in reversed(owned):
             if not node.owners and node.block is not None and self.is_idle(node.block):
                 self._remove(node)
 
@@ -233,36 +211,18 @@ class PrefixCache:
         events, self._events = self._events, []
         return events
 
-    def _root(self, salt: str) -> _Node:
+    def _root(self, salt: str) -> Node:
         root = self._roots.get(salt)
         if root is None:
-            root = self._roots[salt] = _Node(-1, self.hasher.root(salt), (), None, None)
+            root = self._roots[salt] = Node(-1, self.hasher.root(salt), (), None, None)
         return root
-
-    def _add_owner(self, node: _Node, owner: str) -> None:
-        """Owners of a node own all before it: one that was forgotten while it ran does not come back."""
-        assert node.parent is not None
-        if node.parent.block is not None and owner not in node.parent.owners:
-            return
-        if owner not in node.owners:
-            node.owners.add(owner)
-            self._owned.setdefault(owner, {})[node.id] = node
-
-    def _end_lease(self, node: _Node, owner: str) -> None:
-        if owner in node.lessees:
-            node.lessees.discard(owner)
-            leased = self._leased[owner]
-            del leased[node.id]
-            if not leased:
-                del self._leased[owner]
-            self._offer(node)
 
     def _rank(self, block: int) -> Rank | None:
         """When to evict a block, if it may be: the idle leaves."""
         node = self._by_block.get(block)
         return node.rank if node is not None and not node.children and self.is_idle(block) else None
 
-    def _offer(self, node: _Node) -> None:
+    def _offer(self, node: Node) -> None:
         """A node may have become evictable, or its rank may have changed."""
         if node.block is not None:
             self._evictable.offer(node.block)
@@ -270,7 +230,7 @@ class PrefixCache:
     def _evict_one(self) -> None:
         self._remove(self._by_block[self._evictable.pop()])
 
-    def _remove(self, node: _Node) -> None:
+    def _remove(self, node: Node) -> None:
         """Give an idle leaf's block back to the pool."""
         assert node.parent is not None
         assert node.block is not None
@@ -281,13 +241,7 @@ class PrefixCache:
         siblings.remove(node)
         if not siblings:
             del node.parent.children[node.tokens[0]]
-        for owner in node.owners:
-            owned = self._owned[owner]
-            del owned[node.id]
-            if not owned:
-                del self._owned[owner]
-        for owner in list(node.lessees):
-            self._end_lease(node, owner)
+        self._owners.drop(node)
         del self._by_block[node.block]
         self._pool.release(node.block)
         if self._by_hash.get(node.hash) is node:
@@ -303,7 +257,7 @@ class PrefixCache:
     def check_invariants(self) -> None:
         """Raises AssertionError unless the rules above hold."""
         self._pool.check_invariants()
-        found: dict[int, _Node] = {}
+        found: dict[int, Node] = {}
         stack = list(self._roots.values())
         while stack:
             node = stack.pop()
@@ -327,25 +281,7 @@ class PrefixCache:
         assert len(self._by_hash) == sum(map(self._is_full, found.values()))
         leaves = [block for block, node in found.items() if not node.children and self.is_idle(block)]
         assert all(block in self._evictable for block in leaves)
-        assert all(owner in node.owners for owner, nodes in self._owned.items() for node in nodes.values())
+        self._owners.check_invariants()
 
-    def _is_full(self, node: _Node) -> bool:
+    def _is_full(self, node: Node) -> bool:
         return len(node.tokens) == self._block_tokens
-
-
-def _longest_tail(node: _Node, rest: Sequence[int]) -> tuple[int | None, int]:
-    """The child's block that begins with most of `rest`, and how many; of the newest few."""
-    best, num_best = None, 0
-    if rest:
-        for child in node.children.get(rest[0], ())[-_MAX_TAILS:]:
-            num = _num_common(child.tokens, rest)
-            if num > num_best:
-                best, num_best = child.block, num
-    return best, num_best
-
-
-def _num_common(a: Sequence[int], b: Sequence[int]) -> int:
-    for index, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return index
-    return min(len(a), len(b))

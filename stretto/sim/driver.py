@@ -326,8 +326,18 @@ class VirtualDriver:
         start_s = max(self.now_s, self._ready_s[key])
         cost = self._batch_costs.get(engine.name)
         seconds = engine.profile.batch_s(action.num_units) if cost is None else cost(action)
-        seconds = self.duration_s(seconds) * self.slowness(*key, start_s)
-        self.at(start_s + seconds, lambda: (answer,) if self._epochs[key] == epoch else _NO_EVENTS)
+        self._run_for(
+            key,
+            start_s,
+            self.duration_s(seconds),
+            lambda: (answer,) if self._epochs[key] == epoch else _NO_EVENTS,
+        )
+
+    def _run_for(
+        self, key: tuple[str, int], start_s: float, seconds: float, end: Callable[[], Sequence[Event]]
+    ) -> None:
+        """A batch is run from `start_s` on; `seconds` are those of an instance that is not slow."""
+        self.at(start_s + seconds * self.slowness(*key, start_s), end)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
+from stretto.core import Prompt
 from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
 from stretto.engine import Engine
@@ -53,6 +54,7 @@ class LLMModel:
         max_jump: steps at once; 1 takes each by itself.
         keeps_released: a released query's prefixes stay until their room is needed.
         caches: prefixes are found again; without, every prompt is computed whole.
+        tokenize: the tokens of a prompt.
     """
 
     scheduler: SchedulerConfig
@@ -61,6 +63,7 @@ class LLMModel:
     max_jump: int = 64
     keeps_released: bool = False
     caches: bool = True
+    tokenize: Callable[[Prompt], list[int]] = prompt_ids
 
 
 class Surroundings(Protocol):
@@ -190,7 +193,7 @@ class LLMInstance:
             Output(decode)  # whether the decode makes sense
             said = self._model.speaker(task, decode)
             ids = said_ids(said)
-        tokens = prompt_ids(task.prompt)
+        tokens = self._model.tokenize(task.prompt)
         sequence = TokenSequence(
             self._num_sequences,
             tokens,

@@ -92,8 +92,8 @@ def test_schemes_run_for_real() -> None:
     from stretto.bench.rag import LATENCIES, SPEED_UPS, SPREADS, Size, measure
     from stretto.bench.registry import Options
 
-    schemes = ("LlamaDist-PO", HAND_WRITTEN, OURS)
-    size = Size(("naive",), schemes, num_queries=1, rounds=1, max_chars=800, answer_tokens=4, shape=TINY)
+    schemes = (HAND_WRITTEN, OURS)
+    size = Size(("search",), schemes, num_queries=1, rounds=1, max_chars=800, answer_tokens=4, shape=TINY)
     report = measure(size, Options())
     assert len(report.table(LATENCIES)) == len(report.table(SPEED_UPS)) == 2
     assert len(report.table(SPREADS)) == 4

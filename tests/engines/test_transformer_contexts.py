@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from stretto.core import Segment
-from stretto.engines.transformer.contexts import Contexts
+from stretto.engines.transformer.contexts import Contexts, Generation
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import CapacityError, ConfigError, QueryCancelled, UserError
-from stretto.tasks import Decode
+from stretto.tasks import Decode, LLMEvent
 
 pytest_plugins = ("llm_fixtures",)
 
@@ -83,6 +84,73 @@ def test_everything_freed_leaves_every_block_free(contexts: Contexts, llm: Trans
         contexts.step()
     llm.scheduler.check_invariants()
     assert llm.scheduler.pool.num_free == llm.scheduler.pool.num_blocks
+
+
+def test_freed_context_stops_filling(contexts: Contexts, llm: TransformerLLM) -> None:
+    """Freed before its fill has been computed, or in the middle of it."""
+    long = (Segment("The river runs " * 200),)
+    for num_steps in (0, 1):
+        context = contexts.fill(long)
+        for _ in range(num_steps):
+            contexts.step()
+        assert llm.has_work()
+        contexts.free(context)
+        assert not llm.has_work()
+        assert llm.scheduler.pool.num_free == llm.scheduler.pool.num_blocks
+
+
+def test_fill_that_does_not_fit_changes_nothing(contexts: Contexts) -> None:
+    context = contexts.fill(RIVER)
+    before = contexts.tokens(context)
+    too_long = (Segment("river " * 3000),)
+    for where in (context, None):
+        with pytest.raises(CapacityError):
+            contexts.fill(too_long, context=where)
+    assert contexts.tokens(context) == before
+    with pytest.raises(UserError, match="no context 1"):
+        contexts.tokens(1)
+
+
+def test_abort_waits_for_the_step_that_runs(
+    contexts: Contexts, llm: TransformerLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two coroutines want a step; one is cancelled within it, and a third generation is aborted meanwhile."""
+    expected = contexts.generate(contexts.fill(RIVER), DECODE).result()
+    step, cancel = llm.step, llm.cancel
+    num_within, may_go_on = 0, threading.Event()
+
+    async def run() -> object:
+        loop, has_begun = asyncio.get_running_loop(), asyncio.Event()
+
+        def watched_step() -> list[LLMEvent]:
+            nonlocal num_within
+            assert num_within == 0
+            num_within += 1
+            loop.call_soon_threadsafe(has_begun.set)
+            assert may_go_on.wait(timeout=10)
+            events = step()
+            num_within -= 1
+            return events
+
+        def watched_cancel(task: int) -> None:
+            assert num_within == 0
+            cancel(task)
+
+        async def read(generation: Generation) -> object:
+            return "".join([piece async for piece in generation])
+
+        monkeypatch.setattr(llm, "step", watched_step)
+        monkeypatch.setattr(llm, "cancel", watched_cancel)
+        first, second, third = (contexts.generate(contexts.fill(RIVER), DECODE) for _ in range(3))
+        readers = [asyncio.create_task(read(one)) for one in (first, second)]
+        await has_begun.wait()
+        readers[0].cancel()
+        may_go_on.set()
+        contexts.abort(third)
+        await asyncio.wait(readers)
+        return readers[1].result()
+
+    assert asyncio.run(run()) == expected
 
 
 def test_aborted_generation_leaves_the_context_as_it_was(contexts: Contexts) -> None:

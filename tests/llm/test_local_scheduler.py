@@ -171,6 +171,20 @@ def test_growing_beyond_the_pool_preempts_the_last_comer_and_loses_nothing() -> 
         assert sequence.tokens[8:] == completion(prompt(8, number * 3), 30)
 
 
+def test_preempted_sequence_does_not_come_back_in_the_same_step() -> None:
+    """It has its slice when a second needs its block, and leads the queue when a third gives up its own."""
+    machine = scheduler(3, ageing_s=1.0)
+    kv = CheckedKV(machine)
+    sequences = [Sequence(n, [n] * count, 5, priority=n % 3) for n, count in ((3, 1), (2, 3), (1, 3))]
+    for sequence, arrived_s in zip(sequences, (0.0, 100.0, 100.0), strict=True):
+        machine.add(sequence, arrived_s)
+    for _ in range(2):
+        step(machine, kv, 100.0)
+    batch = machine.schedule(100.0)
+    assert [(piece.sequence.id, piece.start) for piece in batch.slices] == [(2, 4)]
+    assert [sequence.num_preemptions for sequence in sequences] == [1, 0, 1]
+
+
 def test_tenants_share_nothing() -> None:
     machine = scheduler()
     kv = CheckedKV(machine)

@@ -60,7 +60,15 @@ def test_one_command_trains_and_the_checkpoint_runs_in_the_engine(
 ) -> None:
     for name in ("corpus.json", "tokenizer.json"):
         (tmp_path / name).write_bytes((work / name).read_bytes())
-    toy = ["--blocks=5", "--block-examples=8", "--warmup-blocks=1", "--batch-tokens=1024", "--short-words=20", "--long-words=20"]
+    toy = [
+        "--blocks=5",
+        "--block-examples=12",
+        "--warmup-blocks=1",
+        "--held-share=1",
+        "--batch-tokens=1024",
+        "--short-words=20",
+        "--long-words=20",
+    ]
     assert main(["train", "--work", str(tmp_path), "--threads=1", *toy]) == 0
     losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert len(losses) == 5

@@ -35,12 +35,14 @@ class BatchServer:
         self._ids = count(1)
         self._executable: BatchEngine
 
+    async def start(self) -> None:
+        """Make the engine, on its thread."""
+        make, config = self._engine.executable, self._engine.config
+        self._executable = await asyncio.get_running_loop().run_in_executor(self._thread, make, config)
+
     async def serve(self) -> None:
-        """Make the engine, then answer calls until cancelled."""
+        """Answer calls until cancelled."""
         loop = asyncio.get_running_loop()
-        self._executable = await loop.run_in_executor(
-            self._thread, self._engine.executable, self._engine.config
-        )
         left: _Call | None = None
         while True:
             batch = [left or await self._waiting.get()]
@@ -57,10 +59,10 @@ class BatchServer:
                 )
             except Exception as error:
                 for call in batch:
-                    call.answer.set_exception(error)
+                    _settle(call.answer, error=error)
                 continue
             for call, answer in zip(batch, answers, strict=True):
-                call.answer.set_result(answer)
+                _settle(call.answer, answer)
 
     async def one(
         self, query: str, op: str, inputs: Mapping[str, object], config: Mapping[str, object], units: int = 1
@@ -142,9 +144,19 @@ class LLMServer:
     def _hear(self, events: Sequence[LLMEvent]) -> None:
         for event in events:
             if isinstance(event, Done):
-                self._answers.pop(event.task).set_result(event.value)
+                _settle(self._answers.pop(event.task), event.value)
             elif isinstance(event, Failed):
-                self._answers.pop(event.task).set_exception(event.error)
+                _settle(self._answers.pop(event.task), error=event.error)
+
+
+def _settle(answer: asyncio.Future[Any], value: object = None, error: Exception | None = None) -> None:
+    """Unless nobody waits for it any more."""
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(value)
+    else:
+        answer.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +185,7 @@ async def serving(engines: Sequence[Engine]) -> AsyncIterator[Servers]:
         for engine in engines:
             if not engine.is_llm:
                 batches[engine.name] = batch = BatchServer(engine)
+                await batch.start()
                 stack.push_async_callback(batch.close)
                 serve = asyncio.create_task(batch.serve())
                 stack.callback(serve.cancel)

@@ -24,6 +24,7 @@ _NAMES = {
     **{name: name for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")},
     "stop_tokens": "stop_token_ids",
 }
+_MAX_COUNT = 2**31
 UNDERSTOOD = BASIC | _NAMES.keys() | {"json_schema", "regex"}
 
 
@@ -122,9 +123,8 @@ def _counts(usage: Any) -> Counts | None:
         return None
     num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     counts = Counts(usage["prompt_tokens"], usage["completion_tokens"], num_cached)
-    if not all(
-        isinstance(n, int) and n >= 0 for n in (counts.num_prompt, counts.num_output, num_cached or 0)
-    ):
+    numbers = (counts.num_prompt, counts.num_output, num_cached or 0)
+    if not all(type(n) is int and 0 <= n < _MAX_COUNT for n in numbers):
         raise TypeError
     return counts
 

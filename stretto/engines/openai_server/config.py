@@ -38,7 +38,8 @@ class OpenAIServerConfig:
         tokenizer: completions only. A directory with the model's tokenizer, to send token ids; "none"
             sends text; "auto" sends ids if the server names a directory that is here and tokenises alike.
         api_key_env: environment variable that holds the key, if there is one.
-        timeout_s: longest silence of the server, before or within an answer.
+        timeout_s: longest silence of the server, before or within an answer; what only keeps the connection
+            alive does not break it.
         stop: stop strings of every text, besides those of the task; a list ends with its JSON anyway. Servers
             may take four in all.
         max_connections: requests at once; others wait, and the server's silence is not counted meanwhile.

@@ -43,11 +43,11 @@ async def discover(http: Http, config: OpenAIServerConfig) -> ServerFacts:
     except BadReply:
         if config.model is None:
             raise
-    model = config.model or str(listed["id"])
+    model = config.model or listed["id"]
     tokenizer = await _find_tokenizer(http, config, model, listed.get("root"))
     limit = listed.get("max_model_len")
     cache = await _find_cache(http) if config.warms_prefixes else CacheConfig()
-    return ServerFacts(model, tokenizer, limit if isinstance(limit, int) else None, cache)
+    return ServerFacts(model, tokenizer, limit if type(limit) is int and limit > 0 else None, cache)
 
 
 def _find_model(listing: bytes, wanted: str | None) -> dict[str, Any]:
@@ -55,10 +55,11 @@ def _find_model(listing: bytes, wanted: str | None) -> dict[str, Any]:
     try:
         models = [dict(model) for model in read_json(listing)["data"]]
         if wanted is None:
-            str(models[0]["id"])
+            if not models[0]["id"].encode():
+                raise ValueError("without a name")
             return models[0]
         return next((model for model in models if model["id"] == wanted), {})
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadReply(f"the server lists no model: {listing[:200]!r}") from error
 
 
@@ -69,19 +70,27 @@ async def _find_tokenizer(
         return None
     folder = Path(config.tokenizer)
     if config.tokenizer == "auto":
-        if not (isinstance(root, str) and (Path(root) / "tokenizer.json").is_file()):
+        if not (isinstance(root, str) and _has_tokenizer(Path(root))):
             return None
         folder = Path(root)
     tokenizer = await asyncio.to_thread(_load, folder)
     theirs = await _their_tokens(http, model)
     ours = tokenizer.encode((Segment(_PROBE, "probe"),))
+    num_of_text = len(ours) - len(tokenizer.encode(()))
     if theirs is None:
         return tokenizer if config.tokenizer != "auto" else None
-    if ours[-len(theirs) :] != theirs:
+    if len(theirs) < num_of_text or ours[-len(theirs) :] != theirs:
         if config.tokenizer == "auto":
             return None
         raise ConfigError(f"the tokenizer in {folder} is not the one of {model!r} at {config.url}")
     return tokenizer
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    try:
+        return (folder / "tokenizer.json").is_file()
+    except OSError:  # not to be read, or no path at all
+        return False
 
 
 def _load(folder: Path) -> PromptTokenizer:

@@ -32,8 +32,10 @@ class Http:
     def __init__(self, config: OpenAIServerConfig) -> None:
         """Raises ConfigError for a URL or a key that cannot be one."""
         self._config = config
-        key = os.environ.get(config.api_key_env)
+        key = os.environ.get(config.api_key_env, "").strip()
         headers = {"Accept-Encoding": "identity"}  # nobody is to hold events back to compress them
+        if not key.isprintable():
+            raise ConfigError(f"the key in {config.api_key_env} has control characters in it")
         if key:
             headers["Authorization"] = f"Bearer {key}"
         try:
@@ -43,10 +45,15 @@ class Http:
                 timeout=httpx.Timeout(config.timeout_s, connect=config.connect_timeout_s, pool=None),
                 limits=httpx.Limits(max_connections=None),
             )
-        except (httpx.InvalidURL, ValueError) as error:
+            url = self._client.base_url
+            self._name = str(url.copy_with(userinfo=b"")).rstrip("/")
+            has_host = bool(url.host)
+        except (httpx.InvalidURL, ValueError, ImportError, OSError) as error:  # proxies and certificates too
             raise ConfigError(f"{config.url!r}, key from {config.api_key_env}: {error}") from error
-        if not self._client.base_url.host:
+        if not has_host:
             raise ConfigError(f"{config.url!r} names no host")
+        if url.query or url.fragment:
+            raise ConfigError(f"{config.url!r} has something behind its path")
 
     async def aclose(self) -> None:
         """Close connections."""
@@ -70,10 +77,6 @@ class Http:
                 start = (await self._read(response))[:200]
                 raise BadReply(f"{self._name} answered with {kind}, not with a stream of events: {start!r}")
             yield self._events(response)
-
-    @property
-    def _name(self) -> str:
-        return str(self._client.base_url).rstrip("/")
 
     @asynccontextmanager
     async def _open(
@@ -103,12 +106,16 @@ class Http:
         self, path: str, body: dict[str, object] | None
     ) -> httpx.Response | tuple[EngineUnavailable, float | None]:
         """A successful response; or why to try again, and after how many seconds if the server says."""
-        request = self._client.build_request("GET" if body is None else "POST", path, json=body)
         try:
-            response = await self._client.send(request, stream=True)
+            request = self._client.build_request("GET" if body is None else "POST", path, json=body)
+        except ValueError as error:  # NaN, or half of a surrogate pair
+            raise ConfigError(f"what is to be asked is no JSON: {error}") from error
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_s + self._config.timeout_s):
+                response = await self._client.send(request, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise EngineUnavailable(f"cannot reach {self._name}: {_text(error)}") from error
-        except httpx.TimeoutException as error:
+        except (httpx.TimeoutException, TimeoutError) as error:
             raise self._silence() from error
         except httpx.HTTPError as error:  # perhaps the connection had idled for too long
             return EngineUnavailable(f"{self._name} gave no answer: {_text(error)}"), None
@@ -118,6 +125,8 @@ class Http:
             reason = _reason(await self._read(response))
         finally:
             await response.aclose()
+        if response.has_redirect_location:
+            reason = f"go to {response.headers['location'][:500]}"
         problem = f"{self._name} answered {response.status_code}: {reason}"
         if response.status_code != 429 and response.status_code < 500:
             raise BadReply(problem)
@@ -126,9 +135,16 @@ class Http:
     def _silence(self) -> EngineTimeout:
         return EngineTimeout(f"{self._name} was silent for {self._config.timeout_s} s")
 
+    def _check_patience(self, heard_s: float) -> None:
+        """Whoever sends a little at a time never lets a read time out."""
+        if time.monotonic() - heard_s > self._config.timeout_s:
+            raise self._silence()
+
     async def _read(self, response: httpx.Response) -> bytes:
         body = bytearray()
+        begun_s = time.monotonic()
         async for received in self._received(response):
+            self._check_patience(begun_s)
             body += received
             if len(body) > _MAX_BODY_BYTES:
                 raise BadReply(f"{self._name} sent more than {_MAX_BODY_BYTES} bytes")
@@ -146,9 +162,14 @@ class Http:
             raise EngineUnavailable(f"{self._name} broke off: {_text(error)}") from error
 
     async def _events(self, response: httpx.Response) -> AsyncIterator[Any]:
-        """Until `[DONE]`. Lines end with \\n alone: text may hold other line breaks."""
+        """Until `[DONE]`. Lines end with \\n alone: text may hold other line breaks.
+
+        Comments, which proxies send to keep a connection, do not break the silence.
+        """
         rest = bytearray()  # of a line: grows in place
+        heard_s = time.monotonic()
         async for received in self._received(response):
+            self._check_patience(heard_s)
             rest += received
             lines = []
             if b"\n" in received:
@@ -162,6 +183,7 @@ class Http:
                 if data.strip() == b"[DONE]":
                     return
                 yield read_json(bytes(data))
+                heard_s = time.monotonic()
         raise EngineUnavailable(f"{self._name} ended its answer early, behind {bytes(rest[-200:])!r}")
 
 

@@ -5,6 +5,7 @@ The names are vLLM's (older ones too) and SGLang's. A server with several engine
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,10 +72,13 @@ def _samples(metrics: str, names: tuple[str, ...]) -> Iterator[tuple[str, float]
     for name, labels, value in _SAMPLE.findall(metrics):
         if name in names:
             try:
-                yield labels, float(value)
-            except ValueError as error:
-                raise BadReply(f"the server's metrics have {name} at {value!r}") from error
+                number = float(value)
+            except ValueError:
+                number = math.nan
+            if not math.isfinite(number):
+                raise BadReply(f"the server's metrics have {name} at {value!r:.100}")
+            yield labels, number
 
 
 def _count(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() and int(text) > 0 else None
+    return int(text) if text and text.isdecimal() and len(text) < 20 and int(text) > 0 else None

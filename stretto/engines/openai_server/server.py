@@ -27,13 +27,15 @@ from stretto.engines.openai_server.held_prefixes import HeldPrefixes
 from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.metrics import ServerLoad, read_load
 from stretto.engines.openai_server.warming import WarmingPolicy
-from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError
+from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError, UserError
 from stretto.llm.output import Output
+from stretto.llm.sampling import check_sampling
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 if TYPE_CHECKING:
     from stretto.engines.openai_server.kv_event_stream import KVEventStream
 
+_ANY_VOCABULARY = 2**31
 _CHARS_PER_TOKEN = 4
 _ONE_TOKEN = Decode(max_tokens=1)  # servers generate no fewer
 
@@ -61,6 +63,7 @@ class OpenAIServer:
         self._places = asyncio.Semaphore(config.max_connections)
         self._asking = asyncio.Lock()
         self._facts: ServerFacts | None = None
+        self._problem: StrettoError | None = None
         self._held = HeldPrefixes(1)
         self._warming = WarmingPolicy()
         self._events: KVEventStream | None = None
@@ -104,6 +107,7 @@ class OpenAIServer:
 
     async def _complete(self, task: LLMTask, decode: Decode, emit: Callable[[LLMEvent], None]) -> Done:
         refuse_others(decode, UNDERSTOOD, "an OpenAI-compatible server")
+        check_sampling(decode, _ANY_VOCABULARY)
         if decode.items is None:
             decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
         output = Output(decode)
@@ -130,10 +134,12 @@ class OpenAIServer:
         return Done(task.id, value, usage)
 
     async def _prefill(self, task: LLMTask) -> Usage:
-        if not self._config.warms_prefixes or self._places.locked():
+        if not self._config.warms_prefixes:
             return Usage()
         try:
             facts = await self._known()
+            if self._places.locked():
+                return Usage()
             prompt = _encode(facts, task)
             num_held = self._held.num_held(prompt.elements, prompt.tenant)
             num_whole = self._held.num_whole(prompt.elements)
@@ -170,7 +176,7 @@ class OpenAIServer:
         num_held = self._held.num_held(prompt.elements, prompt.tenant)
         if self._following is None or prompt.tenant:  # the server does not tell of what is a tenant's
             self._held.add(prompt.elements, prompt.tenant)
-        num_deltas = num_chars = 0
+        num_events = num_deltas = num_chars = 0
         counts, first_s = None, None
         sent_s = time.perf_counter()
         try:
@@ -180,9 +186,10 @@ class OpenAIServer:
                     counts = chunk.counts or counts
                     if first_s is None and (chunk.is_output or chunk.finish):
                         first_s = time.perf_counter() - sent_s
+                    num_events += 1
                     num_deltas += chunk.is_output
                     num_chars += len(chunk.text)
-                    if num_deltas > 4 * decode.max_tokens + 64 or num_chars > 64 * (decode.max_tokens + 16):
+                    if num_events > 4 * decode.max_tokens + 64 or num_chars > 64 * (decode.max_tokens + 16):
                         raise BadReply(f"the server writes on beyond max_tokens={decode.max_tokens}")
                     if feed(chunk.text):
                         break
@@ -205,10 +212,17 @@ class OpenAIServer:
         self._warming.observe(num_tokens, round(num_held * prompt.tokens_per_element), num_reported, seconds)
 
     async def _known(self) -> ServerFacts:
-        """Ask the server once, whoever needs it first."""
+        """Ask the server once, whoever needs it first. If that fails, it does for all who waited for it."""
+        before = self._problem
         async with self._asking:
             if self._facts is None:
-                facts = await discover(self._http, self._config)
+                if self._problem is not None and self._problem is not before:
+                    raise self._problem
+                try:
+                    facts = await discover(self._http, self._config)
+                except StrettoError as error:
+                    self._problem = error
+                    raise
                 block_len, num_blocks = facts.cache.block_tokens, facts.cache.num_blocks
                 if facts.tokenizer is None:
                     block_len *= _CHARS_PER_TOKEN
@@ -233,7 +247,11 @@ class OpenAIServer:
 
 def _encode(facts: ServerFacts, task: LLMTask) -> _Prompt:
     if facts.tokenizer is None:
-        text = "".join(segment.text for segment in task.prompt)
+        try:
+            text = "".join(segment.text for segment in task.prompt)
+            text.encode()
+        except (TypeError, UnicodeEncodeError) as error:
+            raise UserError(f"a segment of the prompt is no text: {error}") from error
         return _Prompt(text, list(map(ord, text)), task.tenant)
     tokens = facts.tokenizer.encode(task.prompt)
     if task.decode is not None:

@@ -9,6 +9,7 @@ Source: Parrot §7. Differs: fill takes segments, and generate may run on severa
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from stretto.core import Prompt
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.running_task import TransformerUsage
 from stretto.errors import ConfigError, QueryCancelled, StrettoError, UserError
-from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class _Context:
     tokens: list[int]
     tenant: str
     generation: Generation | None = None
+    fills: set[int] = field(default_factory=set)
 
     @property
     def query(self) -> str:
@@ -67,7 +69,7 @@ class Generation:
             if self._pieces:
                 yield self._pieces.popleft()
             else:
-                await self.contexts.step_in_thread()
+                await self.contexts.step_for(self)
         if self.error is not None:
             raise self.error
 
@@ -79,15 +81,20 @@ class Generation:
 
 
 class Contexts:
-    """Drives an engine that nobody else drives."""
+    """Drives an engine that nobody else drives.
+
+    Everything but a step is quick; it waits for a step that runs in another thread.
+    """
 
     def __init__(self, llm: TransformerLLM) -> None:
         self._llm = llm
         self._contexts: dict[int, _Context] = {}
         self._generations: dict[int, Generation] = {}
+        self._fills: dict[int, _Context] = {}
         self._num_contexts = 0
         self._num_tasks = 0
-        self._lock = asyncio.Lock()
+        self._turn = asyncio.Lock()  # whose step it is, of the coroutines
+        self._engine = threading.RLock()  # held by whoever uses the engine
 
     def fill(
         self, prompt: Prompt, *, context: int | None = None, lazily: bool = False, tenant: str = ""
@@ -95,16 +102,28 @@ class Contexts:
         """Append segments to a context, or to a new one; returns which.
 
         The KV are computed in the next steps; `lazily`, only when something is generated.
+
+        Raises:
+            StrettoError: the context is unknown, busy or would be too long, or a segment is no text. Nothing
+                has changed then.
         """
-        start = len(self._llm.tokenizer.encode(()))
+        before = None if context is None else self._idle(context)
         tokens = self._llm.tokenizer.encode(prompt)
-        if context is None:
-            found = self._open(tokens, tenant)
-        else:
-            found = self._idle(context)
-            found.tokens = found.tokens + tokens[start:]
+        if before is not None:
+            tokens = before.tokens + tokens[len(self._llm.tokenizer.encode(())) :]
+        found = before or self._open([], tenant)
         if not lazily:
-            self._llm.admit_tokens(self._task(found, "fill", None), found.tokens, 0.0)
+            task = self._task(found, "fill", None)
+            with self._engine:
+                try:
+                    self._llm.admit_tokens(task, tokens, 0.0)
+                except StrettoError:
+                    if before is None:
+                        del self._contexts[found.id]
+                    raise
+                found.fills.add(task.id)
+                self._fills[task.id] = found
+        found.tokens = tokens
         return found.id
 
     def generate(self, context: int, decode: Decode, priority: float = 0.0) -> Generation:
@@ -115,8 +134,9 @@ class Contexts:
         """
         found = self._idle(context)
         task = self._task(found, "generate", decode)
-        self._llm.admit_tokens(task, found.tokens, priority)
-        found.generation = self._generations[task.id] = Generation(self, context, task.id)
+        with self._engine:
+            self._llm.admit_tokens(task, found.tokens, priority)
+            found.generation = self._generations[task.id] = Generation(self, context, task.id)
         return found.generation
 
     def generate_several(self, context: int, decode: Decode, n: int) -> list[Generation]:
@@ -137,9 +157,10 @@ class Contexts:
 
     def abort(self, generation: Generation) -> None:
         """Stop generating; the context is as before. One that is over stays what it is."""
-        if not generation.is_over:
-            self._llm.cancel(generation.task)
-            self._end(generation, QueryCancelled("the generation was aborted"))
+        with self._engine:
+            if not generation.is_over:
+                self._llm.cancel(generation.task)
+                self._end(generation, QueryCancelled("the generation was aborted"))
 
     def free(self, context: int) -> None:
         """Forget a context, and what it alone has in the cache.
@@ -148,10 +169,14 @@ class Contexts:
             UserError: it is unknown, perhaps because it was freed before.
         """
         found = self._known(context)
-        if found.generation is not None:
-            self.abort(found.generation)
-        del self._contexts[context]
-        self._llm.release(found.query)
+        with self._engine:
+            if found.generation is not None:
+                self.abort(found.generation)
+            for task in found.fills:
+                self._llm.cancel(task)
+                del self._fills[task]
+            del self._contexts[context]
+            self._llm.release(found.query)
 
     def tokens(self, context: int) -> tuple[int, ...]:
         """What a context holds."""
@@ -159,27 +184,30 @@ class Contexts:
 
     def step(self) -> None:
         """One step of the engine, for everything that runs in it."""
-        for event in self._llm.step():
-            generation = self._generations.get(event.task)
-            if generation is None:
-                continue
-            match event:
-                case Piece(value=piece):
-                    generation._pieces.append(piece)
-                case Failed(error=error):
-                    self._end(generation, error)
-                case Done(value=value, usage=TransformerUsage() as usage):
-                    found = self._contexts[generation.context]
-                    found.tokens = found.tokens + self._llm.tokenizer.suffix + list(usage.tokens)
-                    generation.value, generation.usage = value, usage
-                    self._end(generation, None)
+        with self._engine:
+            for event in self._llm.step():
+                if event.task in self._generations:
+                    self._tell(self._generations[event.task], event)
+                elif isinstance(event, Done | Failed):
+                    self._fills.pop(event.task).fills.remove(event.task)
 
-    async def step_in_thread(self) -> None:
-        """The same beside the event loop; whoever waits meanwhile finds its pieces there."""
-        num_over = len(self._generations)
-        async with self._lock:
-            if self._llm.has_work() and len(self._generations) == num_over:
+    async def step_for(self, generation: Generation) -> None:
+        """A step beside the event loop, unless somebody else's has brought `generation` on meanwhile."""
+        async with self._turn:
+            if not generation.is_over and not generation._pieces:
                 await asyncio.to_thread(self.step)
+
+    def _tell(self, generation: Generation, event: LLMEvent) -> None:
+        match event:
+            case Piece(value=piece):
+                generation._pieces.append(piece)
+            case Failed(error=error):
+                self._end(generation, error)
+            case Done(value=value, usage=TransformerUsage() as usage):
+                found = self._contexts[generation.context]
+                found.tokens = found.tokens + self._llm.tokenizer.suffix + list(usage.tokens)
+                self._end(generation, None)
+                generation.value, generation.usage = value, usage
 
     def _open(self, tokens: list[int], tenant: str) -> _Context:
         context = self._contexts[self._num_contexts] = _Context(self._num_contexts, tokens, tenant)
@@ -202,6 +230,6 @@ class Contexts:
         return LLMTask(self._num_tasks - 1, context.query, step, (), decode, context.tenant)
 
     def _end(self, generation: Generation, error: StrettoError | None) -> None:
-        generation.error = error
         del self._generations[generation.task]
         self._contexts[generation.context].generation = None
+        generation.error = error  # at last, for another thread may wait for it

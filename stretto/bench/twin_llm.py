@@ -1,0 +1,129 @@
+"""The LLM of `stretto bench twin`: the in-process engine, told which tokens to choose.
+
+So that reality and simulation generate the same tokens, whatever the model would say. A token is told by
+allowing no other, as a structured output does; prompts and steps are computed in full.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+import torch
+
+from stretto.core import Prompt, Segment
+from stretto.costs.fit import MeasuredStep
+from stretto.engines.prompt_tokens import PromptTokenizer
+from stretto.engines.standin import StandIn, StandInConfig
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.running_task import RunningTask
+from stretto.engines.transformer.sampler import Choice, Chosen
+from stretto.engines.transformer.text_stream import TextStream
+from stretto.llm.output import Output
+from stretto.llm.sequence import Sequence as TokenSequence
+from stretto.llm.step_batch import StepBatch
+from stretto.sim.saying import Said, says_as
+from stretto.sim.step_cost import batch_shape
+from stretto.tasks import Decode, Done, Failed, LLMTask
+
+
+class Script:
+    """What is said: the words of the stand-in, as tokens of a checkpoint."""
+
+    def __init__(self, tokenizer: PromptTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._stand_in = says_as(StandIn(StandInConfig()))
+        self._num_before = len(tokenizer.encode(()))
+        self._known: dict[int, str] = {}
+
+    def tokens(self, task: LLMTask, decode: Decode) -> list[int]:
+        """All of the output, the end of sequence included."""
+        value = self._stand_in(task, decode).value
+        text = value if isinstance(value, str) else json.dumps(value)
+        assert self._tokenizer.eos_token_id is not None
+        words = self._tokenizer.encode((Segment(text, "answer"),))[self._num_before :]
+        return [*words, self._tokenizer.eos_token_id]
+
+    def said(self, task: LLMTask, decode: Decode) -> Said:
+        """What the engine makes of these tokens: a `Speaker` for simulation."""
+        output, text = Output(decode), TextStream(self._tokenizer, self._known)
+        tokens = self.tokens(task, decode)
+        ends: list[int] = []
+        for number, token in enumerate(tokens[: decode.max_tokens], 1):
+            is_last = token == tokens[-1]
+            if not is_last:
+                pieces, is_last = output.feed(text.feed(token))
+                ends += [number] * len(pieces)
+            if is_last or number == decode.max_tokens:
+                break
+        pieces, value = output.finish()
+        ends += [number] * len(pieces)
+        assert isinstance(value, str | list)
+        return Said(value, number, tuple(ends) if isinstance(value, list) else ())
+
+    def prompt(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt."""
+        return self._tokenizer.encode(prompt)
+
+
+class ToldLLM(TransformerLLM):
+    """A `SteppedLLM` that says what `Script` says, at the speed of `TransformerLLM`."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self._script = Script(self.tokenizer)
+        self._told: dict[int, list[int]] = {}
+
+    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> Choice | None:
+        task = self._by_sequence[sequence.id].task
+        decode = task.decode
+        assert decode is not None
+        if task.id not in self._told:
+            self._told[task.id] = self._script.tokens(task, decode)
+        prompt, generated = sequence.tokens[: sequence.num_prompt_tokens], len(sequence.tokens) + len(chosen)
+        allowed_V = torch.zeros(self.runner.config.vocabulary, dtype=torch.bool)  # noqa: N806
+        allowed_V[self._told[task.id][generated - len(prompt)]] = True
+        return Choice(decode, prompt, [], frozenset(), allowed_V)
+
+    def _forget(self, one: RunningTask) -> None:
+        self._told.pop(one.task.id, None)
+        super()._forget(one)
+
+
+def measure_steps(
+    config: TransformerConfig, tasks: Sequence[LLMTask], side_by_side: Sequence[int], max_s: float
+) -> list[MeasuredStep]:
+    """The steps of an engine of this process: so many of the tasks side by side until all are done, for each
+    number of `side_by_side`, or until its share of `max_s` is used up."""
+    llm = ToldLLM(config)
+    schedule = llm.scheduler.schedule
+    batches: list[StepBatch] = []
+
+    def watched(now_s: float, max_repeats: int = 1) -> StepBatch:
+        batches.append(schedule(now_s, max_repeats))
+        return batches[-1]
+
+    llm.scheduler.schedule = watched  # type: ignore[method-assign]
+    steps: list[MeasuredStep] = []
+    for number, width in enumerate((side_by_side[0], *side_by_side)):  # the first warms up
+        waiting, num_running, measured = list(tasks), 0, list[MeasuredStep]()
+        due_s = time.perf_counter() + max_s / (1 + len(side_by_side))
+        while (waiting or num_running) and time.perf_counter() < due_s:
+            while waiting and num_running < width:
+                llm.admit(waiting.pop(0), 0.0)
+                num_running += 1
+            start_s = time.perf_counter()
+            events = llm.step()
+            seconds = time.perf_counter() - start_s
+            measured.append(MeasuredStep(batch_shape(batches[-1]), seconds))
+            for event in events:
+                if isinstance(event, Failed):
+                    raise event.error
+                num_running -= isinstance(event, Done)
+        for task in tasks:
+            llm.cancel(task.id)
+            llm.release(task.query)
+        steps += measured if number else []
+    llm.close()
+    return steps

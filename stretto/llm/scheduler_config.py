@@ -1,0 +1,46 @@
+"""How an instance schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Of one `LocalScheduler`.
+
+    Attributes:
+        num_blocks: of KV, each of `block_tokens` tokens.
+        max_running: sequences at once.
+        max_batch_tokens: the token budget of a step.
+        policy: one of `stretto.llm.local_scheduler.POLICIES`.
+        num_groups: priority groups by cached share of the prompt.
+        ageing_s: waiting so long is worth one unit of priority.
+        lookahead: waiting sequences considered for a batch.
+        with_events: record what the prefix cache holds.
+    """
+
+    num_blocks: int
+    block_tokens: int = 32
+    max_running: int = 16
+    max_batch_tokens: int = 512
+    policy: str = "chunked"
+    num_groups: int = 10
+    ageing_s: float = 5.0
+    lookahead: int = 64
+    with_events: bool = False
+
+    def check(self) -> None:
+        """Raises ConfigError for numbers that cannot work."""
+        for name in ("num_blocks", "block_tokens", "max_running", "num_groups", "lookahead"):
+            if type(value := getattr(self, name)) is not int or value < 1:
+                raise ConfigError(f"{name} is {value!r}: a number of at least 1")
+        if type(self.max_batch_tokens) is not int or self.max_batch_tokens <= self.max_running:
+            raise ConfigError(
+                f"max_batch_tokens ({self.max_batch_tokens!r}) has to exceed max_running "
+                f"({self.max_running}), or decodes would leave prefills no room"
+            )
+        if not (isinstance(self.ageing_s, int | float) and self.ageing_s > 0):
+            raise ConfigError(f"ageing_s is {self.ageing_s!r}: has to be positive")
