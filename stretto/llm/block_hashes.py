@@ -26,11 +26,20 @@ class Hasher:
 
     def chain(self, parent: BlockHash, tokens: Sequence[int]) -> BlockHash:
         """The hash of a block with these tokens, full or not, behind `parent`."""
-        return blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent).digest()
+        return _chained(parent, array("q", tokens).tobytes())
 
     def extend(self, hashes: list[BlockHash], salt: str, tokens: Sequence[int]) -> None:
         """Append to `hashes` those of the full blocks of `tokens` that it lacks."""
-        size = self.block_tokens
-        for start in range(len(hashes) * size, len(tokens) - size + 1, size):
-            parent = hashes[-1] if hashes else self.root(salt)
-            hashes.append(self.chain(parent, tokens[start : start + size]))
+        first, end = len(hashes), len(tokens) // self.block_tokens
+        if first == end:
+            return
+        parent = hashes[-1] if hashes else self.root(salt)
+        ids = array("q", tokens[first * self.block_tokens : end * self.block_tokens])
+        data, size = ids.tobytes(), ids.itemsize * self.block_tokens
+        for start in range(0, len(data), size):
+            parent = _chained(parent, data[start : start + size])
+            hashes.append(parent)
+
+
+def _chained(parent: BlockHash, data: bytes) -> BlockHash:
+    return blake2b(data, digest_size=16, key=parent).digest()

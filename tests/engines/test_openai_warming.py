@@ -262,8 +262,10 @@ def test_nobody_waits_long_for_a_prefill(monkeypatch: pytest.MonkeyPatch) -> Non
     timeouts: list[asyncio.Timeout] = []
 
     def timeout(delay_s: float | None) -> asyncio.Timeout:
-        timeouts.append(asyncio.Timeout(None))
-        return timeouts[-1]
+        made = asyncio.Timeout(None)
+        if delay_s == 1000.0:
+            timeouts.append(made)
+        return made
 
     async def main() -> list[LLMEvent]:
         events: list[LLMEvent] = []
@@ -275,7 +277,8 @@ def test_nobody_waits_long_for_a_prefill(monkeypatch: pytest.MonkeyPatch) -> Non
                 running = asyncio.create_task(server.generate(task, events.append))
                 while not stub.requests:
                     await asyncio.sleep(0.001)
-            timeouts[-1].reschedule(0.0)  # it has passed
+            (patience,) = timeouts
+            patience.reschedule(0.0)  # it has passed
             await running
             await stub.aborted.wait()
             await server.aclose()

@@ -49,6 +49,7 @@ def test_output_follows_its_structure(tiny_checkpoint: Path, num_repeats: int, t
         Decode(regex="("),
         Decode(regex="a", json_schema="{}"),
         Decode(regex="a", ignore_eos=True),
+        Decode(regex="a", min_tokens=2),
     ],
 )
 def test_unusable_structure_fails_alone(tiny_checkpoint: Path, decode: Decode) -> None:

@@ -40,6 +40,20 @@ def common(a: list[int], b: list[int]) -> int:
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=14)
 
 
+def test_lease_passes_on_to_what_another_makes_of_the_block() -> None:
+    """Prefilled ahead and extended by somebody else, it still outlives what was used since."""
+    cache = PrefixCache(BlockPool(2), SIZE)
+    (ahead,) = keep(cache, [1, 1], "ahead")
+    cache.lease(ahead, "ahead")
+    for tokens in ([1, 1, 1], [2, 2], [3]):
+        keep(cache, tokens, "other")
+    assert [num_found(cache, tokens) for tokens in ([1, 1, 1], [2, 2], [3])] == [3, 0, 1]
+    cache.forget("ahead")
+    cache.check_invariants()
+    keep(cache, [4], "other")
+    assert [num_found(cache, tokens) for tokens in ([1, 1, 1], [3], [4])] == [0, 1, 1]
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.lists(TOKENS, max_size=8), TOKENS)
 def test_look_up_finds_the_longest_prefix(kept: list[list[int]], wanted: list[int]) -> None:

@@ -121,6 +121,7 @@ class TransformerLLM:
         Raises:
             StrettoError: what is wrong with the task.
         """
+        assert task.id not in self._tasks, f"task {task.id} is still running"
         decode = task.decode
         output, structure, ending, max_new_tokens = None, None, frozenset[int](), 0
         if decode is not None:

@@ -22,7 +22,7 @@ class Structures:
     """Makes `Structure`s for the tokenizer of one checkpoint."""
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
-        """Raises ConfigError if the library is not installed."""
+        """Raises ConfigError if the library is not installed, or cannot use the tokenizer."""
         try:
             from llguidance.hf import from_tokenizer
         except ImportError as error:
@@ -30,16 +30,19 @@ class Structures:
         from transformers import AutoTokenizer
 
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        self._tokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary)
+        try:
+            self._tokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary)
+        except Exception as error:  # whatever the library raises, it is about this tokenizer
+            raise ConfigError(f"json_schema and regex: unusable tokenizer in {folder}: {error}") from error
         self._vocabulary = vocabulary
 
     def make(self, decode: Decode) -> Structure:
         """Raises ConfigError for a schema or an expression that cannot be used."""
         from llguidance import LLMatcher
 
-        if decode.ignore_eos or (decode.json_schema is not None and decode.regex is not None):
+        if decode.ignore_eos or decode.min_tokens or None not in (decode.json_schema, decode.regex):
             raise ConfigError(
-                "json_schema and regex exclude each other, and ignore_eos: the end is part of them"
+                "json_schema and regex exclude each other, ignore_eos and min_tokens: the end is part of them"
             )
         try:
             if decode.json_schema is not None:
