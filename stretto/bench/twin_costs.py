@@ -113,20 +113,16 @@ class MachineCosts:
     """All of it. `errors` has the mean relative error of each fit, and how many measurements it is of."""
 
     batches: Mapping[str, BatchFit]
-    steps: StepCost
+    steps: RequestStepCost
     sharing: Sharing
     errors: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
 class Measurable(Protocol):
-    """An instance that is asked one thing at a time."""
+    """An instance that is given one batch at a time."""
 
     def batch_s(self, tasks: Sequence[Task]) -> float:
         """Seconds until a batch is answered."""
-        ...
-
-    def request_s(self, task: LLMTask) -> tuple[float, Usage]:
-        """Seconds until a request has ended, and its tokens."""
         ...
 
     def forget(self, queries: Iterable[str]) -> None:
@@ -144,14 +140,14 @@ class Alone:
 
     def wait(self) -> None:
         """Until it is ready."""
-        said = self._said.get(timeout=_START_S)
+        said = self._next(_START_S)
         if isinstance(said, NotReady):
             raise said.error
 
     def batch_s(self, tasks: Sequence[Task]) -> float:
         start_s = time.perf_counter()
         self._instance.send(RunBatch(0, tuple(tasks)))
-        said = self._said.get(timeout=_ANSWER_S)
+        said = self._next(_ANSWER_S)
         seconds = time.perf_counter() - start_s
         if isinstance(said, BatchFailed):
             raise said.error
@@ -160,6 +156,7 @@ class Alone:
         return seconds
 
     def request_s(self, task: LLMTask) -> tuple[float, Usage]:
+        """Seconds until a request has ended, and its tokens."""
         start_s = time.perf_counter()
         self.send(task)
         usage = self.next_end()
@@ -172,7 +169,7 @@ class Alone:
     def next_end(self) -> Usage:
         """Wait for the end of a request."""
         while True:
-            match self._said.get(timeout=_ANSWER_S):
+            match self._next(_ANSWER_S):
                 case LLMReport(event=Done(usage=usage)):
                     return usage
                 case LLMReport(event=Failed(error=error)):
@@ -185,6 +182,12 @@ class Alone:
     def forget(self, queries: Iterable[str]) -> None:
         for query in queries:
             self._instance.send(ForgetQuery(query))
+
+    def _next(self, max_s: float) -> Said:
+        try:
+            return self._said.get(timeout=max_s)
+        except queue.Empty:
+            raise EngineFailure(f"{self._name} said nothing for {max_s:.0f} s") from None
 
     def close(self) -> None:
         """End the process."""
@@ -244,10 +247,10 @@ def fit_steps(model: LLMModel, steps: Sequence[MeasuredStep]) -> StepCost:
 def fit_requests(
     steps: StepCost, measured: Sequence[tuple[float, Usage]], step_tokens: int
 ) -> RequestStepCost:
-    """What requests, run one by one, take beyond their steps: the median each, in two parts."""
+    """What requests, run one by one, take beyond their steps."""
     rows, rest = [], []
     for seconds, usage in measured:
-        predicted = _request_s(steps, usage, step_tokens)
+        predicted = request_s(steps, usage, step_tokens)
         rows.append([1.0, max(0, usage.num_output_tokens - 1)])
         rest.append(max(0.0, seconds - predicted))
     weights = 1 / np.array([seconds for seconds, _ in measured])
@@ -255,7 +258,8 @@ def fit_requests(
     return RequestStepCost(steps, float(values[0]), float(values[1]))
 
 
-def _request_s(steps: StepCost, usage: Usage, step_tokens: int) -> float:
+def request_s(steps: StepCost, usage: Usage, step_tokens: int) -> float:
+    """Of a request that is alone, by its steps; a step takes so many tokens of its prompt."""
     seconds, start = 0.0, usage.num_cached_tokens
     while start < usage.num_prompt_tokens:
         count = min(step_tokens, usage.num_prompt_tokens - start)

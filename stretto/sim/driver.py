@@ -1,8 +1,8 @@
 """The virtual-time driver: the production schedulers, deterministic engines, no clock.
 
-A heap holds what will happen and when; time jumps from one entry to the next, and all that happens at one
-instant is handled together. A batch engine computes its results at once and delivers them when its
-profile says so. Same inputs, seed and faults, same run.
+Time jumps from one instant to the next, and all that happens at one is handled together. A batch engine
+computes its results at once and delivers them when its profile says so. Same inputs, seed and faults, same
+run.
 
 An LLM engine is simulated in one of two ways. By its profile alone (`SimulatedLLM`): one prompt after the
 other, then each decode at the speed of one; what passes and graphs are compared by. Or step by step
@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import heapq
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
 from typing import TypeAlias
 
 from stretto.engine import Engine
@@ -33,7 +31,6 @@ from stretto.messages import (
     CancelTask,
     Emit,
     Event,
-    LLMReport,
     Release,
     Reply,
     Restart,
@@ -43,9 +40,10 @@ from stretto.messages import (
     WakeAt,
 )
 from stretto.sched.system import ExpandWith, System
-from stretto.sim.faults import FaultPlan
+from stretto.sim.faults import FaultPlan, LostMessages
 from stretto.sim.llm import SimulatedLLM
 from stretto.sim.llm_instance import LLMInstance, LLMModel, died
+from stretto.sim.virtual_time import VirtualTime
 from stretto.sim.watching import StepsDone, Watcher
 from stretto.trace.recorder import Recorder
 
@@ -54,7 +52,7 @@ BatchCost: TypeAlias = Callable[[StartBatch], float]
 _NO_EVENTS: Sequence[Event] = ()
 
 
-class VirtualDriver:
+class VirtualDriver(VirtualTime):
     """Runs queries to their end in virtual time.
 
     Args:
@@ -85,27 +83,25 @@ class VirtualDriver:
         keeps: bool = True,
         watchers: Sequence[Watcher] = (),
     ) -> None:
+        super().__init__()
         self.engines = {engine.name: engine for engine in engines}
         self.system = System(self.engines.values(), expand)
         self.recorder = Recorder()
         self.replies: dict[str, Reply] = {}
         self.streamed: dict[tuple[str, str], str] = {}
         self.actions: list[tuple[float, Action]] = []
-        self.now_s = 0.0
         self.num_events = 0
         self._models = models or {}
         self._batch_costs = batch_costs or {}
         self._faults = faults or FaultPlan()
         self._is_faulty = self._faults != FaultPlan()
-        self._num_heard: dict[str, int] = {}
+        self._lost = LostMessages(self._faults.lost_messages)
         self._keeps = keeps
         self._watchers = watchers
         self._seed = seed
         self._random = random.Random(seed)
         self._jitter = jitter
         self._check = check
-        self._heap: list[tuple[float, bool, int, int, Callable[[], Sequence[Event]]]] = []
-        self._order = count()
         self._epochs: dict[tuple[str, int], int] = {}
         self._ready_s: dict[tuple[str, int], float] = {}
         self._num_wakes = 0
@@ -149,17 +145,6 @@ class VirtualDriver:
 
         self.at(at_s, die)
 
-    def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
-        """Call `happen` at that time; what it returns goes to the schedulers.
-
-        Of one instant, the lowest rank goes first, then what was announced first.
-        """
-        heapq.heappush(self._heap, (at_s, False, rank, next(self._order), happen))
-
-    def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
-        """Call `happen` when all else of this instant has happened, in the order of ranks."""
-        heapq.heappush(self._heap, (self.now_s, True, rank, next(self._order), happen))
-
     def run(self) -> dict[str, Reply]:
         """Run until nothing more will happen; every query's reply."""
         with _rare_collections():
@@ -167,18 +152,15 @@ class VirtualDriver:
         return self.replies
 
     def _run(self) -> None:
-        heap = self._heap
-        while heap:
-            self.now_s, is_last = heap[0][:2]
-            events: list[Event] = []
-            while heap and heap[0][0] == self.now_s and heap[0][1] == is_last:
-                events += heapq.heappop(heap)[4]()
+        while not self.is_over():
+            events = self.next_events()
             if not events:
                 continue
             if self._is_faulty:
-                events = [event for event in events if not self._is_lost(event)]
+                events = [event for event in events if not self._lost.takes(event)]
             self.num_events += len(events)
-            self._note_events(events)
+            for event in events:
+                self._note_event(event)
             for action in self.system.handle(events, self.now_s):
                 self._note_action(action)
                 self._carry_out(action)
@@ -231,23 +213,11 @@ class VirtualDriver:
     def _post(self, at_s: float, event: Event) -> None:
         self.at(at_s, lambda: (event,))
 
-    def _is_lost(self, event: Event) -> bool:
-        """Whether an engine's message is one of those that never arrive."""
-        if not isinstance(event, BatchDone | BatchFailed | LLMReport):
-            return False
-        engine = event.engine
-        if engine not in self._faults.lost_messages:
-            return False
-        number = self._num_heard.get(engine, 0)
-        self._num_heard[engine] = number + 1
-        return number in self._faults.lost_messages[engine]
-
-    def _note_events(self, events: Iterable[Event]) -> None:
-        for event in events:
-            if self._keeps:
-                self.recorder.on_event(event, self.now_s)
-            for watcher in self._watchers:
-                watcher.on_event(event, self.now_s)
+    def _note_event(self, event: Event) -> None:
+        if self._keeps:
+            self.recorder.on_event(event, self.now_s)
+        for watcher in self._watchers:
+            watcher.on_event(event, self.now_s)
 
     def _note_action(self, action: Action) -> None:
         if self._keeps:

@@ -6,6 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stretto.messages import BatchDone, BatchFailed, Event, LLMReport
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
@@ -52,6 +54,22 @@ class FaultPlan:
             if (slow.engine, slow.instance) == (engine, instance) and slow.from_s <= at_s < slow.until_s:
                 factor *= slow.factor
         return factor
+
+
+class LostMessages:
+    """Which messages never arrive; as `FaultPlan.lost_messages`."""
+
+    def __init__(self, lost: Mapping[str, frozenset[int]]) -> None:
+        self._lost = lost
+        self._num_heard = dict.fromkeys(lost, 0)
+
+    def takes(self, event: Event) -> bool:
+        """Whether `event` is one of them. To be asked once about each."""
+        if not isinstance(event, BatchDone | BatchFailed | LLMReport) or event.engine not in self._lost:
+            return False
+        number = self._num_heard[event.engine]
+        self._num_heard[event.engine] += 1
+        return number in self._lost[event.engine]
 
 
 def draw_faults(

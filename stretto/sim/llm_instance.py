@@ -10,104 +10,34 @@ the middle of a jump ends it at the next step boundary, exactly as if each step 
     cut       ------------- and the blocks for the other three are given back
 
 Requests, cancels and releases that come while a step runs take effect when it ends, as they do in an
-in-process engine, whose driver thread listens between steps. A text is told when its first token exists and
-when it ends (and in between often enough for the engine's timeout), items of lists when they are complete.
+in-process engine, whose driver thread listens between steps. A task is heard of often enough for the engine's
+timeout.
 """
 
 from __future__ import annotations
 
 import math
-import random
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
 
-from stretto.core import Prompt
-from stretto.costs.shape import StepShape
-from stretto.costs.step import StepCost
 from stretto.engine import Engine
 from stretto.errors import EngineUnavailable, StrettoError
-from stretto.llm.kv_events import KVEvent
-from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
+from stretto.llm.local_scheduler import LocalScheduler
 from stretto.llm.output import Output
 from stretto.llm.sequence import Sequence as TokenSequence
 from stretto.llm.step_batch import StepBatch
 from stretto.messages import Event, InstanceLost, LLMReport
-from stretto.sim.saying import Said, Speaker, prompt_ids, said_ids
+from stretto.sim.flight import Flight, Jitter
+from stretto.sim.llm_model import LLMModel, Surroundings
+from stretto.sim.on_board import OnBoard
+from stretto.sim.saying import said_ids
 from stretto.sim.step_cost import batch_shape, step_times_s
 from stretto.sim.watching import StepsDone
-from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Started, Usage
+
+__all__ = ["LLMInstance", "LLMModel", "Surroundings", "died"]
 
 _AT_ONCE = 32
-
-
-@dataclass(frozen=True, slots=True)
-class LLMModel:
-    """What the instances of a simulated LLM engine are like.
-
-    Attributes:
-        scheduler: of each instance.
-        cost: seconds of a step.
-        speaker: what they say.
-        max_jump: steps at once; 1 takes each by itself.
-        keeps_released: a released query's prefixes stay until their room is needed.
-        caches: prefixes are found again; without, every prompt is computed whole.
-        tokenize: the tokens of a prompt.
-    """
-
-    scheduler: SchedulerConfig
-    cost: StepCost
-    speaker: Speaker
-    max_jump: int = 64
-    keeps_released: bool = False
-    caches: bool = True
-    tokenize: Callable[[Prompt], list[int]] = prompt_ids
-
-
-class Surroundings(Protocol):
-    """What an instance needs of its driver."""
-
-    now_s: float
-
-    def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None: ...
-    def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None: ...
-    def slowness(self, engine: str, instance: int, at_s: float) -> float: ...
-    def lose(self, engine: str, instance: int, at_s: float) -> None: ...
-    def watch_steps(self, steps: StepsDone) -> None: ...
-    def hear_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None: ...
-
-
-@dataclass(slots=True)
-class _Request:
-    """A task on board. `stop` is the length of the sequence at which there is something to tell."""
-
-    task: LLMTask
-    sequence: TokenSequence
-    said: Said | None
-    ids: list[int]
-    stop: int
-    num_items_told: int = 0
-    num_chars_told: int = 0
-    told_s: float = 0.0
-    is_started: bool = False
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A batch that is being computed: each repeat ends at one of `ends_s`, as far as they are known yet.
-
-    `num_repeats` may be less than the batch's. `factors` are the jitter of each repeat.
-    """
-
-    batch: StepBatch
-    shape: StepShape
-    start_s: float
-    num_repeats: int
-    number: int = 0
-    ends_s: list[float] = field(default_factory=list)
-    factors: list[float] = field(default_factory=list)
 
 
 class LLMInstance:
@@ -136,12 +66,11 @@ class LLMInstance:
         self._model = model
         self._rank = rank
         self._ready_s = ready_s
-        self._jitter = jitter
-        self._random = random.Random(f"{seed}/{engine.name}/{instance}")
-        self._factors: list[float] = []
-        self._requests: dict[int, _Request] = {}
-        self._by_sequence: dict[int, _Request] = {}
-        self._flight: _Flight | None = None
+        self._jitter = Jitter(jitter, f"{seed}/{engine.name}/{instance}")
+        self._requests: dict[int, OnBoard] = {}
+        self._by_sequence: dict[int, OnBoard] = {}
+        self._unstarted: set[int] = set()
+        self._flight: Flight | None = None
         self._deferred: list[Callable[[], None]] = []
         self._num_sequences = 0
         self._num_flights = 0
@@ -205,12 +134,14 @@ class LLMInstance:
         self.scheduler.add(sequence, self._around.now_s)
         self._num_sequences += 1
         first = 0 if said is None else said.item_ends[0] if said.item_ends else 1
-        request = _Request(task, sequence, said, ids, len(tokens) + first)
+        request = OnBoard(task, sequence, said, ids, len(tokens) + first)
         self._requests[task.id] = self._by_sequence[sequence.id] = request
+        self._unstarted.add(sequence.id)
 
-    def _drop(self, request: _Request) -> None:
+    def _drop(self, request: OnBoard) -> None:
         self.scheduler.abort(request.sequence)
         self._by_sequence.pop(request.sequence.id, None)
+        self._unstarted.discard(request.sequence.id)
 
     # --- steps
 
@@ -228,23 +159,10 @@ class LLMInstance:
         if flight is None:
             self._begin_soon()
             return
-        num_repeats = bisect_left(flight.ends_s, now_s) + 1
+        num_repeats = flight.num_repeats_by(now_s)
         if num_repeats < flight.num_repeats:
-            self._factors = flight.factors[num_repeats:] + self._factors
-            del flight.ends_s[num_repeats:], flight.factors[num_repeats:]
-            self._cut(flight, num_repeats)
+            self._jitter.give_back(flight.cut(num_repeats, self.scheduler))
             self._fly(flight)
-
-    def _cut(self, flight: _Flight, num_repeats: int) -> None:
-        """Give back the blocks for the repeats that will not be."""
-        flight.num_repeats = num_repeats
-        size = self.scheduler.config.block_tokens
-        for piece in flight.batch.slices:
-            sequence = piece.sequence
-            num_blocks = -(-(len(sequence.tokens) + num_repeats - 1) // size)
-            if len(sequence.blocks) > num_blocks:
-                self.scheduler.cache.release(sequence.blocks[num_blocks:])
-                del sequence.blocks[num_blocks:]
 
     def _begin_soon(self) -> None:
         """When all else of this instant has happened."""
@@ -269,20 +187,25 @@ class LLMInstance:
         self._tell_kv()
         if not batch.slices:
             return ()
-        self._flight = _Flight(batch, batch_shape(batch), now_s, batch.num_repeats)
+        self._flight = Flight(batch, batch_shape(batch), now_s, batch.num_repeats)
         self._extend(self._flight)
+        return self._report(self._started(batch) if self._unstarted else ())
+
+    def _started(self, batch: StepBatch) -> list[LLMEvent]:
+        """Those of whom this is the first step."""
+        now_s = self._around.now_s
         started: list[LLMEvent] = []
         for piece in batch.slices:
-            request = self._by_sequence[piece.sequence.id]
-            if not request.is_started:
-                request.is_started = True
+            if piece.sequence.id in self._unstarted:
+                self._unstarted.remove(piece.sequence.id)
+                request = self._by_sequence[piece.sequence.id]
                 request.told_s = now_s
                 self._beat_due_s = min(self._beat_due_s, now_s + self._beat_s)
                 if request.task.id in self._requests:
                     started.append(Started(request.task.id))
-        return self._report(started)
+        return started
 
-    def _extend(self, flight: _Flight) -> None:
+    def _extend(self, flight: Flight) -> None:
         """Know the end of some more repeats. A few at a time, as a cut may come and they cost something.
 
         Not beyond the time when one who waits gets another priority, nor so far that all fall silent.
@@ -296,16 +219,16 @@ class LLMInstance:
         name, instance, slowness = self._engine.name, self._instance, self._around.slowness
         num_new = min(_AT_ONCE, flight.num_repeats - num_known)
         for seconds in step_times_s(self._model.cost, flight.shape, num_known, num_new):
-            factor = self._factor()
+            factor = self._jitter.next()
             factors.append(factor)
             end_s += seconds * (factor * slowness(name, instance, end_s))
             ends_s.append(end_s)
             if end_s >= until_s:
-                self._cut(flight, len(ends_s))
+                flight.cut(len(ends_s), self.scheduler)
                 break
         self._fly(flight)
 
-    def _fly(self, flight: _Flight) -> None:
+    def _fly(self, flight: Flight) -> None:
         self._num_flights += 1
         flight.number = number = self._num_flights
         self._around.at(flight.ends_s[-1], lambda: self._land(number), self._rank)
@@ -318,12 +241,6 @@ class LLMInstance:
         by_sequence = self._by_sequence
         nearest = min(by_sequence[s.id].stop - len(s.tokens) for s in scheduler.running)
         return max(1, min(self._model.max_jump, nearest))
-
-    def _factor(self) -> float:
-        """The jitter of the next step: one for each, however many are taken at once."""
-        if self._factors:
-            return self._factors.pop(0)
-        return 1.0 + self._jitter * self._random.random() if self._jitter else 1.0
 
     def _next_ageing_s(self, now_s: float) -> float:
         """When the order of those who wait may change while there is room for one of them."""
@@ -345,15 +262,14 @@ class LLMInstance:
             return ()
         self._flight = None
         sampled: dict[int, list[int]] = {}
-        to_tell: list[_Request] = []
+        to_tell: list[OnBoard] = []
         is_beat = self._around.now_s >= self._beat_due_s
         by_sequence = self._by_sequence
         for sequence, _, _, samples in batch.slices:
             request = by_sequence[sequence.id]
             length = len(sequence.tokens)
             if samples:
-                place = length - sequence.num_prompt_tokens
-                sampled[sequence.id] = request.ids[place : place + num_repeats]
+                sampled[sequence.id] = request.next_ids(num_repeats)
                 length += num_repeats
             if is_beat or length >= request.stop:
                 to_tell.append(request)
@@ -365,7 +281,8 @@ class LLMInstance:
             change()
         self._deferred.clear()
         if is_beat:
-            dues_s = (r.told_s + self._beat_s for r in self._by_sequence.values() if r.is_started)
+            started = (r for i, r in self._by_sequence.items() if i not in self._unstarted)
+            dues_s = (request.told_s + self._beat_s for request in started)
             self._beat_due_s = min(dues_s, default=math.inf)
         self._tell_kv()
         self._around.watch_steps(
@@ -383,39 +300,21 @@ class LLMInstance:
 
     # --- telling
 
-    def _tell(self, request: _Request, told: list[LLMEvent]) -> None:
+    def _tell(self, request: OnBoard, told: list[LLMEvent]) -> None:
         """What there is to say of a request after a step."""
-        sequence, said = request.sequence, request.said
-        length = len(sequence.tokens)
+        sequence, said, now_s = request.sequence, request.said, self._around.now_s
         if said is None:
             if sequence.num_missing == 0:
                 self._end(request, None, told)
             return
-        if length < request.stop and self._around.now_s < request.told_s + self._beat_s:
+        if len(sequence.tokens) < request.stop and now_s < request.told_s + self._beat_s:
             return
-        num_output = length - sequence.num_prompt_tokens
-        if num_output == 0 or request.task.id not in self._requests:
+        if sequence.num_generated == 0 or request.task.id not in self._requests:
             return
-        is_over = num_output >= said.num_tokens
-        request.told_s = self._around.now_s
-        if isinstance(said.value, list):
-            while request.num_items_told < len(said.item_ends) and (
-                is_over or said.item_ends[request.num_items_told] <= num_output
-            ):
-                told.append(Piece(request.task.id, said.value[request.num_items_told]))
-                request.num_items_told += 1
-            next_stop = (*said.item_ends, said.num_tokens)[request.num_items_told]
-        else:
-            num_chars = len(said.value) if is_over else len(said.value) * num_output // said.num_tokens
-            if num_chars > request.num_chars_told:
-                told.append(Piece(request.task.id, said.value[request.num_chars_told : num_chars]))
-                request.num_chars_told = num_chars
-            next_stop = said.num_tokens
-        request.stop = sequence.num_prompt_tokens + max(next_stop, num_output + 1)
-        if is_over:
+        if request.tell(now_s, told):
             self._end(request, said.value, told)
 
-    def _end(self, request: _Request, value: str | list[str] | None, told: list[LLMEvent]) -> None:
+    def _end(self, request: OnBoard, value: str | list[str] | None, told: list[LLMEvent]) -> None:
         sequence, task = request.sequence, request.task
         if self._requests.pop(task.id, None) is None:
             return  # cancelled: it is dropped between this step and the next
