@@ -53,14 +53,17 @@ async def dribbling(first: bytes, again: bytes) -> AsyncIterator[str]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await reader.readuntil(b"\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            if first and b"/v1/models" in head:
+                writer.write(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")
+                return
             writer.write(first)
             while again:
                 writer.write(again)
                 await writer.drain()
                 await asyncio.sleep(0.005)
             await reader.read()
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -77,7 +80,7 @@ async def dribbling(first: bytes, again: bytes) -> AsyncIterator[str]:
     [
         (b"HTTP/1.1 200 OK\r\n", b"X-More: yes\r\n", EngineTimeout),
         (b"HTTP/1.1 200 OK\r\nX: ", b"a", EngineTimeout),
-        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", EngineTimeout),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", EngineTimeout),
         (b"HTTP/1.1 500 No\r\n\r\n", b"x", EngineTimeout),
         (b"HTTP/1.1 200 OK\r\n\r\n", b"x", EngineTimeout),
         (STREAM, b": still there\n\n", EngineTimeout),
@@ -254,23 +257,26 @@ def test_a_url_ends_with_its_path(url: str) -> None:
 
 def test_cancelled_at_any_moment_it_leaves_nothing_behind() -> None:
     async def main() -> tuple[int, int]:
-        async with OpenAIStub(lambda _: Reply(tuple("abc"))) as stub:
+        async with asyncio.timeout(30), OpenAIStub(lambda _: Reply(tuple("abc"))) as stub:
             llm = OpenAIServer(OpenAIServerConfig(stub.url, max_connections=1))
             for num_ticks in range(0, 160, 4):
-                running = asyncio.create_task(llm.generate(task(), [].append))
+                events: list[LLMEvent] = []
+                running = asyncio.create_task(llm.generate(task(), events.append))
                 for _ in range(num_ticks):
                     await asyncio.sleep(0)
                 running.cancel()
                 await asyncio.wait([running])
-            events: list[LLMEvent] = []
             await llm.generate(task(), events.append)
             assert isinstance(events[-1], Done)
             while stub.num_open > 0:
                 await asyncio.sleep(0.001)
             await llm.aclose()
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        return len(others), stub.most_open
+        stubborn = {
+            other for other in others if "OpenAIStub" not in repr(other)
+        }  # its last handler may be ending
+        return len(stubborn), stub.most_open
 
-    num_left, most_open = asyncio.run(asyncio.wait_for(main(), 30))
+    num_left, most_open = asyncio.run(main())
     assert num_left == 0
     assert most_open <= 2  # one that is being closed, one that opens

@@ -425,3 +425,13 @@ def test_kv_events_tell_of_the_prompt(tiny_checkpoint: Path) -> None:
     assert stored.tokens == (5, 6, 7, 8)
     llm.release("q")
     assert llm.take_kv_events() == [BlockRemoved(stored.hash)]
+
+
+def test_two_live_tasks_of_one_id_are_a_callers_bug(tiny_checkpoint: Path) -> None:
+    llm = engine(tiny_checkpoint)
+    llm.admit(task(1, (Segment("x"),), Decode(max_tokens=2)), 0.0)
+    with pytest.raises(AssertionError, match="task 1 is still running"):
+        llm.admit(task(1, (Segment("y"),), Decode(max_tokens=2)), 0.0)
+    assert isinstance(drain(llm)[-1], Done)
+    llm.admit(task(1, (Segment("y"),), Decode(max_tokens=2)), 0.0)
+    assert isinstance(drain(llm)[-1], Done)
