@@ -17,7 +17,7 @@ import httpx
 
 from stretto.bench.llm_model import NEW_TOKENS, complete, make_engine, prefill
 from stretto.bench.vllm_server import MAX_RUNNING, MODEL
-from stretto.engines.quiet import no_progress_bars
+from stretto.engines.loading import one_load
 from stretto.errors import BadReply, InternalError
 
 _TIMEOUT_S = 120
@@ -50,7 +50,7 @@ class TransformersGenerate:
         import torch
         from transformers import AutoModelForCausalLM
 
-        with no_progress_bars():
+        with one_load():
             self._model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
 
     def generate(self, prompts: list[list[int]]) -> int:

@@ -40,9 +40,11 @@ def profile(
     preset: Annotated[
         str, typer.Option("--preset", help="Hardware, and numbers to begin with.", metavar="NAME")
     ] = "A100-80G",
-    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", help="Devices of an instance.")] = 1,
-    share: Annotated[float, typer.Option("--share", help="Of the steps, to fit to.")] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Of the choice of steps.")] = 0,
+    tensor_parallel: Annotated[
+        int, typer.Option("--tensor-parallel", help="Devices of an instance.", metavar="NUMBER")
+    ] = 1,
+    share: Annotated[float, typer.Option("--share", help="Of the steps, to fit to.", metavar="SHARE")] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Of the choice of steps.", metavar="NUMBER")] = 0,
 ) -> None:
     """Measure an engine's latency by batch size, and fit the profile that schedulers and passes use.
 

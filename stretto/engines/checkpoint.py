@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from stretto.engines.loading import one_load
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.engines.quiet import no_progress_bars
 from stretto.errors import ConfigError
 
 
@@ -28,7 +28,7 @@ def load_checkpoint(folder: Path, dtype: str, device: str) -> tuple[PromptTokeni
     loaded: Any  # the signature does not know what output_loading_info returns
     try:
         tokenizer = PromptTokenizer(folder)
-        with no_progress_bars():
+        with one_load():
             loaded = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=torch_dtype, local_files_only=True, output_loading_info=True
             )

@@ -14,7 +14,7 @@ import numpy as np
 
 from stretto.core import as_text
 from stretto.engines.applications import Application, answer_batch
-from stretto.engines.quiet import no_progress_bars
+from stretto.engines.loading import one_load
 from stretto.errors import BadReply, ConfigError, EngineFailure
 from stretto.tasks import Task
 
@@ -144,7 +144,7 @@ def loading_model(model: str, num_threads: int | None) -> Iterator[None]:
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     try:
-        with no_progress_bars():
+        with one_load():
             yield
     except ImportError as cause:
         raise ConfigError(f"model {model!r} {MISSING_PACKAGES}") from cause

@@ -37,16 +37,16 @@ PROFILES: Mapping[str, Profile] = {
 COMPLETION_STOP = ("\nQuestion:", "\n\n\n")
 
 STAND_IN = "stand-in"
-DEFAULT_LLM = str(MINI)
+SMALL_MODEL = "mini"
 
 
 def llm_engine(
     where: str | None, *, instances: int = 1, api: str | None = None, tokenizer: str | None = None
 ) -> Engine:
-    """The LLM engine for `--llm`: a server's URL, a checkpoint's directory, or "stand-in".
+    """The LLM engine for `--llm`: a server's URL, a checkpoint's directory, "stand-in" or "mini".
 
     Args:
-        where: None for the small model that ships with Stretto.
+        where: None for the stand-in; "mini" is the small model that ships with Stretto.
         api: of a server: "completions" (the default) or "chat".
         tokenizer: of a server: a directory, "none" or "auto" (the default); see `OpenAIServerConfig`.
 
@@ -57,10 +57,9 @@ def llm_engine(
         return _server(where, instances, api or "completions", tokenizer or "auto")
     if api or tokenizer:
         raise ConfigError("--api and --tokenizer are for an --llm that is a URL")
-    where = DEFAULT_LLM if where is None else where
-    if where == STAND_IN:
+    if where is None or where == STAND_IN:
         return _in_process(StandIn, StandInConfig(), instances)
-    if where == str(MINI):
+    if where == SMALL_MODEL:
         return _in_process(small_model, SmallModelConfig(), instances)
     if not Path(where).is_dir():
         raise ConfigError(f"--llm {where!r} is neither a URL nor a directory with a checkpoint")

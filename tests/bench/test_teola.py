@@ -91,7 +91,7 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     step = LinearStep(0.01, 0.001, 1e-6)
     shape = StepShape(prefill_tokens=5, num_decodes=2, context_tokens=100)
     assert step.step_s(shape) == pytest.approx(0.01 + 0.005 + 0.0001)
-    decodes = replace(shape, prefill_tokens=0)
+    decodes = shape._replace(prefill_tokens=0)
     assert step.steps_s(decodes, 3) == pytest.approx(sum(step.step_s(decodes.after(n)) for n in range(3)))
 
 

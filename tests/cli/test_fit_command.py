@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def steps(tmp_path: Path) -> Path:
     path = tmp_path / "steps.csv"
-    rows = [{**asdict(shape), "seconds": true_cost().step_s(shape)} for shape in shapes()]
+    rows = [{**shape._asdict(), "seconds": true_cost().step_s(shape)} for shape in shapes()]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

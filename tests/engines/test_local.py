@@ -9,7 +9,14 @@ import pytest
 from stretto.engine import Engine
 from stretto.engines.calls import CallsConfig
 from stretto.engines.embedding import minilm_path
-from stretto.engines.local import COMPLETION_STOP, STAND_IN, engine_and_model, llm_engine, local_engines
+from stretto.engines.local import (
+    COMPLETION_STOP,
+    SMALL_MODEL,
+    STAND_IN,
+    engine_and_model,
+    llm_engine,
+    local_engines,
+)
 from stretto.engines.profiling import profile_engine
 from stretto.models import MINI
 
@@ -51,8 +58,9 @@ def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path) -> None:
         "embedding:all-MiniLM-L6-v2",
         "vectors:MemoryVectors",
         "reranking:Reranking",
-        f"llm:{MINI.resolve()}",
+        "llm:StandIn",
     ]
+    assert engine_and_model(llm_engine(SMALL_MODEL)) == f"llm:{MINI.resolve()}"
     assert engine_and_model(llm_engine(STAND_IN)) == "llm:StandIn"
     assert engine_and_model(llm_engine(str(tmp_path))) == f"llm:{tmp_path.resolve()}"
     other = by_name(local_engines(embedding_model=str(tmp_path), reranking_model="a/cross-encoder"))
