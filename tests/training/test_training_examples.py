@@ -31,7 +31,7 @@ def examples(corpus: Corpus) -> list[Example]:
 
 def _of(examples: list[Example], prompt: str) -> list[Example]:
     found = [example for example in examples if example.prompt == prompt]
-    assert len(found) >= 5
+    assert found
     return found
 
 
