@@ -41,6 +41,7 @@ DTYPES = ("float32", "bfloat16")
 _MAX_CHARS = 48_000
 _NUM_WARM_UPS = 2
 _COLLECTION = "documents"
+_CONFIGURATION = {"query_expansion": {"constrained": True}}  # so that any model writes JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ async def compare(
     async with Runtime(engines, recorder=recorder) as runtime:
         options.say(f"{dtype}: indexing")
         inputs = {"question": questions[0], "files": list(documents), "collection": _COLLECTION}
-        await runtime.run(template, inputs)
+        await runtime.run(template, inputs, configuration=_CONFIGURATION)
         for number, question in enumerate(questions):
             options.say(f"{dtype}: question {number + 1} of {len(questions)}")
             for place in range(len(VARIANTS)):
@@ -145,7 +146,7 @@ async def _ask(runtime: Runtime, recorder: Recorder, template: Template, questio
     recorder.queries.clear()
     inputs = {"question": question, "files": [], "collection": _COLLECTION}
     start_s = time.perf_counter()
-    outputs = await runtime.run(template, inputs, passes=passes, tenant=passes)
+    outputs = await runtime.run(template, inputs, configuration=_CONFIGURATION, passes=passes, tenant=passes)
     wall_s = time.perf_counter() - start_s
     answer, sources = outputs["answer"], outputs["sources"]
     answering = [span for span in recorder.spans if _is_answering(span)]

@@ -6,6 +6,7 @@ hits each, the best 3.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,6 +19,7 @@ from stretto.graph.types import item_type
 
 _BATCHABLE = ("batchable",)
 MODES = ("one_shot", "tree", "refine")
+_MAX_QUERY_CHARS = 120
 
 
 def _at_least(minimum: int, **settings: int) -> None:
@@ -88,11 +90,14 @@ class QueryExpansion(Component):
     class Config:
         """`prompt` may use {question} and {num_queries}, and asks for a JSON list of strings.
 
-        Of a longer list the first `num_queries` count; a shorter one is used as it is.
+        Of a longer list the first `num_queries` count; a shorter one is used as it is. `constrained`
+        holds the output to a JSON schema, for models that cannot be trusted to write JSON; the engine has
+        to know how (the in-process one and servers with structured output do).
         """
 
         num_queries: int = 3
         max_tokens: int = 200
+        constrained: bool = False
         prompt: str = "expand"
         engine: str = "llm"
 
@@ -102,6 +107,7 @@ class QueryExpansion(Component):
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
         """A prefill and a splittable decode."""
+        schema = {"json_schema": _strings(config.num_queries)} if config.constrained else {}
         queries = build.complete(
             "queries",
             config.prompt,
@@ -111,11 +117,18 @@ class QueryExpansion(Component):
                 "max_tokens": config.max_tokens,
                 "items": "json_list",
                 "max_items": config.num_queries,
+                **schema,
             },
             constants={"num_queries": config.num_queries},
             hints=("splittable",),
         )
         return {"queries": queries}
+
+
+def _strings(count: int) -> str:
+    """The JSON schema of a list of so many short texts."""
+    text = {"type": "string", "minLength": 1, "maxLength": _MAX_QUERY_CHARS}
+    return json.dumps({"type": "array", "items": text, "minItems": count, "maxItems": count})
 
 
 class Searching(Component):

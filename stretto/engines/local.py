@@ -6,7 +6,7 @@ Profiles are of two cores of a server CPU without a GPU; `stretto profile` measu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,30 +60,10 @@ def llm_engine(
     if where is None or where == STAND_IN:
         return _in_process(StandIn, StandInConfig(), instances)
     if where == SMALL_MODEL:
-        return _in_process(small_model, SmallModelConfig(), instances)
+        return _checkpoint(MINI, instances)
     if not Path(where).is_dir():
         raise ConfigError(f"--llm {where!r} is neither a URL nor a directory with a checkpoint")
     return _checkpoint(Path(where), instances)
-
-
-@dataclass(frozen=True, slots=True)
-class SmallModelConfig:
-    """Where the small model is that ships with Stretto."""
-
-    path: Path = MINI
-
-
-def small_model(config: SmallModelConfig) -> SteppedLLM:
-    """That model in the in-process engine. Imports torch only now, so that plans are made without.
-
-    Raises:
-        ConfigError: packages are missing.
-    """
-    try:
-        from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-    except ImportError as cause:
-        raise ConfigError(f"the small language model {MISSING_PACKAGES}") from cause
-    return TransformerLLM(TransformerConfig(config.path))
 
 
 def _checkpoint(folder: Path, instances: int) -> Engine:
