@@ -123,6 +123,7 @@ def throughput_rows(contestants: Sequence[Contestant], rounds: int, options: Opt
                 if number:
                     rate = num_tokens / (time.perf_counter() - start_s)
                     tokens_per_s.setdefault((concurrency, one.name), []).append(rate)
+                time.sleep(one.rest_s)
     return [
         Row(THROUGHPUT, f"{name}, {concurrency} at once", spread(rates, "tokens_per_s"))
         for (concurrency, name), rates in tokens_per_s.items()
@@ -140,6 +141,7 @@ def first_token_rows(contestants: Sequence[Caching], repetitions: int, seed: int
                 seconds = one.first_token_s(prompt, num_cached)
                 if number:
                     times_ms.setdefault((one.name, state), []).append(1000 * seconds)
+                time.sleep(one.rest_s)
     return [Row(FIRST_TOKEN, f"{name}, {state}", spread(ms, "ms")) for (name, state), ms in times_ms.items()]
 
 

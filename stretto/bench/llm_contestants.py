@@ -24,9 +24,13 @@ _TIMEOUT_S = 120
 
 
 class Contestant(Protocol):
-    """An engine with the benchmark's model."""
+    """An engine with the benchmark's model.
+
+    `rest_s` is how long its threads keep the cores busy when it has answered: whoever comes next waits.
+    """
 
     name: str
+    rest_s: float
 
     def generate(self, prompts: list[list[int]]) -> int:
         """Complete all prompts at once; answers the number of new tokens."""
@@ -45,6 +49,7 @@ class TransformersGenerate:
     """`generate` of transformers. One batch, so that the prompts have to be of one length."""
 
     name = "transformers generate"
+    rest_s = 0.0
 
     def __init__(self, checkpoint: Path) -> None:
         import torch
@@ -73,6 +78,7 @@ class Stretto:
     """The engine under test."""
 
     name = "stretto"
+    rest_s = 0.0
 
     def __init__(self, checkpoint: Path) -> None:
         self._llm = make_engine(checkpoint)
@@ -96,6 +102,8 @@ class Stretto:
 
 class VLLMServer:
     """vLLM behind `url`. Each measurement has a salt of its own: it finds nothing that another has cached."""
+
+    rest_s = 2.0  # its OpenMP threads spin for about a second
 
     def __init__(self, name: str, url: str, client: httpx.Client, threads: ThreadPoolExecutor) -> None:
         self.name = name

@@ -25,7 +25,7 @@ class Counting:
     """A contestant that completes at once and counts."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.rest_s = name, 0.0
         self.prompts: list[list[list[int]]] = []
         self.cached: list[int] = []
 
