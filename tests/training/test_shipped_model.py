@@ -12,7 +12,7 @@ from llm_running import drain, task
 from safetensors import safe_open
 
 from stretto.core import Prompt, Segment
-from stretto.engines.local import llm_engine
+from stretto.engines.local import SMALL_MODEL, llm_engine
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.frontend.prompts import load_prompt, parse_prompt
 from stretto.graph.graph import Constant
@@ -98,8 +98,8 @@ def test_a_summary_is_quoted_and_what_is_not_known_is_said(outputs: list[tuple[s
     assert outputs[8][0] == "I do not know."
 
 
-def test_it_is_the_default() -> None:
-    engine = llm_engine(None)
+def test_it_has_a_name() -> None:
+    engine = llm_engine(SMALL_MODEL)
     llm = engine.executable(engine.config)  # type: ignore[call-arg]
     assert isinstance(llm, TransformerLLM)
 
