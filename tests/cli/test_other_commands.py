@@ -317,6 +317,9 @@ def test_another_embedder_is_refused_by_a_collection(
 
 # --- Ctrl-C
 
+# As in a terminal, even if the tests run in the background of a shell, which has its children ignore it.
+HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+
 
 def test_ctrl_c_ends_a_command_promptly(tmp_path: Path) -> None:
     """While it answers: many long documents, which take the embedder minutes."""
@@ -324,6 +327,7 @@ def test_ctrl_c_ends_a_command_promptly(tmp_path: Path) -> None:
     long.write_text("\n\n".join(f"Sentence {n} says something about the captain." for n in range(60_000)))
     trace = tmp_path / "t.html"
     start = "import sys; from stretto.cli.main import main; print('go', file=sys.stderr, flush=True); main()"
+    start = f"{HEARS_CTRL_C}; {start}"
     command = [sys.executable, "-c", start, "ask", QUESTION, "--docs", str(long), "--trace", str(trace)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -343,6 +347,7 @@ def test_ctrl_c_ends_a_command_promptly(tmp_path: Path) -> None:
 )
 def test_signals_end_a_command_even_during_its_imports(number: int, code: int) -> None:
     script = f"""
+{HEARS_CTRL_C}
 import os, sys
 from stretto.cli.main import main
 class Finder:
