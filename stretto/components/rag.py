@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stretto.components.bounds import at_least, at_most
 from stretto.errors import ConfigError
 from stretto.frontend.component import Builder, Component
 from stretto.graph.graph import Arg, Ref
@@ -20,18 +21,6 @@ from stretto.graph.types import item_type
 _BATCHABLE = ("batchable",)
 MODES = ("one_shot", "tree", "refine")
 _MAX_QUERY_CHARS = 120
-
-
-def _at_least(minimum: int, **settings: int) -> None:
-    for name, value in settings.items():
-        if value < minimum:
-            raise ConfigError(f"{name}={value} is less than {minimum}")
-
-
-def _at_most(maximum: int, **settings: int) -> None:
-    for name, value in settings.items():
-        if value > maximum:
-            raise ConfigError(f"{name}={value} is more than {maximum}")
 
 
 class Indexing(Component):
@@ -52,8 +41,8 @@ class Indexing(Component):
         vectors: str = "vectors"
 
         def __post_init__(self) -> None:
-            _at_least(1, tokens=self.tokens)
-            _at_least(0, overlap=self.overlap)
+            at_least(1, tokens=self.tokens)
+            at_least(0, overlap=self.overlap)
             if self.overlap >= self.tokens:
                 raise ConfigError(f"overlap={self.overlap} is not less than tokens={self.tokens}")
 
@@ -91,8 +80,8 @@ class QueryExpansion(Component):
         """`prompt` may use {question} and {num_queries}, and asks for a JSON list of strings.
 
         Of a longer list the first `num_queries` count; a shorter one is used as it is. `constrained`
-        holds the output to a JSON schema, for models that cannot be trusted to write JSON; the engine has
-        to know how (the in-process one and servers with structured output do).
+        holds the output to a JSON schema, for models that cannot be trusted to write JSON; an engine that
+        does not know `json_schema` refuses it.
         """
 
         num_queries: int = 3
@@ -102,8 +91,8 @@ class QueryExpansion(Component):
         engine: str = "llm"
 
         def __post_init__(self) -> None:
-            _at_least(1, num_queries=self.num_queries, max_tokens=self.max_tokens)
-            _at_most(64, num_queries=self.num_queries)
+            at_least(1, num_queries=self.num_queries, max_tokens=self.max_tokens)
+            at_most(64, num_queries=self.num_queries)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
         """A prefill and a splittable decode."""
@@ -150,8 +139,8 @@ class Searching(Component):
         vectors: str = "vectors"
 
         def __post_init__(self) -> None:
-            _at_least(1, top_k=self.top_k)
-            _at_most(10_000, top_k=self.top_k)
+            at_least(1, top_k=self.top_k)
+            at_most(10_000, top_k=self.top_k)
 
     def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
         """A list of hits, or one list for each query."""
@@ -192,7 +181,7 @@ class Reranking(Component):
         engine: str = "reranking"
 
         def __post_init__(self) -> None:
-            _at_least(1, best=self.best)
+            at_least(1, best=self.best)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
         """`rerank`, list by list (its scores are pointwise), and one `aggregate`."""
@@ -237,9 +226,9 @@ class Synthesis(Component):
         def __post_init__(self) -> None:
             if self.mode not in MODES:
                 raise ConfigError(f"mode={self.mode!r} is none of {', '.join(MODES)}")
-            _at_least(1, num_hits=self.num_hits, max_tokens=self.max_tokens)
-            _at_least(2, fan_in=self.fan_in)
-            _at_most(256, num_hits=self.num_hits, fan_in=self.fan_in)
+            at_least(1, num_hits=self.num_hits, max_tokens=self.max_tokens)
+            at_least(2, fan_in=self.fan_in)
+            at_most(256, num_hits=self.num_hits, fan_in=self.fan_in)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
         """One call, a chain of calls, or a tree of calls."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stretto.components.bounds import at_least
 from stretto.errors import ConfigError
 from stretto.frontend.component import Builder, Component
 from stretto.graph.graph import WHEN, Arg, Ref
@@ -31,8 +32,7 @@ class Generation(Component):
         engine: str = "llm"
 
         def __post_init__(self) -> None:
-            if self.max_tokens < 1:
-                raise ConfigError(f"max_tokens={self.max_tokens} is less than 1")
+            at_least(1, max_tokens=self.max_tokens)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
         """A prefill and a decode."""
@@ -66,8 +66,7 @@ class Judge(Component):
         engine: str = "llm"
 
         def __post_init__(self) -> None:
-            if self.max_tokens < 1:
-                raise ConfigError(f"max_tokens={self.max_tokens} is less than 1")
+            at_least(1, max_tokens=self.max_tokens)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
         """A prefill, a decode, and the condition on it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -232,3 +233,12 @@ async def test_a_query_grows_by_what_is_registered_when_it_runs() -> None:
             assert await runtime.run(app, {"text": "x"}) == {"grown": ["x"]}
         finally:
             del planner_module.EXPANSIONS["listed"]
+
+
+def test_a_constrained_expansion_is_held_to_a_list_of_so_many_texts() -> None:
+    configuration = {"query_expansion": {"num_queries": 2, "constrained": True}}
+    graph = advanced_rag().lower(configuration)
+    (decode,) = (node for node in graph.primitives if node.name == "queries")
+    schema = json.loads(str(dict(decode.config)["json_schema"]))
+    assert (schema["type"], schema["items"]["type"]) == ("array", "string")
+    assert schema["minItems"] == schema["maxItems"] == 2
