@@ -25,6 +25,7 @@ from stretto.apps import advanced_rag
 from stretto.bench.corpora import question_sets, questions_about, some_documents
 from stretto.bench.registry import Options
 from stretto.bench.report import Goal, Report, Row, Value, spread, versions
+from stretto.bench.vllm_probe import probe
 from stretto.bench.vllm_server import MODEL, NOT_INSTALLED, find_vllm, serving
 from stretto.core import ABSENT, Document, Hit
 from stretto.engine import Engine
@@ -68,15 +69,19 @@ def run_benchmark(options: Options) -> Report:
     vllm = find_vllm(options.vllm)
     if vllm is None:
         return Report("vllm", options.seed, {}, (), (), (NOT_INSTALLED,))
-    num_questions = 8 if options.quick else 32
+    num_questions = 6 if options.quick else 20
     checkpoint = options.checkpoint or MINI
     source, documents, questions = _questions(options.data, num_questions + _NUM_WARM_UPS, options.seed)
     asked: dict[str, Mapping[str, Sequence[Asked]]] = {}
+    rows: list[Row] = []
     for dtype in DTYPES[:1] if options.quick else DTYPES:
         with serving(vllm, checkpoint, dtype=dtype, num_threads=1, say=options.say) as url:
             engines = server_engines(url, checkpoint)
+            options.say(f"{dtype}: single requests")
+            num_prompts = 6 if options.quick else 16
+            rows += asyncio.run(probe(url, checkpoint, documents, num_prompts=num_prompts, dtype=dtype))
             asked[dtype] = asyncio.run(compare(engines, documents, questions, options, dtype))
-    rows = [row for dtype, variants in asked.items() for row in rows_of(dtype, variants)]
+    rows += [row for dtype, variants in asked.items() for row in rows_of(dtype, variants)]
     notes = [
         f"{len(questions) - _NUM_WARM_UPS} questions over {len(documents)} documents from {source};"
         f" model {checkpoint.name}",
