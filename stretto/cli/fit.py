@@ -39,7 +39,12 @@ def fit_steps(
     steps = read_steps(steps_file)
     chosen = sample_steps(steps, share, seed) if share < 1 else list(range(len(steps)))
     features = StepFeatures(model, machine.hardware, tensor_parallel, machine.kernels)
-    cost = fit_step_cost(features, [steps[i] for i in chosen], machine.shared.get(tensor_parallel))
+    try:
+        cost = fit_step_cost(features, [steps[i] for i in chosen], machine.shared.get(tensor_parallel))
+    except ConfigError as refused:
+        raise ConfigError(
+            f"{steps_file}, {len(chosen)} of {len(steps)} steps: {refused.message}"
+        ) from refused
     held_out = sorted(set(range(len(steps))) - set(chosen))
     errors = {
         name: _mean_error(cost, [steps[i] for i in indices])
@@ -66,9 +71,9 @@ def _mean_error(cost: LLMStepCost, steps: list[MeasuredStep]) -> float:
 
 def _model(path: Path) -> LLMModel:
     try:
-        config = json.loads(path.read_text("utf-8"))
+        config = json.loads(path.read_text("utf-8-sig"))
         return model_of(path.parent.resolve().name, config)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DocumentError(f"{path}: {error}") from error
     except KeyError as error:
         raise DocumentError(f"{path}: there is no {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.bench.report import quantile
+from stretto.cli.terminal import shown
 from stretto.errors import UserError
 from stretto.sim.replay import Replayed, WhatIf, replay
-from stretto.trace.run_file import read_run
+from stretto.trace.run_reading import read_run
+
+_MAX_INSTANCES = 10_000
 
 
 def replay_run(
@@ -47,13 +51,23 @@ def replay_run(
     run = read_run(file)
     rows = [("measured", [q.latency_s for q in run.queries if q.error is None])]
     as_recorded = replay(run)
+    changed = as_recorded
     rows.append(("simulated as recorded", _simulated(as_recorded)))
     if not change.is_as_recorded:
-        rows.append(("simulated with the changes", _simulated(replay(run, change))))
+        changed = replay(run, change)
+        rows.append(("simulated with the changes", _simulated(changed)))
     error = _mean_error(as_recorded)
+    failed = [q for q in changed if q.measured_s is not None and q.reason is not None]
     if as_json:
         result = {name: _summary(latencies) for name, latencies in rows}
-        print(json.dumps({"queries": len(run.queries), "mean_error": error, "latency": result}, indent=2))
+        reasons = {q.query: q.reason for q in failed}
+        result_of_run = {
+            "queries": len(run.queries),
+            "mean_error": error,
+            "latency": result,
+            "failed": reasons,
+        }
+        print(json.dumps(result_of_run, indent=2))
         return
     table = Table("latency, s", box=None, pad_edge=False)
     for heading in ("queries", "mean", "p50", "p99", "longest"):
@@ -67,14 +81,22 @@ def replay_run(
     console.print(table)
     if error is not None:
         console.print(f"simulated as recorded is off by {error:.1%} for a query, on average", highlight=False)
+    if failed:
+        reason = f"{len(failed)} queries failed in simulation, the first because of {failed[0].reason}"
+        console.print(shown(reason, sys.stdout), markup=False, highlight=False)
 
 
 def _numbers(settings: Iterable[str]) -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
     for setting in settings:
         name, equals, number = setting.partition("=")
-        if not (name and equals and number.isdecimal() and int(number) >= 1):
-            raise UserError(f"--instances {setting!r} is not of the form engine=number, from 1 on")
+        is_number = number.isdecimal() and len(number) <= 9 and 1 <= int(number) <= _MAX_INSTANCES
+        if not (name and equals and is_number):
+            raise UserError(
+                f"--instances {setting!r} is not of the form engine=number, from 1 to {_MAX_INSTANCES}"
+            )
+        if name in found:
+            raise UserError(f"--instances: {name} twice, {found[name]} and {number}")
         found[name] = int(number)
     return found
 

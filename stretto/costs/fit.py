@@ -127,6 +127,19 @@ def mask(names: Sequence[str]) -> Floats:
     return np.array([float(name in names) for name in NUMBERS])
 
 
+def parts_s(table: Floats, numbers: Mapping[str, float]) -> dict[str, Floats]:
+    """Seconds of each of `PARTS` of many steps at once; together as `LLMStepCost.step_s`.
+
+    Args:
+        table: step × number: their features.
+    """
+    values = np.array([numbers[name] for name in NUMBERS])
+    return {
+        part: np.max([table @ (values * mask(names)) for names in branches], axis=0)
+        for part, branches in PARTS.items()
+    }
+
+
 def _fit(table: Floats, seconds: Floats, branches: Sequence[Sequence[str]], known: Floats) -> Floats:
     stacked = np.stack([table * mask(names) for names in branches])
     used = np.any([mask(names) > 0 for names in branches], axis=0)

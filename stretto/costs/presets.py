@@ -1,9 +1,9 @@
 """Costs that come with the project: small fitted numbers, with where they are from.
 
 A preset is a JSON file in `presets/`. All that it may have: `hardware` and `kernels`; `models`, with
-`numbers` fitted to each by "model|tp1" and `shared` ones for other models by number of devices; `loading`;
-and profiles of other `engines`. `about` says what was measured on what, `sources` and `licence` whose the
-measurements are.
+`numbers` fitted to each by "model|tp1" and `shared` ones for other models by number of devices, or the name
+of a regression of Preble's (`regressions`); `loading`; and profiles of other `engines`. `about` says what was
+measured on what, `sources` and `licence` whose the measurements are.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import Any
 
 from stretto.costs.loading import LoadingCost
 from stretto.costs.output_lengths import LengthsBySource, OutputLengths
+from stretto.costs.preble import preble_cost
 from stretto.costs.profile import Profile
 from stretto.costs.shape import Hardware, LLMModel, check_fits
-from stretto.costs.step import Kernels, LLMStepCost, StepFeatures
+from stretto.costs.step import Kernels, LLMStepCost, StepCost, StepFeatures
 from stretto.errors import ConfigError
 
 _LENGTHS = "output_lengths"
 _KEYS = {"name", "about", "sources", "licence", "hardware", "kernels", "models", "numbers", "shared"} | {
+    "regressions",
     "loading",
     "engines",
 }
@@ -39,6 +41,7 @@ class Preset:
     models: Mapping[str, LLMModel]
     numbers: Mapping[str, Mapping[str, float]]
     shared: Mapping[int, Mapping[str, float]]
+    regressions: Mapping[str, str]
     loading: LoadingCost | None
     engines: Mapping[str, Profile]
 
@@ -52,19 +55,37 @@ class Preset:
             raise ConfigError(f"preset {self.name} has no model {name!r}; it has {', '.join(self.models)}")
         return self.models[name]
 
-    def step_cost(self, model: LLMModel, tensor_parallel: int = 1) -> LLMStepCost:
-        """Of a model on so many devices: by its own numbers, if it was measured, or by the shared ones.
+    def step_cost(self, model: LLMModel, tensor_parallel: int = 1) -> StepCost:
+        """Of a model on so many devices: by its regression, if it has one, or by `step_numbers`.
 
         Raises:
             ConfigError: the model does not fit, or nothing is known for so many devices.
         """
+        hardware = self._hardware_for(model, tensor_parallel)
+        if regression := self.regressions.get(f"{model.name}|tp{tensor_parallel}"):
+            return preble_cost(regression)
+        numbers = self.step_numbers(model, tensor_parallel)
+        return LLMStepCost(StepFeatures(model, hardware, tensor_parallel, self.kernels), numbers)
+
+    def step_numbers(self, model: LLMModel, tensor_parallel: int = 1) -> Mapping[str, float]:
+        """Of the physical form: its own, if the model was measured, or the shared ones.
+
+        Raises:
+            ConfigError: the model does not fit, or nothing is known for so many devices.
+        """
+        self._hardware_for(model, tensor_parallel)
+        numbers = self.numbers.get(f"{model.name}|tp{tensor_parallel}", self.shared.get(tensor_parallel))
+        if numbers is None:
+            raise ConfigError(
+                f"preset {self.name} knows nothing of {tensor_parallel} devices for {model.name}"
+            )
+        return numbers
+
+    def _hardware_for(self, model: LLMModel, tensor_parallel: int) -> Hardware:
         if self.hardware is None:
             raise ConfigError(f"preset {self.name} has no step costs")
         check_fits(model, self.hardware, tensor_parallel)
-        numbers = self.numbers.get(f"{model.name}|tp{tensor_parallel}", self.shared.get(tensor_parallel))
-        if numbers is None:
-            raise ConfigError(f"preset {self.name} knows nothing of {tensor_parallel} devices")
-        return LLMStepCost(StepFeatures(model, self.hardware, tensor_parallel, self.kernels), numbers)
+        return self.hardware
 
 
 def preset_names() -> list[str]:
@@ -105,11 +126,15 @@ def preset_of(found: Mapping[str, Any]) -> Preset:
             models,
             found.get("numbers", {}),
             {int(devices): numbers for devices, numbers in found.get("shared", {}).items()},
+            found.get("regressions", {}),
             LoadingCost(**found["loading"]) if "loading" in found else None,
             {key: Profile(**fields) for key, fields in found.get("engines", {}).items()},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"preset {name}: {error}") from error
+    for key, regression in preset.regressions.items():
+        preset.model(key.rpartition("|tp")[0])
+        preble_cost(regression)
     for key, numbers in preset.numbers.items():
         model, _, devices = key.rpartition("|tp")
         if hardware is None or not devices.isdigit():

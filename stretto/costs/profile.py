@@ -14,6 +14,8 @@ import numpy as np
 
 from stretto.errors import ConfigError
 
+LEAST_S = 1e-9  # no clock tells less; the reciprocal of much less is no number
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -49,9 +51,9 @@ def fit_profile(units: Sequence[int], seconds: Sequence[float], *, tolerance: fl
     the best.
 
     Raises:
-        ConfigError: fewer than two sizes, or a time that is not positive.
+        ConfigError: fewer than two sizes, or a time that is not positive, or shorter than a nanosecond.
     """
-    is_positive = min(units, default=0) >= 1 and all(0 < time_s < math.inf for time_s in seconds)
+    is_positive = min(units, default=0) >= 1 and all(LEAST_S <= time_s < math.inf for time_s in seconds)
     if len(set(units)) < 2 or len(units) != len(seconds) or not is_positive:
         raise ConfigError("a profile needs positive times of at least two batch sizes")
     n, t = np.asarray(units, float), np.asarray(seconds, float)

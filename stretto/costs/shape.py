@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from stretto.errors import ConfigError
 
+_MAX_SIZE = 10**9
+
 
 class StepShape(NamedTuple):
     """The sizes of one step of an LLM instance; a prefill is any slice that is no decode.
@@ -85,6 +87,8 @@ class LLMModel:
         sizes = [value for value in asdict(self).values() if not isinstance(value, bool | str)]
         if min(sizes) < 1:
             raise ConfigError(f"model {self.name!r}: a size is not positive: {self}")
+        if max(sizes) > _MAX_SIZE:
+            raise ConfigError(f"model {self.name!r}: a size is beyond all models, more than {_MAX_SIZE}")
         if self.num_kv_heads > self.num_heads or self.active_experts > self.num_experts:
             raise ConfigError(
                 f"model {self.name!r}: more KV heads than heads, or active experts than experts"

@@ -11,6 +11,7 @@ import gzip
 import io
 import math
 import random
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,24 +21,31 @@ from stretto.errors import DocumentError
 
 SIZES = StepShape._fields
 _SLACK = 0.02
+_LEAST_S, _MOST_S = 1e-9, 1e6
+_MOST_TOKENS = 10**15
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
     """(line, row) of a CSV file, compressed or not, whose header names at least `columns`.
 
     Raises:
-        DocumentError: it cannot be read, or lacks columns.
+        DocumentError: it cannot be read, or lacks columns, or a row has other cells than there are columns.
     """
     try:
         with path.open("rb") as raw:
             plain = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-            file = io.TextIOWrapper(plain, encoding="utf-8", newline="")
+            file = io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
             reader = csv.DictReader(file)
-            if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
+            found = list(reader.fieldnames or ())
+            if missing := [name for name in columns if name not in found]:
                 raise DocumentError(f"{path}: there is no column {', '.join(missing)}")
+            if twice := [name for name in columns if found.count(name) > 1]:
+                raise DocumentError(f"{path}: there are two columns {', '.join(twice)}")
             for row in reader:
+                if None in row or None in row.values():
+                    raise DocumentError(f"{path}, row {reader.line_num}: not as many cells as columns")
                 yield reader.line_num, row
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise DocumentError(f"{path}: {error}") from error
 
 
@@ -82,12 +90,14 @@ def measured(shape: StepShape, seconds: float, parts: Mapping[str, float] | None
     for name, value in times.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} is {value}")
-    if not seconds:
-        raise ValueError("seconds is 0")
+    if not _LEAST_S <= seconds <= _MOST_S:
+        raise ValueError(f"seconds is {seconds:g}, which no step takes")
     if parts and abs(sum(parts.values()) - seconds) > _SLACK * seconds:
         raise ValueError(f"the parts add up to {sum(parts.values()):g} s, and the step took {seconds:g} s")
     if min(getattr(shape, name) for name in SIZES) < 0:
         raise ValueError(f"a size is negative: {shape}")
+    if max(shape) > _MOST_TOKENS:
+        raise ValueError(f"a size is beyond all that is computed in a step: {shape}")
     if not shape.num_prefills + shape.num_decodes:
         raise ValueError("nothing was computed")
     for count, total, longest, what in (
@@ -96,6 +106,8 @@ def measured(shape: StepShape, seconds: float, parts: Mapping[str, float] | None
     ):
         if not longest <= total <= count * longest or total < count:
             raise ValueError(f"{count} {what} of at most {longest} tokens cannot have {total}")
+    if shape.prefill_pairs < shape.prefill_tokens or (shape.prefill_pairs and not shape.num_prefills):
+        raise ValueError(f"{shape.prefill_tokens} tokens of prefills cannot have {shape.prefill_pairs} pairs")
     return MeasuredStep(shape, seconds, parts)
 
 

@@ -8,17 +8,20 @@ compare.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stretto.core import Chunk, Hit
 from stretto.engines.applications import Application, answer_batch, setting
 from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.tasks import Task
+
+if TYPE_CHECKING:
+    from httpx import AsyncClient
 
 _MAX_REPLY_BYTES = 4_000_000
 _MAX_TEXT_CHARS = 4_000
@@ -48,7 +51,9 @@ class WebSearchConfig:
 class WebSearch:
     """A `BatchEngine`. Op `web_search`: port `queries` (a text); config `k`; answers up to `k` hits."""
 
-    def __init__(self, config: WebSearchConfig, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, config: WebSearchConfig, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
         """Raises ConfigError: the URL is none, or packages are missing."""
         try:
             import httpx
@@ -56,15 +61,23 @@ class WebSearch:
             raise ConfigError("web search needs httpx: pip install 'stretto[local]'") from cause
         if not config.url.startswith(("http://", "https://")):
             raise ConfigError(f"{config.url!r} is no URL: it has to start with http:// or https://")
+        try:
+            url = httpx.URL(config.url)
+            url.host.encode("idna")  # as sockets will
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise ConfigError(f"{config.url[:200]!a} is no URL: {error}") from error
+        if not url.host or url.query or url.fragment:
+            raise ConfigError(f"{config.url!r} is no URL of a service: a host and perhaps a path")
         if not config.timeout_s > 0 or config.max_retries < 0 or config.max_parallel < 1:
             raise ConfigError(f"web search cannot work with {config}")
         self._config = config
         self._sleep = sleep
         self._url = config.url.rstrip("/").removesuffix("/search") + "/search"
+        self._name = str(url.copy_with(userinfo=b""))
         key = os.environ.get(config.key_env)
-        headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._client = httpx.Client(headers=headers, timeout=config.timeout_s)
-        self._threads = ThreadPoolExecutor(config.max_parallel, thread_name_prefix="web-search")
+        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity"}  # sizes are as sent
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """See `BatchEngine`.
@@ -80,47 +93,59 @@ class WebSearch:
         """Nothing is kept for a query."""
 
     def close(self) -> None:
-        """Close connections."""
-        self._threads.shutdown(cancel_futures=True)
-        self._client.close()
+        """Nothing is kept between batches."""
 
     def _search(self, applications: Sequence[Application]) -> list[object]:
         asked = [(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]
-        return list(self._threads.map(lambda one: self._ask(*one), asked))
+        return asyncio.run(self._ask_all(asked))
 
-    def _ask(self, query: str, k: int) -> list[Hit]:
-        backoff_s = self._config.backoff_s
-        for num_left in range(self._config.max_retries, -1, -1):
-            try:
-                return _hits(self._get(query), k)
-            except (EngineUnavailable, EngineTimeout):
-                if num_left == 0:
-                    raise
-            self._sleep(backoff_s)
-            backoff_s *= 2
-        raise AssertionError
-
-    def _get(self, query: str) -> bytes:
+    async def _ask_all(self, asked: Sequence[tuple[str, int]]) -> list[object]:
         import httpx
 
-        due_s = time.monotonic() + self._config.timeout_s
-        late = f"{self._url} gave no answer in {self._config.timeout_s:g} s"
+        places = asyncio.Semaphore(self._config.max_parallel)
+        async with httpx.AsyncClient(headers=self._headers, timeout=None) as client:  # _get has its own
+
+            async def ask(query: str, k: int) -> list[Hit]:
+                async with places:
+                    return _hits(await self._ask(client, query), k)
+
+            return list(await asyncio.gather(*(ask(query, k) for query, k in asked)))
+
+    async def _ask(self, client: AsyncClient, query: str) -> bytes:
+        backoff_s = self._config.backoff_s
+        for _ in range(self._config.max_retries):
+            try:
+                return await self._get(client, query)
+            except (EngineUnavailable, EngineTimeout):
+                await self._sleep(backoff_s)
+            backoff_s *= 2
+        return await self._get(client, query)
+
+    async def _get(self, client: AsyncClient, query: str) -> bytes:
+        import httpx
+
+        body = bytearray()
         try:
-            with self._client.stream("GET", self._url, params={"q": query, "format": "json"}) as response:
-                body = bytearray()
-                for part in response.iter_bytes():
+            async with (
+                asyncio.timeout(self._config.timeout_s),
+                client.stream("GET", self._url, params={"q": query, "format": "json"}) as response,
+            ):
+                async for part in response.aiter_bytes():
                     body += part
                     if len(body) > _MAX_REPLY_BYTES:
-                        raise BadReply(f"{self._url} answered more than {_MAX_REPLY_BYTES} bytes")
-                    if time.monotonic() > due_s:
-                        raise EngineTimeout(late)
-        except httpx.TimeoutException as error:
-            raise EngineTimeout(late) from error
+                        raise BadReply(f"{self._name} answered more than {_MAX_REPLY_BYTES} bytes")
+        except TimeoutError as error:
+            problem = f"{self._name} gave no answer in {self._config.timeout_s:g} s"
+            raise EngineTimeout(problem) from error
         except httpx.HTTPError as error:
-            raise EngineUnavailable(f"cannot reach {self._url}: {error}") from error
+            raise EngineUnavailable(f"cannot reach {self._name}: {error}") from error
         if response.is_success:
             return bytes(body)
-        problem = f"{self._url} answered {response.status_code}: {bytes(body[:200])!a}"
+        if response.has_redirect_location:
+            reason = f"go to {response.headers['location'][:500]}"
+        else:
+            reason = ascii(bytes(body[:200]))
+        problem = f"{self._name} answered {response.status_code}: {reason}"
         raise _refusal(problem, response.status_code)
 
 

@@ -6,9 +6,11 @@ those behind them are its own, and the only ones that it writes to.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from stretto.llm.blocks import BlockPool
+from stretto.llm.cache_nodes import Node
 from stretto.llm.prefix_cache import CacheHit, PrefixCache
 from stretto.llm.sequence import Sequence
 
@@ -29,21 +31,20 @@ class BlockTables:
     def look_up(self, sequence: Sequence) -> CacheHit:
         """What the cache has of it: all, but one token has to be computed if another is to be chosen."""
         limit = len(sequence.tokens) - (1 if sequence.max_new_tokens else 0)
-        hashes = sequence.hashes(self._cache.hasher)
-        return self._cache.look_up(sequence.salt, sequence.tokens, hashes, limit)
+        return self._cache.look_up(sequence.salt, sequence.tokens, limit)
 
     def start(self, sequence: Sequence, hit: CacheHit) -> None:
         """Give a sequence what the cache has, and a copy of the block that it is to write on."""
-        self._cache.hold(hit.blocks, sequence.query)
+        sequence.cached = self._cache.hold(hit, sequence.query)
         sequence.blocks = list(hit.blocks)
         sequence.num_shared_blocks = len(hit.blocks)
         sequence.num_computed = hit.num_tokens
         if sequence.num_cached is None:
             sequence.num_cached = hit.num_tokens
         if hit.tail is not None:
-            self._cache.touch(hit.tail)
-            own = self._cache.acquire()
-            self._copies.append((hit.tail, own))
+            source = self._cache.touch(hit.tail)
+            (own,) = self._cache.acquire(1)
+            self._copies.append((source, own))
             sequence.blocks.append(own)
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
@@ -51,38 +52,46 @@ class BlockTables:
         num_needed = self.num_blocks(num_tokens) - len(sequence.blocks)
         if num_needed > self._cache.num_available:
             return False
-        sequence.blocks.extend(self._cache.acquire() for _ in range(num_needed))
+        if num_needed > 0:
+            sequence.blocks += self._cache.acquire(num_needed)
         return True
 
     def append_free(self, sequences: list[Sequence]) -> bool:
         """Give each of them one more block; False, and none at all, if that would evict something."""
         if len(sequences) > self._pool.num_free:
             return False
-        for sequence in sequences:
-            sequence.blocks.append(self._cache.acquire())
+        for sequence, block in zip(sequences, self._pool.acquire(len(sequences)), strict=True):
+            sequence.blocks.append(block)
         return True
+
+    def shrink(self, sequence: Sequence, num_tokens: int) -> None:
+        """Take back what it does not need for its first `num_tokens`."""
+        num_blocks = self.num_blocks(num_tokens)
+        if len(sequence.blocks) > num_blocks:
+            self._pool.release(sequence.blocks[num_blocks:])
+            del sequence.blocks[num_blocks:]
 
     def share_full(self, sequence: Sequence) -> None:
         """Leave the blocks that are full by now to the cache, or take those that it has for them instead."""
         size = self._block_tokens
-        blocks = sequence.blocks
-        hashes = sequence.hashes(self._cache.hasher)
-        for index in range(sequence.num_shared_blocks, sequence.num_computed // size):
-            tokens = sequence.tokens[index * size : (index + 1) * size]
-            parent = blocks[index - 1] if index else None
-            blocks[index] = self._cache.store(
-                sequence.salt, parent, tokens, blocks[index], sequence.query, hashes[index]
-            )
-        sequence.num_shared_blocks = sequence.num_computed // size
+        first, end = sequence.num_shared_blocks, sequence.num_computed // size
+        tokens = sequence.tokens[first * size : end * size]
+        sequence.cached, sequence.blocks[first:end] = self._cache.store(
+            sequence.salt, sequence.cached, tokens, sequence.blocks[first:end], sequence.query
+        )
+        sequence.num_shared_blocks = end
 
     def keep(self, sequence: Sequence) -> None:
         """Leave all that it has computed to the cache, leased if it was a prefill."""
         num_full = sequence.num_shared_blocks
         rest = sequence.tokens[num_full * self._block_tokens : sequence.num_computed]
-        last = sequence.blocks[num_full - 1] if num_full else None
+        last = sequence.cached
         if rest:
             tail = sequence.blocks[num_full]
-            last = self._cache.store(sequence.salt, last, rest, tail, sequence.query)
+            last, is_kept = self._cache.store_tail(sequence.salt, last, rest, tail, sequence.query)
+            if is_kept:
+                sequence.cached = last
+                sequence.num_shared_blocks += 1
         if sequence.max_new_tokens == 0 and last is not None:
             self._cache.lease(last, sequence.query)
 
@@ -91,7 +100,9 @@ class BlockTables:
         own = sequence.blocks[sequence.num_shared_blocks :]
         if self._copies:
             self._copies = [(source, target) for source, target in self._copies if target not in own]
-        self._cache.release(sequence.blocks)
+        self._pool.release(own)
+        self._cache.release(sequence.cached)
+        sequence.cached = None
         sequence.blocks = []
         sequence.num_shared_blocks = 0
 
@@ -103,12 +114,18 @@ class BlockTables:
     def check_invariants(self, running: Iterable[Sequence]) -> None:
         """Raises AssertionError unless running sequences hold all that is held, and own what they write."""
         self._cache.check_invariants()
-        held: set[int] = set()
+        own: list[int] = []
+        num_holders: Counter[Node] = Counter()
         for sequence in running:
             assert sequence.num_computed <= len(sequence.blocks) * self._block_tokens
             assert sequence.num_shared_blocks <= sequence.num_computed // self._block_tokens
-            held.update(sequence.blocks)
-            own = sequence.blocks[sequence.num_shared_blocks :]
-            assert all(self._pool.num_holders(block) == 1 for block in own)
+            own += sequence.blocks[sequence.num_shared_blocks :]
+            path = list(sequence.cached.path()) if sequence.cached is not None else []
+            shared = [block for node in reversed(path) for block in node.blocks]
+            assert shared == sequence.blocks[: sequence.num_shared_blocks]
+            num_holders.update(path)
+        assert len(set(own)) == len(own)
+        assert all(node.num_holders == count for node, count in num_holders.items())
+        num_shared = sum(len(node.blocks) for node in num_holders)
         num_held = self._pool.num_blocks - self._cache.num_available
-        assert num_held == len(held), f"{num_held} blocks are held and {len(held)} are in tables"
+        assert num_held == num_shared + len(own), f"{num_held} held, {num_shared} shared and {len(own)} own"

@@ -1,51 +1,89 @@
-"""The allocator of KV blocks: which of an instance's fixed number of blocks are held, and how often."""
+"""The allocator of KV blocks: which of an instance's fixed number of blocks are held."""
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 
 
 class BlockPool:
-    """Blocks 0 ≤ id < `num_blocks`, each free or held by one or more holders.
+    """Blocks 0 ≤ id < `num_blocks`, each free or held, by one sequence or by the prefix cache.
 
-    The lowest free id goes first, so that what is allocated together mostly lies together: a run of
+    The lowest free ids go first, so that what is allocated together mostly lies together: a run of
     consecutive blocks can be read without gathering it.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self._free = list(range(num_blocks))
-        self._num_holders = [0] * num_blocks
-
-    @property
-    def num_free(self) -> int:
+        self.num_free = num_blocks
         """Blocks that nobody holds."""
-        return len(self._free)
+        self._starts = [0]  # of ranges of free blocks, in their order, with others in between
+        self._ends = [num_blocks]
 
-    def num_holders(self, block: int) -> int:
-        """How many hold `block`."""
-        return self._num_holders[block]
+    def acquire(self, num_blocks: int) -> list[int]:
+        """So many free blocks, held from now on. There have to be as many: see `num_free`."""
+        assert num_blocks <= self.num_free
+        self.num_free -= num_blocks
+        starts, ends = self._starts, self._ends
+        blocks: list[int] = []
+        num_used = 0
+        while num_blocks:
+            start, end = starts[num_used], ends[num_used]
+            if end - start > num_blocks:
+                starts[num_used] = end = start + num_blocks
+            else:
+                num_used += 1
+            blocks += range(start, end)
+            num_blocks -= end - start
+        del starts[:num_used], ends[:num_used]
+        return blocks
 
-    def acquire(self) -> int:
-        """A free block, held once. There has to be one: see `num_free`."""
-        block = heappop(self._free)
-        self._num_holders[block] = 1
-        return block
+    def release(self, blocks: Iterable[int]) -> None:
+        """They are free again."""
+        starts, ends = self._starts, self._ends
+        for start, end in _ranges(blocks):
+            self.num_free += end - start
+            place = bisect_right(starts, start)
+            joins_before = joins_after = False
+            if place:
+                assert ends[place - 1] <= start, f"block {start} is released, and is free"
+                joins_before = ends[place - 1] == start
+            if place < len(starts):
+                assert end <= starts[place], f"block {starts[place]} is released, and is free"
+                joins_after = end == starts[place]
+            if joins_before and joins_after:
+                ends[place - 1] = ends[place]
+                del starts[place], ends[place]
+            elif joins_before:
+                ends[place - 1] = end
+            elif joins_after:
+                starts[place] = start
+            else:
+                starts.insert(place, start)
+                ends.insert(place, end)
 
-    def share(self, block: int) -> None:
-        """One more holder of a held block."""
-        assert self._num_holders[block] > 0, f"block {block} is free and cannot be shared"
-        self._num_holders[block] += 1
-
-    def release(self, block: int) -> None:
-        """One holder less; without holders the block is free."""
-        assert self._num_holders[block] > 0, f"block {block} is released more often than it was acquired"
-        self._num_holders[block] -= 1
-        if self._num_holders[block] == 0:
-            heappush(self._free, block)
+    def free(self) -> set[int]:
+        """The blocks that nobody holds."""
+        return {
+            block for start, end in zip(self._starts, self._ends, strict=True) for block in range(start, end)
+        }
 
     def check_invariants(self) -> None:
-        """A block is free exactly if it has no holder."""
-        assert len(set(self._free)) == len(self._free)
-        assert sorted(self._free) == [b for b, count in enumerate(self._num_holders) if count == 0]
-        assert all(count >= 0 for count in self._num_holders)
+        """Raises AssertionError unless the ranges are in order and the count is right."""
+        bounds = [bound for range_ in zip(self._starts, self._ends, strict=True) for bound in range_]
+        assert bounds == sorted(set(bounds))
+        assert not bounds or (bounds[0] >= 0 and bounds[-1] <= self.num_blocks)
+        assert len(self.free()) == self.num_free
+
+
+def _ranges(blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """As few ranges [start, end) as possible."""
+    start = end = -1
+    for block in sorted(blocks):
+        if block != end:
+            if end > start:
+                yield start, end
+            start = block
+        end = block + 1
+    if end > start:
+        yield start, end

@@ -2,52 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from stretto.llm.block_hashes import BlockHash
-from stretto.llm.eviction import Rank
 
 _MAX_TAILS = 16
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A cached block, or a root with `block` None. Nodes of less than a full block are leaves for ever.
+    """Cached blocks, one behind the other, that always had the same fate; a root has none.
+
+    All full, or a single one that is not: such a node is a leaf for ever.
 
     Attributes:
-        children: by their first token.
+        start: how many blocks are before it.
+        hashes: of the full blocks, if they are told.
+        children: by their first token, and then by all tokens of their first block; oldest first.
         owners: the queries that used it.
         lessees: those of them for whom it was prefilled ahead.
+        num_holders: sequences that hold it, and so all before it.
     """
 
-    id: int
-    hash: BlockHash
-    tokens: tuple[int, ...]
-    block: int | None
+    salt: str
+    tokens: list[int]
+    blocks: list[int]
     parent: Node | None
-    children: dict[int, list[Node]] = field(default_factory=dict)
+    start: int = 0
+    hashes: list[BlockHash] = field(default_factory=list)
+    children: dict[int, dict[tuple[int, ...], Node]] = field(default_factory=dict)
     owners: set[str] = field(default_factory=set)
     lessees: set[str] = field(default_factory=set)
+    num_holders: int = 0
     last_used: int = 0
 
-    @property
-    def rank(self) -> Rank:
-        """Lowest is evicted first."""
-        return bool(self.lessees), self.last_used, self.id
+    def path(self) -> Iterator[Node]:
+        """It and all before it but the root, the last first."""
+        node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
 
-    def longest_tail(self, rest: Sequence[int]) -> tuple[int | None, int]:
-        """The child's block that begins with most of `rest`, and how many; of the newest few."""
+    def child(self, tokens: Sequence[int], start: int, size: int) -> Node | None:
+        """The one whose first block is tokens[start : start + size]."""
+        siblings = self.children.get(tokens[start])
+        return siblings.get(tuple(tokens[start : start + size])) if siblings else None
+
+    def adopt(self, child: Node, block: tuple[int, ...]) -> None:
+        """A child that begins with `block`, perhaps in the place of another one."""
+        self.children.setdefault(block[0], {})[block] = child
+        child.parent = self
+
+    def disown(self, block: tuple[int, ...]) -> None:
+        """The child that begins with `block` goes."""
+        siblings = self.children[block[0]]
+        del siblings[block]
+        if not siblings:
+            del self.children[block[0]]
+
+    def longest_tail(self, rest: Sequence[int]) -> tuple[Node | None, int]:
+        """The child whose first block begins with most of `rest`, and how many; of the newest few."""
         best, num_best = None, 0
-        if rest:
-            for child in self.children.get(rest[0], ())[-_MAX_TAILS:]:
-                num = _num_common(child.tokens, rest)
+        if rest and (siblings := self.children.get(rest[0])):
+            newest = list(islice(reversed(siblings.items()), _MAX_TAILS))
+            for block, child in reversed(newest):
+                num = num_common(block, rest)
                 if num > num_best:
-                    best, num_best = child.block, num
+                    best, num_best = child, num
         return best, num_best
 
 
-def _num_common(a: Sequence[int], b: Sequence[int]) -> int:
+def num_common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens both begin with."""
     for index, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return index
@@ -58,39 +86,49 @@ class Owners:
     """The nodes of each owner and each lessee. Owners of a node own all before it."""
 
     def __init__(self) -> None:
-        self._owned: dict[str, dict[int, Node]] = {}
-        self._leased: dict[str, dict[int, Node]] = {}
+        self._owned: dict[str, dict[Node, None]] = {}
+        self._leased: dict[str, dict[Node, None]] = {}
+
+    def may_own(self, parent: Node, owner: str) -> bool:
+        """Not one that was forgotten while it ran: it does not own what is before, and does not come back."""
+        return parent.parent is None or owner in parent.owners
 
     def own(self, node: Node, owner: str) -> None:
-        """One owner more; but one that was forgotten while it ran, and so does not own what is before the
-        node, does not come back."""
+        """One owner more, if it may."""
         assert node.parent is not None
-        if node.parent.block is not None and owner not in node.parent.owners:
-            return
-        if owner not in node.owners:
+        if owner not in node.owners and self.may_own(node.parent, owner):
             node.owners.add(owner)
-            self._owned.setdefault(owner, {})[node.id] = node
+            self._owned.setdefault(owner, {})[node] = None
 
     def lease(self, node: Node, owner: str) -> None:
         """Until `end_lease`; for owners only."""
         if owner in node.owners:
             node.lessees.add(owner)
-            self._leased.setdefault(owner, {})[node.id] = node
+            self._leased.setdefault(owner, {})[node] = None
 
     def end_lease(self, node: Node, owner: str) -> None:
         """There has to be one."""
         node.lessees.remove(owner)
         _take(self._leased, node, owner)
 
+    def copy(self, node: Node, other: Node) -> None:
+        """`other`, which nobody knows yet, belongs to the same."""
+        for owner in node.owners:
+            other.owners.add(owner)
+            self._owned[owner][other] = None
+        for lessee in node.lessees:
+            other.lessees.add(lessee)
+            self._leased[lessee][other] = None
+
     def forget(self, owner: str) -> tuple[list[Node], list[Node]]:
-        """Nothing is its own any more; returns what it had leased and what it had owned, oldest first."""
-        leased = list(self._leased.pop(owner, {}).values())
-        owned = list(self._owned.pop(owner, {}).values())
+        """Nothing is its own any more; returns what it had leased, and what it had owned, deepest first."""
+        leased = list(self._leased.pop(owner, ()))
+        owned = list(self._owned.pop(owner, ()))
         for node in leased:
             node.lessees.remove(owner)
         for node in owned:
             node.owners.remove(owner)
-        return leased, owned
+        return leased, sorted(owned, key=_start, reverse=True)
 
     def drop(self, node: Node) -> None:
         """The node goes."""
@@ -101,14 +139,18 @@ class Owners:
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless nodes know their owners, and lessees are owners."""
-        assert all(owner in node.owners for owner, nodes in self._owned.items() for node in nodes.values())
+        assert all(owner in node.owners for owner, nodes in self._owned.items() for node in nodes)
         for lessee, nodes in self._leased.items():
             assert nodes
-            assert all(lessee in node.lessees and lessee in node.owners for node in nodes.values())
+            assert all(lessee in node.lessees and lessee in node.owners for node in nodes)
 
 
-def _take(by_owner: dict[str, dict[int, Node]], node: Node, owner: str) -> None:
+def _take(by_owner: dict[str, dict[Node, None]], node: Node, owner: str) -> None:
     nodes = by_owner[owner]
-    del nodes[node.id]
+    del nodes[node]
     if not nodes:
         del by_owner[owner]
+
+
+def _start(node: Node) -> int:
+    return node.start

@@ -1,46 +1,52 @@
-"""Which block to give up next."""
+"""Which leaf of the prefix cache to give up next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import TypeAlias
 
-Rank: TypeAlias = tuple[bool, int, int]
+from stretto.llm.cache_nodes import Node
+
+_Rank: TypeAlias = tuple[bool, int]
 
 
 class EvictionQueue:
-    """Blocks in the order of their ranks, the lowest first.
+    """Nodes, the least recently used first, but those under a lease last.
 
-    A block is offered whenever it may be evicted with a new rank. Older entries stay behind and are
-    recognised when they come up: their rank is not the block's any more, or the block has none.
+    A node is offered whenever it may be evicted with a new rank. Older entries stay behind and are
+    recognised when they come up: their rank is not the node's any more, or the node has none.
     """
 
-    def __init__(self, rank: Callable[[int], Rank | None]) -> None:
-        """`rank` is a block's rank now, or None if it cannot be evicted."""
-        self._rank = rank
-        self._heap: list[tuple[Rank, int]] = []
+    def __init__(self) -> None:
+        self._heap: list[tuple[_Rank, int, Node]] = []
+        self._order = count()
         self._max_entries = 64
 
-    def offer(self, block: int) -> None:
-        """Enter a block, if it can be evicted."""
-        rank = self._rank(block)
+    def offer(self, node: Node) -> None:
+        """Enter a node, if it can be evicted."""
+        rank = _rank(node)
         if rank is None:
             return
-        heappush(self._heap, (rank, block))
+        heappush(self._heap, (rank, next(self._order), node))
         if len(self._heap) > self._max_entries:
-            self._heap = [entry for entry in self._heap if self._is_current(entry)]
+            self._heap = [entry for entry in self._heap if _rank(entry[2]) == entry[0]]
             heapify(self._heap)
             self._max_entries = 64 + 2 * len(self._heap)
 
-    def pop(self) -> int:
-        """Take out the first block that can be evicted. There has to be one."""
-        while not self._is_current(entry := heappop(self._heap)):
-            pass
-        return entry[1]
+    def pop(self) -> Node:
+        """Take out the first node that can be evicted. There has to be one."""
+        while True:
+            rank, _, node = heappop(self._heap)
+            if _rank(node) == rank:
+                return node
 
-    def __contains__(self, block: int) -> bool:
-        return any(entry[1] == block and self._is_current(entry) for entry in self._heap)
+    def __contains__(self, node: Node) -> bool:
+        return any(entry[2] is node and _rank(node) == entry[0] for entry in self._heap)
 
-    def _is_current(self, entry: tuple[Rank, int]) -> bool:
-        return self._rank(entry[1]) == entry[0]
+
+def _rank(node: Node) -> _Rank | None:
+    """None for what cannot be evicted, as it is held, has children, or is gone."""
+    if node.num_holders or node.children or not node.blocks:
+        return None
+    return bool(node.lessees), node.last_used

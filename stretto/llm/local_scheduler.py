@@ -109,14 +109,20 @@ class LocalScheduler:
             sampled: by sequence id, the token of every slice that samples; of a repeated batch up to
                 `num_repeats` of them, less if the sequence is over.
         """
-        for piece in batch.slices:
-            sequence = piece.sequence
-            sequence.num_computed = piece.start + piece.num_tokens
-            if piece.samples and (tokens := sampled.get(sequence.id)):
-                sequence.tokens.extend(tokens)
-                sequence.num_computed += len(tokens) - 1
-            if sequence.num_computed // self.config.block_tokens > sequence.num_shared_blocks:
+        size = self.config.block_tokens
+        for sequence, start, num_tokens, samples in batch.slices:
+            num_computed = start + num_tokens
+            if samples and (tokens := sampled.get(sequence.id)):
+                sequence.tokens += tokens
+                num_computed += len(tokens) - 1
+            sequence.num_computed = num_computed
+            if num_computed // size > sequence.num_shared_blocks:
                 self._tables.share_full(sequence)
+
+    def shorten(self, batch: StepBatch, num_repeats: int) -> None:
+        """Of a repeated batch only so many steps will be computed: the blocks for the others go back."""
+        for piece in batch.slices:
+            self._tables.shrink(piece.sequence, len(piece.sequence.tokens) + num_repeats - 1)
 
     def finish(self, sequence: Sequence) -> None:
         """A running sequence is over; what it computed stays in the cache, leased if it was a prefill."""
@@ -157,14 +163,14 @@ class LocalScheduler:
             return slices
         if self._preempted:  # there is no room; and who comes back in the same step would be in it twice
             return slices
-        in_flight = InFlight(self.running, self.cache.hasher)
+        in_flight = InFlight(self.running, self.config.block_tokens)
         for sequence in self.waiting.candidates(now_s, self._cached_share, self.config.num_groups):
             if budget_tokens <= 0 or len(self.running) >= self.config.max_running:
                 break
             hit = self._tables.look_up(sequence)
             if in_flight.has_next(sequence, hit):
                 continue
-            if not self._has_room(sequence, hit.blocks):
+            if not self._has_room(sequence, hit):
                 break
             self._start(sequence, hit)
             if piece := self._prefill(sequence, budget_tokens, whole, bool(slices)):
@@ -199,7 +205,7 @@ class LocalScheduler:
             self._shares[sequence.id] = (self.cache.version, share)
         return share
 
-    def _has_room(self, sequence: Sequence, cached: tuple[int, ...]) -> bool:
+    def _has_room(self, sequence: Sequence, hit: CacheHit) -> bool:
         """Whether its prompt fits, in blocks and in what the strictest class on board puts up with."""
         if not self.running:
             return True
@@ -210,8 +216,8 @@ class LocalScheduler:
             if on_board > min(limits):
                 return False
         outstanding = sum([len(s.tokens) // size + 1 - len(s.blocks) for s in self.running])
-        needed = self._tables.num_blocks(len(sequence.tokens) + 1) - len(cached)
-        num_available = self.cache.num_available - sum(map(self.cache.is_idle, cached))
+        needed = self._tables.num_blocks(len(sequence.tokens) + 1) - len(hit.blocks)
+        num_available = self.cache.num_available - self.cache.num_idle_in(hit)
         return needed + max(0, outstanding) <= num_available
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:

@@ -1,10 +1,12 @@
 """Finds the KV blocks of a prompt's leading tokens, and decides which to give up.
 
-The cache is a tree. A node is a block whose tokens are known; a path from a root, of which every tenant
-has its own, spells a prefix. Its rules:
+The cache is a tree. A node is a run of blocks whose tokens are known; a path from a root, of which every
+tenant has its own, spells a prefix. Nodes are split where prefixes part, and wherever a part of one is
+treated otherwise than the rest, so all that is done costs by the node and not by the block. The rules:
 
-- The cache is one holder of each of its blocks. A block held by nobody else is *idle*. Who holds a block
-  holds all blocks before it, so nothing idle ever has a descendant in use.
+- A block is a sequence's own or the cache's, and of the cache's a node counts the sequences that hold it. A
+  node that none holds is *idle*. Who holds a node holds all before it, so nothing idle ever has a descendant
+  in use.
 - Only full blocks are shared. Where a prompt leaves the tree within a block, full or not, that block is
   copied and the copy written on. So the last block of a sequence is always its own.
 - Idle blocks are evicted when the pool runs dry: leaves first, the least recently used first. Those under
@@ -14,274 +16,234 @@ has its own, spells a prefix. Its rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from stretto.llm.block_hashes import BlockHash, Hasher
 from stretto.llm.blocks import BlockPool
-from stretto.llm.cache_nodes import Node, Owners
-from stretto.llm.eviction import EvictionQueue, Rank
-from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from stretto.llm.cache_news import CacheNews
+from stretto.llm.cache_nodes import Node
+from stretto.llm.cache_tree import CacheHit, PrefixTree
+from stretto.llm.eviction import EvictionQueue
+from stretto.llm.kv_events import KVEvent
 
-
-@dataclass(frozen=True, slots=True)
-class CacheHit:
-    """The leading `num_tokens` of a prompt are in `blocks`, and behind them the first ones of `tail`."""
-
-    blocks: tuple[int, ...] = ()
-    num_tokens: int = 0
-    tail: int | None = None
+__all__ = ["CacheHit", "PrefixCache"]
 
 
 class PrefixCache:
     """Holds blocks of `pool` beyond the sequences that filled them."""
 
     def __init__(self, pool: BlockPool, block_tokens: int, *, with_events: bool = False) -> None:
-        self.hasher = Hasher(block_tokens)
         self.version = 0
         """Changes whenever a lookup may have a new answer."""
-        self._pool = pool
+        self.pool = pool
         self._block_tokens = block_tokens
-        self._events: list[KVEvent] | None = [] if with_events else None
-        self._roots: dict[str, Node] = {}
-        self._by_hash: dict[BlockHash, Node] = {}
-        self._by_block: dict[int, Node] = {}
-        self._owners = Owners()
-        self._evictable = EvictionQueue(self._rank)
+        self._tree = PrefixTree(block_tokens)
+        self._news = CacheNews(block_tokens, wanted=with_events)
+        self._evictable = EvictionQueue()
+        self._num_blocks = 0
         self._num_idle = 0
-        self._num_nodes_made = 0
         self._clock = 0
 
     def __len__(self) -> int:
-        return len(self._by_block)
+        return self._num_blocks
 
     @property
     def num_available(self) -> int:
         """Blocks that `acquire` could hand out, evicting as many as it takes."""
-        return self._pool.num_free + self._num_idle
+        return self.pool.num_free + self._num_idle
 
-    def is_idle(self, block: int) -> bool:
-        """Whether only the cache holds `block`."""
-        return block in self._by_block and self._pool.num_holders(block) == 1
+    def num_idle_in(self, hit: CacheHit) -> int:
+        """Blocks of `hit` that no sequence holds."""
+        if hit.node is None or hit.node.num_holders:
+            return 0
+        before = (len(node.blocks) for node in hit.node.path() if not node.num_holders)
+        return sum(before) - len(hit.node.blocks) + hit.num_in_node
 
-    def look_up(self, salt: str, tokens: Sequence[int], hashes: Sequence[BlockHash], limit: int) -> CacheHit:
-        """The longest cached prefix of tokens[:limit]. Changes nothing.
+    def look_up(self, salt: str, tokens: list[int], limit: int) -> CacheHit:
+        """The longest cached prefix of tokens[:limit]. Changes nothing."""
+        return self._tree.look_up(salt, tokens, limit)
 
-        Args:
-            hashes: of the full blocks of `tokens`.
-        """
-        node = self._roots.get(salt)
+    def hold(self, hit: CacheHit, owner: str) -> Node | None:
+        """One more holder of what was found, until it releases the node that is returned. Ends the owner's
+        leases on it. The next block of `hit.tail` is its first now."""
+        self._clock += 1
+        node = hit.node
         if node is None:
-            return CacheHit()
-        blocks = []
-        for chained in hashes[: limit // self._block_tokens]:
-            child = self._by_hash.get(chained)
-            if child is None:
-                break
-            assert child.block is not None
-            blocks.append(child.block)
-            node = child
-        num_tokens = len(blocks) * self._block_tokens
-        rest = tokens[num_tokens : min(limit, num_tokens + self._block_tokens)]
-        tail, num_in_tail = node.longest_tail(rest)
-        return CacheHit(tuple(blocks), num_tokens + num_in_tail, tail)
+            return None
+        if hit.num_in_node < len(node.blocks):
+            node = self._tree.split(node, hit.num_in_node)
+        for part in reversed(list(node.path())):
+            self._hold(part, owner)
+        return node
 
-    def hold(self, blocks: Sequence[int], owner: str) -> None:
-        """One more holder of cached blocks, in the order of their path. Ends the owner's leases on them."""
+    def touch(self, node: Node) -> int:
+        """The first block of a node, which this returns, was used, if only to be copied."""
         self._clock += 1
-        for block in blocks:
-            node = self._by_block[block]
-            if self._pool.num_holders(block) == 1:
-                self._num_idle -= 1
-            self._pool.share(block)
-            node.last_used = self._clock
-            self._owners.own(node, owner)
-            if owner in node.lessees:
-                self._owners.end_lease(node, owner)
-                self._offer(node)
-
-    def touch(self, block: int) -> None:
-        """A cached block was used, if only to be copied."""
-        self._clock += 1
-        node = self._by_block[block]
+        if len(node.blocks) > 1:
+            node = self._tree.split(node, 1)
         node.last_used = self._clock
-        self._offer(node)
+        self._evictable.offer(node)
+        return node.blocks[0]
 
-    def acquire(self) -> int:
-        """A block for new tokens, evicting one if need be. There has to be one: see `num_available`."""
-        if self._pool.num_free == 0:
-            self._evict_one()
-        return self._pool.acquire()
+    def acquire(self, num_blocks: int) -> list[int]:
+        """Blocks for new tokens, evicting others if need be. There have to be enough: see `num_available`."""
+        blocks = self.pool.acquire(min(num_blocks, self.pool.num_free))
+        while (num_missing := num_blocks - len(blocks)) > 0:
+            node = self._evictable.pop()
+            blocks += self._cut(node, min(num_missing, len(node.blocks)))
+        return blocks
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """One holder less of each of a sequence's blocks, cached or not."""
-        for block in reversed(blocks):
-            self._pool.release(block)
-            node = self._by_block.get(block)
-            if node is not None and self._pool.num_holders(block) == 1:
-                self._num_idle += 1
-                if not node.owners:
-                    self._remove(node)
-                elif not node.children:
-                    self._offer(node)
+    def release(self, node: Node | None) -> None:
+        """One holder less of a node and of all before it."""
+        for part in node.path() if node is not None else ():
+            part.num_holders -= 1
+            if part.num_holders == 0:
+                self._num_idle += len(part.blocks)
+                if not part.owners:
+                    self._remove(part)
+                else:
+                    self._evictable.offer(part)
 
     def store(
-        self,
-        salt: str,
-        parent: int | None,
-        tokens: Sequence[int],
-        block: int,
-        owner: str,
-        chained: BlockHash | None = None,
-    ) -> int:
-        """Register a block of its only holder that now has the KV of `tokens`, behind block `parent`.
+        self, salt: str, parent: Node | None, tokens: list[int], blocks: list[int], owner: str
+    ) -> tuple[Node, list[int]]:
+        """Register a sequence's own full blocks that now have the KV of `tokens`, behind `parent`, which it
+        holds.
 
-        Returns the block that the cache has for these tokens: `block`, or an older one which the caller then
-        holds instead of `block`. A block that is not full is kept only if it adds something, and one
-        that it extends goes. `chained` is the hash of a full block, if it is known.
+        Returns the node that it holds instead of `parent`, and the blocks that the cache has for these
+        tokens: `blocks`, or older ones, and then those of `blocks` are free.
         """
-        above = self._root(salt) if parent is None else self._by_block[parent]
-        key = tuple(tokens)
-        siblings = above.children.get(key[0], ())
-        is_full = len(key) == self._block_tokens
-        if chained is None:
-            chained = self.hasher.chain(above.hash, key)
-        if is_full and (twin := self._by_hash.get(chained)) is not None:
-            assert twin.block is not None
-            self.hold([twin.block], owner)
-            self._pool.release(block)
-            return twin.block
-        if not is_full:
-            for other in siblings:
-                if other.tokens[: len(key)] == key:
-                    self._owners.own(other, owner)
-                    assert other.block is not None
-                    return other.block
-        node = Node(self._num_nodes_made, chained, key, block, above)
-        self._num_nodes_made += 1
-        self.version += 1
-        for other in list(siblings) if siblings else ():
-            shorter = len(other.tokens) < len(key) and key[: len(other.tokens)] == other.tokens
-            if shorter and other.block is not None and self.is_idle(other.block):
-                for other_owner in sorted(other.owners):
-                    self._owners.own(node, other_owner)
-                for lessee in sorted(other.lessees - {owner}):
-                    self._owners.lease(node, lessee)
-                self._remove(other)
-        if parent is None:
-            self._roots[salt] = above  # it may have gone with its last child
-        above.children.setdefault(key[0], []).append(node)
-        self._by_block[block] = node
-        self._pool.share(block)
-        self._clock += 1
-        node.last_used = self._clock
-        self._owners.own(node, owner)
-        if is_full:
-            self._by_hash[chained] = node
-            if self._events is not None:
-                self._events.append(BlockStored(chained, above.hash, key))
-        return block
+        node = parent or self._tree.root(salt)
+        size = self._block_tokens
+        older: list[int] = []
+        while len(older) < len(blocks) and (twin := node.child(tokens, len(older) * size, size)):
+            num_equal = self._tree.num_equal(twin, tokens, len(older) * size, len(tokens))
+            node = self._tree.split(twin, num_equal) if num_equal < len(twin.blocks) else twin
+            self._clock += 1
+            self._hold(node, owner)
+            older += node.blocks
+        if older:
+            self.pool.release(blocks[: len(older)])
+            tokens, blocks = tokens[len(older) * size :], blocks[len(older) :]
+        if blocks:
+            node = self._insert(node, tokens, blocks, owner)
+        return node, older + blocks
 
-    def lease(self, block: int, owner: str) -> None:
-        """Keep `block`, and so all before it, longer than what is not under a lease."""
-        node = self._by_block[block]
-        self._owners.lease(node, owner)
-        self._offer(node)
+    def store_tail(
+        self, salt: str, parent: Node | None, tokens: list[int], block: int, owner: str
+    ) -> tuple[Node, bool]:
+        """Register a sequence's last block, which is not full, behind `parent`; only if it adds something.
+
+        Returns the node of one block that has these tokens, and whether it is `block`: then the sequence
+        holds that node instead of `parent`.
+        """
+        above = parent or self._tree.root(salt)
+        key = tuple(tokens)
+        for first, other in above.children.get(key[0], {}).items():
+            if first[: len(key)] == key:
+                node = self._tree.split(other, 1) if len(other.blocks) > 1 else other
+                self._tree.owners.own(node, owner)
+                return node, False
+        return self._insert(above, list(tokens), [block], owner), True
+
+    def lease(self, node: Node, owner: str) -> None:
+        """Keep the last block of a node, and so all before it, longer than what is not under a lease."""
+        if len(node.blocks) > 1:
+            self._tree.split(node, len(node.blocks) - 1)
+        self._tree.owners.lease(node, owner)
+        self._evictable.offer(node)
 
     def forget(self, owner: str) -> None:
         """The owner's leases end, and what only it used goes, as soon as it is idle."""
-        leased, owned = self._owners.forget(owner)
+        leased, owned = self._tree.owners.forget(owner)
         for node in leased:
-            self._offer(node)
-        for node in reversed(owned):
-            if not node.owners and node.block is not None and self.is_idle(node.block):
+            self._evictable.offer(node)
+        for node in owned:
+            if not node.owners and not node.num_holders:
                 self._remove(node)
 
     def clear(self) -> None:
         """Evict everything idle."""
         while self._num_idle:
-            self._evict_one()
-        if not self._by_block and self._events is not None:
-            self._events.append(AllBlocksCleared())
+            self._remove(self._evictable.pop())
+        if not self._num_blocks:
+            self._news.cleared()
 
     def take_events(self) -> list[KVEvent]:
         """What happened since the last call."""
-        if not self._events:
-            return []
-        events, self._events = self._events, []
-        return events
+        return self._news.take()
 
-    def _root(self, salt: str) -> Node:
-        root = self._roots.get(salt)
-        if root is None:
-            root = self._roots[salt] = Node(-1, self.hasher.root(salt), (), None, None)
-        return root
+    def _hold(self, node: Node, owner: str) -> None:
+        if node.num_holders == 0:
+            self._num_idle -= len(node.blocks)
+        node.num_holders += 1
+        node.last_used = self._clock
+        self._tree.owners.own(node, owner)
+        if owner in node.lessees:
+            self._tree.owners.end_lease(node, owner)
 
-    def _rank(self, block: int) -> Rank | None:
-        """When to evict a block, if it may be: the idle leaves."""
-        node = self._by_block.get(block)
-        return node.rank if node is not None and not node.children and self.is_idle(block) else None
-
-    def _offer(self, node: Node) -> None:
-        """A node may have become evictable, or its rank may have changed."""
-        if node.block is not None:
-            self._evictable.offer(node.block)
-
-    def _evict_one(self) -> None:
-        self._remove(self._by_block[self._evictable.pop()])
+    def _insert(self, parent: Node, tokens: list[int], blocks: list[int], owner: str) -> Node:
+        """New blocks behind `parent`, held by one sequence. Idle tails that they extend go."""
+        first = tuple(tokens[: self._block_tokens])
+        shorter = [
+            other
+            for block, other in parent.children.get(first[0], {}).items()
+            if first[: len(block)] == block and not other.num_holders
+        ]
+        if shorter and len(blocks) > 1:  # their owners are those of one block only
+            parent = self._insert(parent, list(first), blocks[:1], owner)
+            return self._insert(parent, tokens[len(first) :], blocks[1:], owner)
+        self.version += 1
+        self._clock += 1
+        self._num_blocks += len(blocks)
+        is_alike = parent.num_holders == 1 and parent.owners <= {owner} and not parent.lessees
+        if is_alike and not parent.children and len(first) == self._block_tokens:
+            node = parent
+            node.tokens += tokens
+            node.blocks += blocks
+        else:
+            node = Node(
+                parent.salt, tokens, list(blocks), parent, parent.start + len(parent.blocks), num_holders=1
+            )
+            for other in shorter:
+                for other_owner in sorted(other.owners):
+                    self._tree.owners.own(node, other_owner)
+                for lessee in sorted(other.lessees - {owner}):
+                    self._tree.owners.lease(node, lessee)
+                self._remove(other)
+            self._tree.add(node)
+            self._tree.owners.own(node, owner)
+        node.last_used = self._clock
+        self._news.stored(node, parent, tokens)
+        return node
 
     def _remove(self, node: Node) -> None:
-        """Give an idle leaf's block back to the pool."""
+        """Give the blocks of an idle leaf back to the pool."""
+        self.pool.release(self._cut(node, len(node.blocks)))
+
+    def _cut(self, node: Node, num_blocks: int) -> list[int]:
+        """Take an idle leaf's last blocks out of the tree, the last first."""
         assert node.parent is not None
-        assert node.block is not None
-        assert not node.children
         self.version += 1
-        self._num_idle -= 1
-        siblings = node.parent.children[node.tokens[0]]
-        siblings.remove(node)
-        if not siblings:
-            del node.parent.children[node.tokens[0]]
-        self._owners.drop(node)
-        del self._by_block[node.block]
-        self._pool.release(node.block)
-        if self._by_hash.get(node.hash) is node:
-            del self._by_hash[node.hash]
-            if self._events is not None:
-                self._events.append(BlockRemoved(node.hash))
-        if node.parent.block is not None:
-            if node.parent.owners:  # or it goes next
-                self._offer(node.parent)
-        elif not node.parent.children:
-            self._roots = {salt: root for salt, root in self._roots.items() if root is not node.parent}
+        self._num_idle -= num_blocks
+        self._num_blocks -= num_blocks
+        evicted = node.blocks[: -num_blocks - 1 : -1]
+        self._news.removed(node, num_blocks)
+        if num_blocks < len(node.blocks):
+            del node.blocks[-num_blocks:], node.tokens[-num_blocks * self._block_tokens :]
+            self._evictable.offer(node)
+            return evicted
+        node.blocks.clear()
+        self._tree.drop(node)
+        if node.parent.owners:  # or it is a root, or goes next
+            self._evictable.offer(node.parent)
+        return evicted
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless the rules above hold."""
-        self._pool.check_invariants()
-        found: dict[int, Node] = {}
-        stack = list(self._roots.values())
-        while stack:
-            node = stack.pop()
-            for first, siblings in node.children.items():
-                assert siblings
-                assert len(node.tokens) in (0, self._block_tokens)
-                for child in siblings:
-                    assert child.parent is node
-                    assert child.tokens[0] == first
-                    assert child.block is not None
-                    assert self._pool.num_holders(child.block) > 0
-                    if node.block is not None:
-                        assert self.is_idle(child.block) or not self.is_idle(node.block)
-                        assert child.owners <= node.owners
-                    assert child.owners or not self.is_idle(child.block)
-                    found[child.block] = child
-                    stack.append(child)
-        assert found == self._by_block
-        assert self._num_idle == sum(map(self.is_idle, found))
-        assert all(node.hash in self._by_hash for node in found.values() if self._is_full(node))
-        assert len(self._by_hash) == sum(map(self._is_full, found.values()))
-        leaves = [block for block, node in found.items() if not node.children and self.is_idle(block)]
-        assert all(block in self._evictable for block in leaves)
-        self._owners.check_invariants()
-
-    def _is_full(self, node: Node) -> bool:
-        return len(node.tokens) == self._block_tokens
+        self.pool.check_invariants()
+        self._tree.check_invariants()
+        nodes = self._tree.nodes()
+        blocks = [block for node in nodes for block in node.blocks]
+        assert len(set(blocks)) == len(blocks) == self._num_blocks
+        assert self.pool.free().isdisjoint(blocks)
+        assert sum(len(node.blocks) for node in nodes if not node.num_holders) == self._num_idle
+        idle_leaves = [node for node in nodes if not node.children and not node.num_holders]
+        assert all(node in self._evictable for node in idle_leaves)

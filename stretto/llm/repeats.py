@@ -11,7 +11,8 @@ def grow_for_repeats(
 ) -> int:
     """Until the first one ends, blocks run out, or, if it `is_awaited`, a block fills up: that changes the
     cache, which may let somebody in. The blocks for the repeats are acquired; none is evicted for them."""
-    num_repeats = min(max_repeats, *(sequence.num_remaining for sequence in batch))
+    remaining = [s.num_prompt_tokens + s.max_new_tokens - len(s.tokens) for s in batch]
+    num_repeats = min(max_repeats, *remaining)
     if is_awaited:
         num_repeats = min(num_repeats, *(block_tokens - s.num_computed % block_tokens for s in batch))
     growing: dict[int, list[Sequence]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from stretto.llm.block_hashes import BlockHash, Hasher
+from stretto.llm.cache_nodes import Node
 
 
 class Status(Enum):
@@ -33,6 +33,7 @@ class Sequence:
         num_computed: leading tokens whose KV is in the blocks.
         num_cached: of the prompt, those found in the cache when it was first started.
         num_shared_blocks: leading blocks that are registered in the prefix cache.
+        cached: the cache's node with the last of these, by which they are held.
     """
 
     id: int
@@ -51,8 +52,8 @@ class Sequence:
     num_computed: int = 0
     num_cached: int | None = None
     num_shared_blocks: int = 0
+    cached: Node | None = None
     num_preemptions: int = 0
-    _hashes: list[BlockHash] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.tokens)
@@ -77,8 +78,3 @@ class Sequence:
     def num_missing(self) -> int:
         """Tokens whose KV has to be computed before the next one can be chosen."""
         return len(self.tokens) - self.num_computed
-
-    def hashes(self, hasher: Hasher) -> list[BlockHash]:
-        """Chained hashes of the full blocks of `tokens`; computed once."""
-        hasher.extend(self._hashes, self.salt, self.tokens)
-        return self._hashes

@@ -137,7 +137,8 @@ class VirtualDriver(VirtualTime):
         self._post(at_s, Cancel(query))
 
     def lose(self, engine: str, instance: int, at_s: float, back_s: float | None = None) -> None:
-        """An instance dies at `at_s`, and starts anew, empty, at once or at `back_s`."""
+        """An instance dies at `at_s`, and starts anew, empty: at `back_s`, or as soon as its
+        model is loaded."""
 
         def die() -> Sequence[Event]:
             self._start_instance(engine, instance, ready_s=back_s)
@@ -174,6 +175,10 @@ class VirtualDriver(VirtualTime):
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
         """By how much the instance is slower than it should be at that time."""
         return self._faults.slowness(engine, instance, at_s) if self._is_faulty else 1.0
+
+    def may_be_slow(self, engine: str, instance: int) -> bool:
+        """Whether `slowness` may ever be anything but 1."""
+        return any((slow.engine, slow.instance) == (engine, instance) for slow in self._faults.slow)
 
     def watch_steps(self, steps: StepsDone) -> None:
         """An instance has taken steps."""
@@ -230,6 +235,8 @@ class VirtualDriver(VirtualTime):
         """(Re)start an instance: whatever the old one still had to say will not be heard."""
         key = engine, instance
         self._epochs[key] = self._epochs.get(key, 0) + 1
+        if ready_s is None and key in self._llms and engine in self._models:
+            ready_s = self.now_s + self._models[engine].loading_s
         self._ready_s[key] = max(self._ready_s.get(key, 0.0), ready_s or 0.0)
         if not self.engines[engine].is_llm:
             return

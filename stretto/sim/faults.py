@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stretto.errors import ConfigError
 from stretto.messages import BatchDone, BatchFailed, Event, LLMReport
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """An instance dies at `at_s`; it is started anew at once, and takes work from `back_s` on."""
+    """An instance dies at `at_s`; it is started anew at once, and takes work from `back_s` on, or else as
+    soon as its model is loaded."""
 
     engine: str
     instance: int
     at_s: float
     back_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_times(self, self.at_s, self.back_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,11 @@ class Slowness:
     from_s: float
     until_s: float
     factor: float
+
+    def __post_init__(self) -> None:
+        _check_times(self, self.from_s, self.until_s)
+        if not 0 < self.factor < math.inf:
+            raise ConfigError(f"a factor is positive and finite: {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,9 @@ class FaultPlan:
     lost_messages: Mapping[str, frozenset[int]] = field(default_factory=dict)
     kv_delay_s: float = 0.0
     cancels: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_times(self, self.kv_delay_s, *(at_s for _, at_s in self.cancels))
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
         """The product of what slows the instance down at that time."""
@@ -70,6 +84,11 @@ class LostMessages:
         number = self._num_heard[event.engine]
         self._num_heard[event.engine] += 1
         return number in self._lost[event.engine]
+
+
+def _check_times(fault: object, *times_s: float) -> None:
+    if not all(0 <= time_s < math.inf for time_s in times_s):
+        raise ConfigError(f"a fault has finite times, and none is negative: {fault}")
 
 
 def draw_faults(

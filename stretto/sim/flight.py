@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 
 from stretto.costs.shape import StepShape
 from stretto.llm.local_scheduler import LocalScheduler
@@ -15,8 +17,8 @@ from stretto.llm.step_batch import StepBatch
 class Flight:
     """Each repeat ends at one of `ends_s`, as far as they are known yet.
 
-    `num_repeats` may be less than the batch's. `factors` are the jitter of each repeat; `number` tells this
-    landing from earlier ones that were announced.
+    `num_repeats` may be less than the batch's. `factors` are the jitter of each repeat, if there is any;
+    `number` tells this landing from earlier ones that were announced.
     """
 
     batch: StepBatch
@@ -31,16 +33,25 @@ class Flight:
         """As many as have begun before `now_s`, at least one."""
         return bisect_left(self.ends_s, now_s) + 1
 
+    def extend(self, times_s: list[float]) -> None:
+        """The next repeats take so long."""
+        end_s = self.ends_s[-1] if self.ends_s else self.start_s
+        self.ends_s += islice(accumulate(times_s, initial=end_s), 1, None)
+
+    def extend_unsteadily(
+        self, times_s: list[float], factors: list[float], slowness: Callable[[float], float]
+    ) -> None:
+        """The same with a factor for each, and another one that depends on when it begins."""
+        end_s = self.ends_s[-1] if self.ends_s else self.start_s
+        for factor, seconds in zip(factors, times_s, strict=True):
+            end_s += seconds * (factor * slowness(end_s))
+            self.ends_s.append(end_s)
+        self.factors += factors
+
     def cut(self, num_repeats: int, scheduler: LocalScheduler) -> list[float]:
         """No more than so many repeats; the blocks for the others go back. Returns the others' jitter."""
         self.num_repeats = num_repeats
-        size = scheduler.config.block_tokens
-        for piece in self.batch.slices:
-            sequence = piece.sequence
-            num_blocks = -(-(len(sequence.tokens) + num_repeats - 1) // size)
-            if len(sequence.blocks) > num_blocks:
-                scheduler.cache.release(sequence.blocks[num_blocks:])
-                del sequence.blocks[num_blocks:]
+        scheduler.shorten(self.batch, num_repeats)
         unused = self.factors[num_repeats:]
         del self.ends_s[num_repeats:], self.factors[num_repeats:]
         return unused
@@ -54,11 +65,12 @@ class Jitter:
         self._random = random.Random(seed)
         self._unused: list[float] = []
 
-    def next(self) -> float:
-        """Of the next step."""
-        if self._unused:
-            return self._unused.pop(0)
-        return 1.0 + self._jitter * self._random.random() if self._jitter else 1.0
+    def take(self, num_steps: int) -> list[float]:
+        """Of the next steps."""
+        factors, self._unused = self._unused[:num_steps], self._unused[num_steps:]
+        while len(factors) < num_steps:
+            factors.append(1.0 + self._jitter * self._random.random() if self._jitter else 1.0)
+        return factors
 
     def give_back(self, factors: list[float]) -> None:
         """Those of steps that were not taken are the next ones."""

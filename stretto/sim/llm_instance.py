@@ -17,6 +17,7 @@ timeout.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import islice
 
@@ -25,15 +26,14 @@ from stretto.errors import EngineUnavailable, StrettoError
 from stretto.llm.local_scheduler import LocalScheduler
 from stretto.llm.output import Output
 from stretto.llm.sequence import Sequence as TokenSequence
-from stretto.llm.step_batch import StepBatch
 from stretto.messages import Event, InstanceLost, LLMReport
 from stretto.sim.flight import Flight, Jitter
 from stretto.sim.llm_model import LLMModel, Surroundings
-from stretto.sim.on_board import OnBoard
+from stretto.sim.on_board import Board, OnBoard
 from stretto.sim.saying import said_ids
 from stretto.sim.step_cost import batch_shape, step_times_s
 from stretto.sim.watching import StepsDone
-from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Started, Usage
+from stretto.tasks import Failed, LLMEvent, LLMTask, Started
 
 __all__ = ["LLMInstance", "LLMModel", "Surroundings", "died"]
 
@@ -67,17 +67,14 @@ class LLMInstance:
         self._rank = rank
         self._ready_s = ready_s
         self._jitter = Jitter(jitter, f"{seed}/{engine.name}/{instance}")
-        self._requests: dict[int, OnBoard] = {}
-        self._by_sequence: dict[int, OnBoard] = {}
-        self._unstarted: set[int] = set()
+        self._is_steady = not jitter and not surroundings.may_be_slow(engine.name, instance)
+        self._board = Board(math.inf if engine.timeout_s is None else engine.timeout_s / 4)
         self._flight: Flight | None = None
         self._deferred: list[Callable[[], None]] = []
         self._num_sequences = 0
         self._num_flights = 0
         self._will_begin = False
         self._is_dead = False
-        self._beat_s = math.inf if engine.timeout_s is None else engine.timeout_s / 4
-        self._beat_due_s = math.inf
 
     def admit(self, task: LLMTask, priority: float) -> None:
         """Queue a request; what is wrong with it is told at once."""
@@ -96,7 +93,7 @@ class LLMInstance:
 
     def cancel(self, task: int) -> None:
         """Nothing more will be heard of the task; it leaves with the end of the step."""
-        request = self._requests.pop(task, None)
+        request = self._board.cancel(task)
         if request is not None:
             self._between_steps(lambda: self._drop(request))
 
@@ -108,7 +105,7 @@ class LLMInstance:
     def kill(self) -> None:
         """Nothing more will be heard of any task."""
         self._is_dead = True
-        self._requests.clear()
+        self._board.clear()
 
     def is_idle(self) -> bool:
         """Whether nothing waits, runs, or has still to take effect."""
@@ -134,14 +131,11 @@ class LLMInstance:
         self.scheduler.add(sequence, self._around.now_s)
         self._num_sequences += 1
         first = 0 if said is None else said.item_ends[0] if said.item_ends else 1
-        request = OnBoard(task, sequence, said, ids, len(tokens) + first)
-        self._requests[task.id] = self._by_sequence[sequence.id] = request
-        self._unstarted.add(sequence.id)
+        self._board.add(OnBoard(task, sequence, said, ids, len(tokens) + first))
 
     def _drop(self, request: OnBoard) -> None:
         self.scheduler.abort(request.sequence)
-        self._by_sequence.pop(request.sequence.id, None)
-        self._unstarted.discard(request.sequence.id)
+        self._board.drop(request)
 
     # --- steps
 
@@ -161,7 +155,7 @@ class LLMInstance:
             return
         num_repeats = flight.num_repeats_by(now_s)
         if num_repeats < flight.num_repeats:
-            self._jitter.give_back(flight.cut(num_repeats, self.scheduler))
+            self._cut(flight, num_repeats)
             self._fly(flight)
 
     def _begin_soon(self) -> None:
@@ -189,44 +183,32 @@ class LLMInstance:
             return ()
         self._flight = Flight(batch, batch_shape(batch), now_s, batch.num_repeats)
         self._extend(self._flight)
-        return self._report(self._started(batch) if self._unstarted else ())
-
-    def _started(self, batch: StepBatch) -> list[LLMEvent]:
-        """Those of whom this is the first step."""
-        now_s = self._around.now_s
-        started: list[LLMEvent] = []
-        for piece in batch.slices:
-            if piece.sequence.id in self._unstarted:
-                self._unstarted.remove(piece.sequence.id)
-                request = self._by_sequence[piece.sequence.id]
-                request.told_s = now_s
-                self._beat_due_s = min(self._beat_due_s, now_s + self._beat_s)
-                if request.task.id in self._requests:
-                    started.append(Started(request.task.id))
-        return started
+        return self._report(self._board.start(batch, now_s))
 
     def _extend(self, flight: Flight) -> None:
         """Know the end of some more repeats. A few at a time, as a cut may come and they cost something.
 
         Not beyond the time when one who waits gets another priority, nor so far that all fall silent.
         """
-        until_s = self._beat_due_s
+        until_s = self._board.beat_due_s
         if flight.num_repeats > 1:
             until_s = min(until_s, self._next_ageing_s(flight.start_s))
-        ends_s, factors = flight.ends_s, flight.factors
-        num_known = len(ends_s)
-        end_s = ends_s[-1] if ends_s else flight.start_s
-        name, instance, slowness = self._engine.name, self._instance, self._around.slowness
+        num_known = len(flight.ends_s)
         num_new = min(_AT_ONCE, flight.num_repeats - num_known)
-        for seconds in step_times_s(self._model.cost, flight.shape, num_known, num_new):
-            factor = self._jitter.next()
-            factors.append(factor)
-            end_s += seconds * (factor * slowness(name, instance, end_s))
-            ends_s.append(end_s)
-            if end_s >= until_s:
-                flight.cut(len(ends_s), self.scheduler)
-                break
+        times_s = step_times_s(self._model.cost, flight.shape, num_known, num_new)
+        if self._is_steady:
+            flight.extend(times_s)
+        else:
+            flight.extend_unsteadily(times_s, self._jitter.take(num_new), self._slowness)
+        if flight.ends_s[-1] >= until_s:
+            self._cut(flight, bisect_left(flight.ends_s, until_s, num_known) + 1)
         self._fly(flight)
+
+    def _slowness(self, at_s: float) -> float:
+        return self._around.slowness(self._engine.name, self._instance, at_s)
+
+    def _cut(self, flight: Flight, num_repeats: int) -> None:
+        self._jitter.give_back(flight.cut(num_repeats, self.scheduler))
 
     def _fly(self, flight: Flight) -> None:
         self._num_flights += 1
@@ -238,9 +220,7 @@ class LLMInstance:
         scheduler = self.scheduler
         if self._model.max_jump == 1 or not scheduler.running:
             return 1
-        by_sequence = self._by_sequence
-        nearest = min(by_sequence[s.id].stop - len(s.tokens) for s in scheduler.running)
-        return max(1, min(self._model.max_jump, nearest))
+        return max(1, min(self._model.max_jump, self._board.nearest_stop(scheduler.running)))
 
     def _next_ageing_s(self, now_s: float) -> float:
         """When the order of those who wait may change while there is room for one of them."""
@@ -261,29 +241,16 @@ class LLMInstance:
             self._extend(flight)
             return ()
         self._flight = None
-        sampled: dict[int, list[int]] = {}
-        to_tell: list[OnBoard] = []
-        is_beat = self._around.now_s >= self._beat_due_s
-        by_sequence = self._by_sequence
-        for sequence, _, _, samples in batch.slices:
-            request = by_sequence[sequence.id]
-            length = len(sequence.tokens)
-            if samples:
-                sampled[sequence.id] = request.next_ids(num_repeats)
-                length += num_repeats
-            if is_beat or length >= request.stop:
-                to_tell.append(request)
+        now_s = self._around.now_s
+        sampled, to_tell = self._board.sample(batch, num_repeats, now_s)
         self.scheduler.complete(batch, sampled)
         told: list[LLMEvent] = []
-        for request in to_tell:
-            self._tell(request, told)
+        for request in self._board.tell(to_tell, now_s, told):
+            self.scheduler.finish(request.sequence)
         for change in self._deferred:
             change()
         self._deferred.clear()
-        if is_beat:
-            started = (r for i, r in self._by_sequence.items() if i not in self._unstarted)
-            dues_s = (request.told_s + self._beat_s for request in started)
-            self._beat_due_s = min(dues_s, default=math.inf)
+        self._board.note_beat(now_s)
         self._tell_kv()
         self._around.watch_steps(
             StepsDone(
@@ -297,33 +264,6 @@ class LLMInstance:
         )
         self._begin_soon()
         return self._report(told)
-
-    # --- telling
-
-    def _tell(self, request: OnBoard, told: list[LLMEvent]) -> None:
-        """What there is to say of a request after a step."""
-        sequence, said, now_s = request.sequence, request.said, self._around.now_s
-        if said is None:
-            if sequence.num_missing == 0:
-                self._end(request, None, told)
-            return
-        if len(sequence.tokens) < request.stop and now_s < request.told_s + self._beat_s:
-            return
-        if sequence.num_generated == 0 or request.task.id not in self._requests:
-            return
-        if request.tell(now_s, told):
-            self._end(request, said.value, told)
-
-    def _end(self, request: OnBoard, value: str | list[str] | None, told: list[LLMEvent]) -> None:
-        sequence, task = request.sequence, request.task
-        if self._requests.pop(task.id, None) is None:
-            return  # cancelled: it is dropped between this step and the next
-        num_output = len(sequence.tokens) - sequence.num_prompt_tokens
-        told.append(
-            Done(task.id, value, Usage(sequence.num_prompt_tokens, sequence.num_cached or 0, num_output))
-        )
-        self.scheduler.finish(sequence)
-        del self._by_sequence[sequence.id]
 
     def _report(self, told: Sequence[LLMEvent]) -> Sequence[Event]:
         if self._is_dead:

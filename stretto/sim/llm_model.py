@@ -27,6 +27,8 @@ class LLMModel:
         keeps_released: a released query's prefixes stay until their room is needed.
         caches: prefixes are found again; without, every prompt is computed whole.
         tokenize: the tokens of a prompt.
+        loading_s: until an instance that is started anew can serve, as by a preset's `loading`. Those of the
+            beginning are there at once.
     """
 
     scheduler: SchedulerConfig
@@ -36,6 +38,7 @@ class LLMModel:
     keeps_released: bool = False
     caches: bool = True
     tokenize: Callable[[Prompt], list[int]] = prompt_ids
+    loading_s: float = 0.0
 
 
 class Surroundings(Protocol):
@@ -46,6 +49,7 @@ class Surroundings(Protocol):
     def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None: ...
     def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None: ...
     def slowness(self, engine: str, instance: int, at_s: float) -> float: ...
+    def may_be_slow(self, engine: str, instance: int) -> bool: ...
     def lose(self, engine: str, instance: int, at_s: float) -> None: ...
     def watch_steps(self, steps: StepsDone) -> None: ...
     def hear_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None: ...

@@ -1,12 +1,14 @@
-"""A task on board of a simulated LLM instance, and how much of its output has been told."""
+"""The tasks on board of a simulated LLM instance, and how much of their output has been told."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from stretto.llm.sequence import Sequence
+from stretto.llm.step_batch import StepBatch
 from stretto.sim.saying import Said
-from stretto.tasks import LLMEvent, LLMTask, Piece
+from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started, Usage
 
 
 @dataclass(slots=True)
@@ -17,7 +19,7 @@ class OnBoard:
     Attributes:
         said: the whole output, and `ids` its tokens; None for a prefill.
         stop: the length of the sequence at which there is something to tell.
-        told_s: when something was told last.
+        told_s: when something was told last; None before its first step.
     """
 
     task: LLMTask
@@ -25,14 +27,9 @@ class OnBoard:
     said: Said | None
     ids: list[int]
     stop: int
-    told_s: float = 0.0
+    told_s: float | None = None
     num_items_told: int = 0
     num_chars_told: int = 0
-
-    def next_ids(self, num_tokens: int) -> list[int]:
-        """The tokens that are sampled next."""
-        place = len(self.sequence.tokens) - self.sequence.num_prompt_tokens
-        return self.ids[place : place + num_tokens]
 
     def tell(self, now_s: float, told: list[LLMEvent]) -> bool:
         """Append what there is to say to `told`; whether the output is over. There has to be some of it."""
@@ -55,3 +52,108 @@ class OnBoard:
             next_stop = said.num_tokens
         self.stop = self.sequence.num_prompt_tokens + max(next_stop, num_output + 1)
         return is_over
+
+
+class Board:
+    """All that an instance has on board, by task and by sequence.
+
+    A cancelled task is nobody's any more, while its sequence stays until the end of the step. Of each task
+    something is heard every `beat_s` at least, from its first step on.
+    """
+
+    def __init__(self, beat_s: float) -> None:
+        self.beat_due_s = math.inf
+        self._beat_s = beat_s
+        self._by_task: dict[int, OnBoard] = {}
+        self._by_sequence: dict[int, OnBoard] = {}
+        self._num_unstarted = 0
+
+    def add(self, request: OnBoard) -> None:
+        """It waits for its first step."""
+        self._by_task[request.task.id] = self._by_sequence[request.sequence.id] = request
+        self._num_unstarted += 1
+
+    def cancel(self, task: int) -> OnBoard | None:
+        """Nothing more is told of a task; who it was, if it was here."""
+        return self._by_task.pop(task, None)
+
+    def clear(self) -> None:
+        """Nothing more is told of any task."""
+        self._by_task.clear()
+
+    def drop(self, request: OnBoard) -> None:
+        """Its sequence goes."""
+        if self._by_sequence.pop(request.sequence.id, None) is not None and request.told_s is None:
+            self._num_unstarted -= 1
+
+    def nearest_stop(self, running: list[Sequence]) -> int:
+        """In how many tokens there is something to tell of one of them; not positive while prompts are
+        computed."""
+        by_sequence = self._by_sequence
+        return min([by_sequence[s.id].stop - len(s.tokens) for s in running])
+
+    def start(self, batch: StepBatch, now_s: float) -> list[LLMEvent]:
+        """A step begins; tells of those of whom it is the first one."""
+        started: list[LLMEvent] = []
+        for piece in batch.slices if self._num_unstarted else ():
+            request = self._by_sequence[piece.sequence.id]
+            if request.told_s is None:
+                self._num_unstarted -= 1
+                request.told_s = now_s
+                self.beat_due_s = min(self.beat_due_s, now_s + self._beat_s)
+                if request.task.id in self._by_task:
+                    started.append(Started(request.task.id))
+        return started
+
+    def sample(
+        self, batch: StepBatch, num_repeats: int, now_s: float
+    ) -> tuple[dict[int, list[int]], list[OnBoard]]:
+        """The tokens that so many steps sample, by sequence, and those of whom there may be something to tell
+        when the sequences have them."""
+        sampled: dict[int, list[int]] = {}
+        to_tell: list[OnBoard] = []
+        is_beat = now_s >= self.beat_due_s
+        by_sequence = self._by_sequence
+        for sequence, _, _, samples in batch.slices:
+            request = by_sequence[sequence.id]
+            length = len(sequence.tokens)
+            if samples:
+                place = length - sequence.num_prompt_tokens
+                sampled[sequence.id] = request.ids[place : place + num_repeats]
+                length += num_repeats
+            if is_beat or length >= request.stop:
+                to_tell.append(request)
+        return sampled, to_tell
+
+    def tell(self, requests: list[OnBoard], now_s: float, told: list[LLMEvent]) -> list[OnBoard]:
+        """Append what there is to say after a step; returns those that are over, which go."""
+        over = []
+        for request in requests:
+            sequence, said = request.sequence, request.said
+            value: str | list[str] | None = None
+            if said is None:
+                if sequence.num_missing:
+                    continue
+            else:
+                assert request.told_s is not None
+                if len(sequence.tokens) < request.stop and now_s < request.told_s + self._beat_s:
+                    continue
+                if sequence.num_generated == 0 or request.task.id not in self._by_task:
+                    continue
+                if not request.tell(now_s, told):
+                    continue
+                value = said.value
+            if self._by_task.pop(request.task.id, None) is None:
+                continue  # cancelled: it is dropped between this step and the next
+            usage = Usage(sequence.num_prompt_tokens, sequence.num_cached or 0, sequence.num_generated)
+            told.append(Done(request.task.id, value, usage))
+            del self._by_sequence[sequence.id]
+            over.append(request)
+        return over
+
+    def note_beat(self, now_s: float) -> None:
+        """If there was a beat by now: the next one."""
+        if now_s >= self.beat_due_s:
+            told_s = (request.told_s for request in self._by_sequence.values())
+            dues_s = (at_s + self._beat_s for at_s in told_s if at_s is not None)
+            self.beat_due_s = min(dues_s, default=math.inf)

@@ -7,13 +7,14 @@ Texts are filler of the recorded sizes.
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stretto.core import Document, Section
-from stretto.costs.profile import Profile, fit_profile
+from stretto.costs.output_lengths import LengthsBySource, output_lengths
+from stretto.costs.profile import LEAST_S, Profile, fit_profile
 from stretto.engine import Engine
 from stretto.errors import ConfigError, UserError
 from stretto.frontend.planner import Planner
@@ -26,10 +27,17 @@ from stretto.sched.policies import POLICIES
 from stretto.sim.batch_engines import SyntheticBatch, SyntheticConfig
 from stretto.sim.driver import BatchCost, VirtualDriver
 from stretto.sim.llm_instance import LLMModel
-from stretto.sim.saying import Said, chars
+from stretto.sim.saying import Said, chars, drawn_lengths
 from stretto.sim.step_cost import ProfileCost
 from stretto.tasks import Decode, LLMTask
-from stretto.trace.run_file import RecordedGraph, RecordedQuery, RecordedRun, RecordedSpan, num_chars
+from stretto.trace.run_file import (
+    RecordedGraph,
+    RecordedQuery,
+    RecordedRun,
+    RecordedSpan,
+    num_chars,
+    total_size,
+)
 
 _BLOCK_TOKENS = 16
 _NUM_BLOCKS = 1 << 14
@@ -51,11 +59,12 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A query's latency as it was and as it is in simulation; None where it failed."""
+    """A query's latency as it was and as it is in simulation; None where it failed, there for `reason`."""
 
     query: str
     measured_s: float | None
     simulated_s: float | None
+    reason: str | None = None
 
 
 def replay(run: RecordedRun, change: WhatIf = WhatIf()) -> list[Replayed]:
@@ -72,7 +81,7 @@ def replay(run: RecordedRun, change: WhatIf = WhatIf()) -> list[Replayed]:
     spans = _by_engine(run)
     costs = {engine.name: _batch_cost(spans[engine.name]) for engine in engines if not engine.is_llm}
     known = {name: cost for name, cost in costs.items() if cost is not None}
-    driver = VirtualDriver(engines, models=models, batch_costs=known)
+    driver = VirtualDriver(engines, expand=planner.expand, models=models, batch_costs=known)
     for query in run.queries:
         recorded = run.graphs[query.graph]
         passes = query.passes if change.passes is None else select_passes(change.passes)
@@ -85,12 +94,13 @@ def replay(run: RecordedRun, change: WhatIf = WhatIf()) -> list[Replayed]:
     replayed = []
     for query in run.queries:
         end_s = driver.recorder.queries[query.query].end_s
-        has_ended = end_s is not None and replies[query.query].error is None
+        error = replies[query.query].error
         replayed.append(
             Replayed(
                 query.query,
                 query.latency_s if query.error is None else None,
-                end_s - query.arrival_s if has_ended and end_s is not None else None,
+                end_s - query.arrival_s if error is None and end_s is not None else None,
+                None if error is None else str(error),
             )
         )
     return replayed
@@ -109,14 +119,7 @@ def replay_engines(run: RecordedRun, change: WhatIf) -> list[Engine]:
     for fields in run.engines:
         name = str(fields["name"])
         is_llm = fields["kind"] != "batch"
-        try:
-            engine = Engine(
-                executable=SyntheticBatch,
-                config=SyntheticConfig(_chunk_sizes(run)),
-                **{**fields, "profile": Profile(**fields["profile"])},
-            )
-        except (TypeError, KeyError) as error:
-            raise UserError(f"engine {name!r} of the record: {error}") from error
+        engine = Engine(executable=SyntheticBatch, config=SyntheticConfig(_chunk_sizes(run)), **fields)
         profile = _fit_llm(spans[name]) if is_llm else _fit_batch(spans[name])
         if profile is not None:
             profile = replace(profile, max_efficient_batch=engine.profile.max_efficient_batch)
@@ -159,7 +162,7 @@ def _fit_batch(spans: Iterable[tuple[float, RecordedSpan]]) -> Profile | None:
 
 def _batch_cost(spans: Iterable[tuple[float, RecordedSpan]]) -> BatchCost | None:
     """By the characters that a batch reads, if they tell its time better than its units do."""
-    batches = [span for span in _batches(spans) if span.end_s > span.start_s]
+    batches = [span for span in _batches(spans) if span.end_s - span.start_s >= LEAST_S]
     by_chars = _fit([(max(1, s.num_chars), s.end_s - s.start_s) for s in batches])
     by_units = _fit([(max(1, s.num_units), s.end_s - s.start_s) for s in batches])
     if by_chars is None or by_units is None:
@@ -175,7 +178,7 @@ def _batch_cost(spans: Iterable[tuple[float, RecordedSpan]]) -> BatchCost | None
 
 
 def _fit(samples: Sequence[tuple[int, float]]) -> Profile | None:
-    samples = [(units, seconds) for units, seconds in samples if seconds > 0]
+    samples = [(units, seconds) for units, seconds in samples if seconds >= LEAST_S]
     if not samples:
         return None
     if len({units for units, _ in samples}) < 2:
@@ -215,24 +218,28 @@ def _model(engine: Engine, run: RecordedRun) -> LLMModel:
 
 
 class _Repeats:
-    """A speaker that says as much as was said in the record: the k-th request of a step as the k-th was."""
+    """A speaker that says as much as was said in the record: the k-th request of a step as the k-th was.
+
+    What a step says that other passes made of others is drawn from all that the engine said.
+    """
 
     def __init__(self, run: RecordedRun, engine: str) -> None:
         self._of_step: dict[tuple[str, str], deque[RecordedSpan]] = defaultdict(deque)
-        lengths = []
+        counts: Counter[int] = Counter()
         for query in run.queries:
             for span in query.spans:
                 if span.engine == engine and span.num_output > 0:
                     self._of_step[query.query, span.step].append(span)
-                    lengths.append(span.num_output)
-        self._typical = round(statistics.median(lengths)) if lengths else 1
+                    counts[span.num_output] += 1
+        known = LengthsBySource({(engine, ""): output_lengths(counts or {1: 1})})
+        self._drawn = drawn_lengths(known, engine, seed=0)
 
     def __call__(self, task: LLMTask, decode: Decode) -> Said:
         spans = self._of_step.get((task.query, task.step))
         name = f"{task.query}/{task.step}/{task.id}"
         if not spans:
-            sizes: Sequence[Any] = [4 * self._typical]
-            num_tokens, word = self._typical, ""
+            num_tokens, word = max(1, self._drawn(task, decode)), ""
+            sizes: Sequence[Any] = [4 * num_tokens]
         else:
             span = spans.popleft() if len(spans) > 1 else spans[0]
             sizes, num_tokens, word = span.sizes, span.num_output, span.word
@@ -255,7 +262,7 @@ def _chunk_sizes(run: RecordedRun) -> Any:
         of_query = sizes.setdefault(query.query, [])
         for span in query.spans:
             if span.op == "chunk":
-                of_query += [list(map(int, s)) for s in span.sizes if isinstance(s, list)]
+                of_query += [list(map(total_size, s)) for s in span.sizes if isinstance(s, list)]
 
     def chunk_chars(query: str, document: Document) -> Sequence[int]:
         of_query = sizes.get(query, [])
@@ -281,8 +288,8 @@ def _filled(name: str, type_: str, size: Any) -> object:
     item = item_type(type_)
     if item == "document":
         return [
-            Document(str(n), (Section(chars(f"{name}/{n}", int(sum(sections)))),), f"{n:064x}")
-            for n, sections in enumerate(size)
+            Document(str(n), (Section(chars(f"{name}/{n}", total_size(sections))),), f"{n:064x}")
+            for n, sections in enumerate(size if isinstance(size, list) else [size])
         ]
     if isinstance(size, list):
         return [_filled(f"{name}/{n}", item or "text", one) for n, one in enumerate(size)]

@@ -11,10 +11,13 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from random import Random
+from types import MappingProxyType
 from typing import TypeAlias
 from zlib import crc32
 
 from stretto.core import Prompt
+from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.tokens import num_tokens
 from stretto.engines.base import SteppedLLM
 from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
@@ -41,9 +44,30 @@ OutputLength: TypeAlias = Callable[[LLMTask, Decode], int]
 def token_ids(text: str) -> list[int]:
     """`num_tokens(text)` ids."""
     count = num_tokens(text)
-    if text.isascii():
-        return array("I", text.encode("ascii").ljust(4 * count, b"\0")).tolist()
-    return [crc32(text[4 * i : 4 * i + 4].encode("utf-8", "replace")) for i in range(count)]
+    if not text.isascii():
+        return [crc32(text[4 * i : 4 * i + 4].encode("utf-8", "replace")) for i in range(count)]
+    first = (_filling_start(text) + 3) // 4
+    end = len(text) // 4
+    if end - first < 2:
+        return _ascii_ids(text, count)
+    filling = _ascii_ids(text[-1] * 4, 1) * (end - first)
+    return _ascii_ids(text[: 4 * first], first) + filling + _ascii_ids(text[4 * end :], count - end)
+
+
+def _filling_start(text: str) -> int:
+    """From here on the text is its last character, repeated; at most a few characters too late."""
+    start = len(text)
+    step = 1 << start.bit_length()
+    while step >= 4:
+        if text.endswith(text[-1:] * step, 0, start):
+            start -= step
+        else:
+            step //= 2
+    return start
+
+
+def _ascii_ids(text: str, count: int) -> list[int]:
+    return array("I", text.encode("ascii").ljust(4 * count, b"\0")).tolist()
 
 
 def prompt_ids(prompt: Prompt) -> list[int]:
@@ -89,6 +113,27 @@ def says_nothing_in_particular(length: OutputLength, *, num_items: int = 3) -> S
 def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
     """As a trace gives them, by the query's name."""
     return lambda task, decode: lengths[task.query]
+
+
+def drawn_lengths(
+    known: LengthsBySource, model: str, seed: int, templates: Mapping[str, str] = MappingProxyType({})
+) -> OutputLength:
+    """Lengths that a model was counted to have, drawn anew for every task: the same for the same seed, query,
+    step and number of the task, whatever else runs.
+
+    Args:
+        templates: by step, as `known` calls them; other steps have the model's own.
+
+    Raises:
+        ConfigError: nothing is known of the model.
+    """
+    known.of(model)
+
+    def length(task: LLMTask, decode: Decode) -> int:
+        draw = Random(f"{seed}/{model}/{task.query}/{task.step}/{task.id}")
+        return known.of(model, templates.get(task.step, "")).draw(draw, limit=decode.max_tokens)
+
+    return length
 
 
 def as_max_tokens(task: LLMTask, decode: Decode) -> int:

@@ -10,9 +10,10 @@ import csv
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from stretto.errors import UserError
 T = TypeVar("T")
 
 MOONCAKE_BLOCK_TOKENS = 512
+_MOST = 10**9  # of tokens, and of seconds: no trace has as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def read_mooncake(path: Path) -> list[Request]:
     for row in _json_rows(path):
         tokens = row.count("input_length")
         ids = row.fields.get("hash_ids")
-        if not isinstance(ids, list) or not all(isinstance(i, int) and i >= 0 for i in ids):
+        if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
             raise row.error("hash_ids is no list of whole numbers from 0 on")
         if not (len(ids) - 1) * MOONCAKE_BLOCK_TOKENS < tokens <= len(ids) * MOONCAKE_BLOCK_TOKENS:
             raise row.error(f"{len(ids)} hash_ids for {tokens} tokens; one for each {MOONCAKE_BLOCK_TOKENS}")
@@ -102,19 +104,20 @@ class _Row:
 
     def count(self, name: str, *, least: int = 1) -> int:
         value = self._number(name)
-        if value != int(value) or value < least:
-            raise self.error(f"{name} is {self.fields[name]}, not a whole number from {least} on")
+        if value != int(value) or not least <= value <= _MOST:
+            raise self.error(f"{name} is {self.fields[name]}, not a whole number from {least} to {_MOST}")
         return int(value)
 
     def seconds(self, name: str) -> float:
         value = self._number(name)
-        if not 0 <= value < math.inf:
+        if not 0 <= value <= 1000 * _MOST:
             raise self.error(f"{name} is {self.fields[name]}: negative, or no time at all")
         return value
 
     def timestamp(self, name: str) -> datetime:
         try:
-            return datetime.fromisoformat(str(self.fields[name]))
+            at = datetime.fromisoformat(str(self.fields[name]))
+            return at if at.tzinfo else at.replace(tzinfo=UTC)
         except ValueError as error:
             raise self.error(f"{name} is {self.fields[name]!r}, no date and time") from error
 
@@ -130,7 +133,7 @@ class _Row:
             raise self.error(f"there is no {name}")
         try:
             number = float(value) if isinstance(value, str | int | float) else math.nan
-        except ValueError:
+        except (ValueError, OverflowError):
             number = math.nan
         if math.isnan(number) or math.isinf(number) or isinstance(value, bool):
             raise self.error(f"{name} is {value!r}, not a number")
@@ -140,14 +143,27 @@ class _Row:
 def _csv_rows(path: Path, columns: Mapping[str, str]) -> Iterator[_Row]:
     """Rows with the columns, called by our names or all by those that they have where they come from."""
     reader = csv.DictReader(_lines(path))
-    found = reader.fieldnames or []
+    try:
+        found = list(reader.fieldnames or [])
+    except csv.Error as error:
+        raise TraceError(f"{path}, row 0: {error}") from error
     is_renamed = not set(columns) <= set(found) and set(columns.values()) <= set(found)
     if not is_renamed and (missing := [name for name in columns if name not in found]):
         raise TraceError(f"{path}, row 0: no column {', '.join(missing)}; there are {', '.join(found)}")
-    for number, fields in enumerate(reader, 1):
+    for number, fields in enumerate(_parsed(path, reader), 1):
         if is_renamed:
             fields = {name: fields[theirs] for name, theirs in columns.items()}
         yield _Row(path, number, fields, is_renamed)
+
+
+def _parsed(path: Path, reader: csv.DictReader[str]) -> Iterator[dict[str, str]]:
+    number = 1
+    try:
+        for fields in reader:
+            yield fields
+            number += 1
+    except csv.Error as error:
+        raise TraceError(f"{path}, row {number}: {error}") from error
 
 
 def _json_rows(path: Path) -> Iterator[_Row]:
@@ -167,7 +183,7 @@ def _lines(path: Path) -> list[str]:
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         return data.decode("utf-8-sig").splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}, row 0: cannot be read ({error})") from error
 
 

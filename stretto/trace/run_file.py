@@ -24,9 +24,9 @@ from typing import Any
 from stretto.core import Chunk, Document, Hit
 from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
-from stretto.errors import GraphError, StrettoError, UserError
+from stretto.errors import StrettoError, UserError
 from stretto.graph.graph import Graph
-from stretto.graph.text import parse_graph, print_graph
+from stretto.graph.text import print_graph
 from stretto.messages import (
     Action,
     Admit,
@@ -111,7 +111,7 @@ class RecordedGraph:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """All of a file. `engines` are the fields of `Engine` that are plain values, and the profile."""
+    """All of a file. `engines` are the fields of `Engine` that are plain values, and its `Profile`."""
 
     engines: tuple[Mapping[str, Any], ...]
     graphs: tuple[RecordedGraph, ...]
@@ -294,13 +294,16 @@ def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
     return sum(
         sum(len(segment.text) for segment in task.prompt)
         if isinstance(task, LLMTask)
-        else sum(_total(_size(value)) for value in task.inputs.values())
+        else sum(total_size(_size(value)) for value in task.inputs.values())
         for task in tasks
     )
 
 
-def _total(size: Any) -> int:
-    return sum(map(_total, size)) if isinstance(size, list) else int(size)
+def total_size(size: Any) -> int:
+    """Characters of a size as files have it: a number, a text's, or a list of sizes."""
+    if isinstance(size, dict):
+        return int(size["chars"])
+    return sum(map(total_size, size)) if isinstance(size, list) else int(size)
 
 
 def _size(value: object) -> Any:
@@ -337,56 +340,3 @@ def _word(value: object) -> str:
 def _result_sizes(task: Task, result: object) -> list[Any]:
     """Of results that are texts or lists of them; vectors and effects have none that matter."""
     return _sizes(result) if task.op not in ("embed", "ingest") else []
-
-
-def read_run(path: Path) -> RecordedRun:
-    """A recorded run.
-
-    Raises:
-        UserError: the file cannot be read or is none; names file, line and reason.
-    """
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from error
-    engines: tuple[Mapping[str, Any], ...] = ()
-    graphs: list[RecordedGraph] = []
-    queries: list[RecordedQuery] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            if number == 1:
-                if row.get("schema") != SCHEMA or row.get("version") != VERSION:
-                    raise UserError(f"not a {SCHEMA} of version {VERSION}")
-                engines = tuple(row["engines"])
-            elif "text" in row:
-                graphs.append(RecordedGraph(parse_graph(row["text"]), bool(row["is_optimised"])))
-            else:
-                queries.append(_query(row, len(graphs)))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: {type(error).__name__}: {error}") from error
-        except (UserError, GraphError) as error:
-            raise UserError(f"{path}, line {number}: {error.message}") from error
-    if not engines:
-        raise UserError(f"{path}, line 1: no engines; the file is empty or was cut off")
-    if not queries:
-        raise UserError(f"{path}: no query has ended in this run")
-    return RecordedRun(engines, tuple(graphs), tuple(sorted(queries, key=lambda q: q.arrival_s)))
-
-
-def _query(row: Mapping[str, Any], num_graphs: int) -> RecordedQuery:
-    spans = tuple(RecordedSpan(**span) for span in row["spans"])
-    if not 0 <= row["graph"] < num_graphs:
-        raise UserError(f"query {row['query']!r} is of graph {row['graph']}, which is not in the file")
-    if row["arrival_s"] < 0 or row["latency_s"] < 0 or any(span.end_s < span.start_s for span in spans):
-        raise UserError(f"query {row['query']!r} has a negative time")
-    return RecordedQuery(
-        row["query"],
-        row["graph"],
-        float(row["arrival_s"]),
-        float(row["latency_s"]),
-        row["error"],
-        tuple(row["passes"]),
-        row["inputs"],
-        spans,
-    )

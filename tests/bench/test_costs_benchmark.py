@@ -9,7 +9,8 @@ from step_costs import TRUE, numbers
 
 from stretto.bench.costs import FITTED, MEAN, measure, run_benchmark
 from stretto.bench.costs_runs import FEATURES, RUNS
-from stretto.bench.real_runs import STEPS, load_real_runs, replay
+from stretto.bench.real_replay import replay
+from stretto.bench.real_runs import STEPS, RealRun, load_real_runs
 from stretto.bench.registry import Options
 from stretto.bench.step_profiles import load_profiles
 from stretto.costs.shape import StepShape
@@ -61,11 +62,35 @@ def test_all_forms_are_compared_on_what_they_have_not_seen(data: Path) -> None:
 def test_a_recorded_run_is_found_again(data: Path) -> None:
     first, second = load_real_runs(data / "samullm")
     assert (first.in_order, first.default_policy, second.default_policy) == (True, True, False)
-    found = replay(first, LLMStepCost(FEATURES, numbers(**TRUE)))
-    assert found.seconds == pytest.approx(first.seconds, rel=0.01)
-    assert (found.num_prefill_steps, found.num_decode_steps) == (3, 29)
+    found, cost = replay(first), LLMStepCost(FEATURES, numbers(**TRUE))
+    assert found.prefill_s(cost) + found.decode_s(cost) == pytest.approx(first.seconds, rel=0.01)
+    assert (len(found.prefills), found.num_decode_steps) == (3, 29)
     assert found.prefill_tokens == sum(prompt for prompt, _ in REQUESTS)
-    assert found.decode_tokens == sum(output - 1 for _, output in REQUESTS)
+    decoded = sum(repeats * shape.num_decodes for shape, repeats in found.decodes)
+    assert decoded == sum(output - 1 for _, output in REQUESTS)
+    assert (found.num_preemptions, found.moved_blocks) == (0, 0)
+
+
+def crowded(*, swaps: bool, num_requests: int = 30) -> RealRun:
+    """100 blocks; prompts of 5, which grow to 8."""
+    requests = ((80, 40),) * num_requests
+    return RealRun("crowded", requests, 100, 2048, (), in_order=True, swaps=swaps, default_policy=True)
+
+
+def test_prompts_are_admitted_as_long_as_one_percent_of_the_blocks_stays_free() -> None:
+    found = replay(crowded(swaps=True))
+    assert found.prefills[0].num_prefills == 19  # of 95 blocks; with another one none would be free
+    shape, _ = found.decodes[0]
+    assert shape.num_decodes == 16  # a block more of each; three gave way
+    assert shape.context_tokens == round(16 * (81 + 7.5))
+
+
+def test_preempted_sequences_come_back_by_copies_or_by_recomputing() -> None:
+    copied, recomputed = replay(crowded(swaps=True)), replay(crowded(swaps=False))
+    assert copied.num_preemptions == recomputed.num_preemptions > 0
+    assert copied.prefill_tokens == 30 * 80 < recomputed.prefill_tokens
+    assert copied.moved_blocks >= 2 * 5 * copied.num_preemptions
+    assert recomputed.moved_blocks == 0
 
 
 def test_only_the_first_run_of_a_log_counts(tmp_path: Path) -> None:

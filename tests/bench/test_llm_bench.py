@@ -16,7 +16,7 @@ from stretto.bench.llm_model import NEW_TOKENS
 from stretto.bench.llm_steps import LOOP, SHARING
 from stretto.bench.registry import Options
 from stretto.bench.report import Row
-from stretto.errors import BadReply, InternalError
+from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, InternalError
 
 Requests = list[dict[str, Any]]
 
@@ -112,6 +112,29 @@ def test_a_refusal_is_reported(vllm) -> None:
     server, _ = vllm(status=500)
     with pytest.raises(BadReply, match="answered 500"):
         server.generate([[1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "problem"),
+    [
+        (httpx.Response(200, text="<html>"), BadReply, "did not say its usage: '<html>'"),
+        (httpx.Response(200, json={"usage": None}), BadReply, "did not say its usage"),
+        (httpx.ReadTimeout("slow"), EngineTimeout, "gave no answer in"),
+        (httpx.ConnectError("refused"), EngineUnavailable, "cannot be reached: ConnectError"),
+    ],
+)
+def test_a_server_gone_wrong_is_reported(
+    answer: httpx.Response | httpx.HTTPError, error: type[EngineFailure], problem: str
+) -> None:
+    def respond(_: httpx.Request) -> httpx.Response:
+        if isinstance(answer, httpx.HTTPError):
+            raise answer
+        return answer
+
+    with ThreadPoolExecutor(1) as threads:
+        client = httpx.Client(transport=httpx.MockTransport(respond))
+        with pytest.raises(error, match=problem):
+            VLLMServer("vLLM", "http://server", client, threads).generate([[1, 2]])
 
 
 def test_the_goal_is_what_vllm_reached_in_the_same_run() -> None:

@@ -1,6 +1,7 @@
 """Teola's evaluation at toy size: every scheme answers the same, bounds hold, ours is not the slower one."""
 
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from stretto.bench.registry import Options
 from stretto.bench.teola.benchmark import Size, measure
 from stretto.bench.teola.compare import Setting, compare
-from stretto.bench.teola.costs import LinearStep, models, one_token, prompt
-from stretto.bench.teola.schemes import HAND_WRITTEN, OURS, PAPERS, SCHEMES
+from stretto.bench.teola.costs import SLOW, LinearStep, engines, models, one_token, prices, prompt
+from stretto.bench.teola.overhead import _noting, idle_s
+from stretto.bench.teola.schemes import ALL, HAND_WRITTEN, OURS, PAPERS, SCHEMES, Scheme
 from stretto.bench.teola.simulate import Testbed, run
 from stretto.bench.teola.tables import (
     BATCHING,
@@ -24,11 +26,14 @@ from stretto.bench.teola.tables import (
     VARIANTS,
 )
 from stretto.bench.teola.workload import DATASETS, SAMPLE, Sizes, queries, sizes
-from stretto.core import ABSENT
+from stretto.core import ABSENT, Chunk, Hit
 from stretto.costs.shape import StepShape
 from stretto.errors import DocumentError
+from stretto.messages import StartBatch
+from stretto.tasks import Task
 
 Testbed.__test__ = False  # type: ignore[attr-defined]
+POLICY = SCHEMES[OURS].policy
 SCHEME_LIST = list(SCHEMES.values())
 SMALL = {name: Sizes(of.questions, tuple(n // 8 for n in of.documents)) for name, of in SAMPLE.items()}
 
@@ -52,11 +57,28 @@ def test_under_load_ours_is_faster_than_all(app: str) -> None:
 
 
 def test_apps_share_engines() -> None:
-    setting = Setting(Testbed("7B"), ("naive", "advanced"), 6, (0,))
-    (one,) = compare(setting, SMALL, SCHEME_LIST[-2:], [0.5])
-    asked = setting.asked(SMALL, one.per_s, 0)
+    """Side by side, queries come by time, of both; and the one app makes the other wait."""
+    testbed = Testbed("7B")
+    setting = Setting(testbed, ("naive", "advanced"), 16, (0,))
+    (one,) = compare(setting, SAMPLE, [SCHEMES[OURS]], [0.8])
+    asked = setting.asked(SAMPLE, one.per_s, 0)
     assert [query.at_s for query in asked] == sorted(query.at_s for query in asked)
-    assert {query.app for query in asked} == {"naive", "advanced"}
+    together = run(testbed, SCHEMES[OURS], asked).latencies_s
+    for app in ("naive", "advanced"):
+        own = [query for query in asked if query.app == app]
+        assert len(own) == 8
+        apart = run(testbed, SCHEMES[OURS], own).latencies_s
+        assert sum(together[query.name] for query in own) > 1.05 * sum(apart.values())
+
+
+def test_both_policies_that_know_queries_beat_blind_batches_that_never_wait() -> None:
+    """Documents of very different sizes wait for one embedding engine."""
+    blind = Scheme("blind", ALL, "throughput", fill_timeout_s=0.0)
+    knowing = [Scheme(policy, ALL, policy, knows_depths=True) for policy in ("topology_aware", POLICY)]
+    (one,) = compare(Setting(Testbed("7B"), ("advanced",), 24, (0,)), SAMPLE, [blind, *knowing], [0.8])
+    assert one.speed_up("topology_aware", "blind") > 1.03
+    assert one.speed_up(POLICY, "topology_aware") > 1.05
+    assert one.p99_s[POLICY] < 1.25 * one.p99_s["blind"]
 
 
 def test_same_seed_same_run_and_another_seed_another() -> None:
@@ -112,6 +134,54 @@ def test_the_least_profile_is_no_slower_than_any_steps(model) -> None:
             assert whole_s <= cut_s + 1e-12
 
 
+@pytest.mark.parametrize("model", [*models().values(), SLOW], ids=lambda model: model.name)
+def test_no_steps_read_tokens_faster_than_the_least_profile(model) -> None:
+    token_s = model.least().per_unit_s
+    assert token_s > 0
+    for tokens in (1, 64, 130, 257, 511, 512):
+        assert token_s * tokens <= model.cost.step_s(prompt(tokens)) + 1e-12
+    assert token_s * 512 >= 0.6 * model.cost.step_s(prompt(512)), "it is not far from it either"
+
+
+def test_searches_and_short_texts_cost_what_they_should() -> None:
+    price = prices(engines())
+    chunk, query = "x" * (4 * 256 - 1), "x" * 79
+
+    def batch(engine: str, op: str, port: str, *items: object) -> StartBatch:
+        return StartBatch(engine, 0, 1, (Task(1, "q", op, op, {port: items}, {}, len(items), (port,)),), 1)
+
+    embedding, vectors = engines()["embedding"], engines()["vectors"]
+    per_chunk_s = price["embedding"].batch_s(batch("embedding", "embed", "texts", chunk, chunk))
+    assert per_chunk_s == pytest.approx(embedding.batch_s(2))
+    of_query_s = price["embedding"].batch_s(batch("embedding", "embed", "texts", query)) - embedding.base_s
+    assert of_query_s == pytest.approx(embedding.per_unit_s * 20 / 256)
+    assert price["vectors"].batch_s(batch("vectors", "search", "queries", (1,), (2,))) == pytest.approx(
+        0.0038
+    )
+    assert price["vectors"].batch_s(batch("vectors", "ingest", "chunks", chunk)) == vectors.batch_s(1)
+    hits = [Hit(Chunk("a", 0, chunk, "", None, "", 1), 1.0)] * 3
+    one = Task(1, "q", "rerank", "rerank", {"question": query, "hits": hits}, {})
+    reranking_s = price["reranking"].batch_s(StartBatch("reranking", 0, 1, (one,), 3))
+    assert reranking_s == pytest.approx(engines()["reranking"].batch_s(3))
+
+
+def test_idle_is_what_no_interval_covers() -> None:
+    assert idle_s(0.0, 10.0, []) == 10.0
+    assert idle_s(0.0, 10.0, [(6.0, 7.0), (1.0, 3.0), (2.0, 4.0), (2.5, 3.0)]) == 10 - 3 - 1
+    assert idle_s(2.0, 5.0, [(0.0, 3.0), (4.5, 9.0), (10.0, 11.0)]) == 1.5
+    assert idle_s(2.0, 5.0, [(1.0, 9.0)]) == 0.0
+
+
+def test_engines_that_note_their_times_can_go_to_processes(tmp_path) -> None:
+    for engine in Testbed("7B").engines(SCHEMES[OURS]):
+        noting = _noting(engine, tmp_path, "process")
+        assert noting.placement == "process"
+        executable, config = pickle.loads(pickle.dumps((noting.executable, noting.config)))
+        made = executable(config)
+        made.close()
+    assert len(list(tmp_path.iterdir())) == len(Testbed("7B").engines())
+
+
 def test_sizes_come_from_a_folder(tmp_path) -> None:
     def write(name: str, *rows: object) -> None:
         path = tmp_path / name
@@ -141,13 +211,20 @@ def test_sizes_come_from_a_folder(tmp_path) -> None:
 
 def test_the_report_has_every_table_and_goal() -> None:
     size = Size(
-        models=("7B",), num_queries=2, seeds=1, shares=(("low", 0.0), ("high", 0.8)), ablation_model="7B"
+        models=("7B",),
+        num_queries=2,
+        seeds=1,
+        shares=(("low", 0.0), ("high", 0.8)),
+        ablation_model="7B",
+        batching_shares=(("alone", 0.0), ("0.8", 0.8)),
+        batching_queries=2,
+        placements=("thread",),
     )
     report = measure(size, Options())
     assert {row.table for row in report.rows} == {
         *(END_TO_END, SPEED_UPS, TAILS, PASSES, BATCHING, BATCHING_BOTH, OVERHEAD, SHARING, VARIANTS, SPEEDS),
     }
-    assert len(report.goals) == 14
+    assert len(report.goals) == 15
     assert all(row.origin in ("simulated", "computed", "quoted") for row in report.rows)
     shares = [row.values["orchestration_share"] for row in report.rows if row.table == OVERHEAD]
     assert all(0 < share < 1 for share in shares if isinstance(share, float))

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from stretto.bench.llm_contestants import VLLMServer
 from stretto.bench.vllm_server import VARIABLE, VLLM, find_vllm, serving
 from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable
 
@@ -43,10 +45,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200 if is_ready else 503)
         self.end_headers()
 
+    def do_POST(self):
+        (folder / "asked").touch()
+        time.sleep(600)
+
     def log_message(self, *args):
         pass
 
-http.server.HTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_forever()
+http.server.ThreadingHTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_forever()
 """
 
 start = partial(serving, dtype="float32", num_threads=1, grace_s=0.2)
@@ -188,6 +194,28 @@ with serving(
     assert all_gone(folder)
 
 
+def test_ctrl_c_does_not_wait_for_answers_that_do_not_come(vllm: VLLM, folder: Path) -> None:
+    def interrupt() -> None:
+        deadline = time.monotonic() + 30
+        while not (folder / "asked").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=interrupt).start()
+    try:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            start(vllm, folder, say=lambda _: None) as url,
+            VLLMServer.at(url, "vLLM") as server,
+        ):
+            server.generate([[1], [2]])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (folder / "asked").exists()
+    assert all_gone(folder)
+
+
 def test_a_folder_without_checkpoint_is_refused(vllm: VLLM, tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match="no checkpoint"),
@@ -209,3 +237,30 @@ def test_the_installation_is_the_one_that_is_named(
         find_vllm(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="no Python with vLLM"):
         find_vllm(Path(sys.executable))
+
+
+@pytest.mark.parametrize(
+    ("does", "problem"),
+    [
+        ("exit 0", "saying ''"),
+        ("echo no module >&2; exit 3", "ended with 3, saying 'no module'"),
+        ("echo '<html>1.2 hello</html>'", "saying '<html>"),
+        ("kill -9 $$", "ended with -9"),
+    ],
+)
+def test_what_is_no_vllm_is_refused(tmp_path: Path, does: str, problem: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{does}\n")
+    python.chmod(0o755)
+    with pytest.raises(ConfigError, match=problem):
+        find_vllm(python)
+
+
+def test_one_that_does_not_say_its_version_is_ended_with_its_children(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nsleep 600 & echo $$ $! > {tmp_path}/processes\nwait\n")
+    python.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"did not say its version in 1 s"):
+        find_vllm(python, patience_s=1)
+    if (tmp_path / "processes").exists():
+        assert all_gone(tmp_path)

@@ -61,6 +61,28 @@ def test_says_what_is_wrong(stretto: CommandLine, steps: Path, config: Path, tmp
     assert "there is no 'num_attention_heads'" in " ".join(ended.err.split())
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 100_000, "recursion"),
+        (json.dumps({**CONFIG, "hidden_size": float("inf")}), "infinity"),
+        (json.dumps({**CONFIG, "hidden_size": 10**400}), "a size is beyond all models"),
+    ],
+    ids=["deep", "endless", "huge"],
+)
+def test_a_configuration_that_is_none_is_refused(
+    stretto: CommandLine, steps: Path, config: Path, text: str, reason: str
+) -> None:
+    config.write_text(text)
+    assert reason in stretto.refuses("profile", "--fit", str(steps), "--model-config", str(config))
+
+
+def test_too_few_steps_name_the_file(stretto: CommandLine, steps: Path, config: Path) -> None:
+    steps.write_text("".join(steps.read_text().splitlines(keepends=True)[:4]))
+    said = stretto.refuses("profile", "--fit", str(steps), "--model-config", str(config))
+    assert "steps.csv, 3 of 3 steps: a step cost needs at least 8" in " ".join(said.split())
+
+
 def test_needs_a_model_and_no_engine(stretto: CommandLine, steps: Path) -> None:
     assert "--model-config" in stretto("profile", "--fit", str(steps)).err
     assert "which engine?" in stretto("profile").err

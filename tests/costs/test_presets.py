@@ -6,11 +6,20 @@ import pytest
 from step_costs import numbers
 
 from stretto.costs.loading import LoadingCost, fit_loading
+from stretto.costs.preble import preble_cost
 from stretto.costs.presets import load_preset, preset_names, preset_of
 from stretto.costs.shape import LLMModel, StepShape
 from stretto.errors import ConfigError
 
 DECODE = StepShape(num_decodes=32, context_tokens=16_000, max_context_tokens=900)
+MODEL = {
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_heads": 2,
+    "num_kv_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 100,
+}
 HARDWARE = {
     "name": "gpu",
     "memory_bytes": 80e9,
@@ -29,7 +38,7 @@ def test_every_preset_loads_and_says_where_it_is_from(name: str) -> None:
     preset = load_preset(name)
     assert preset.name == name
     assert preset.about
-    assert preset.numbers or preset.shared or preset.engines
+    assert preset.numbers or preset.shared or preset.regressions or preset.engines
 
 
 def test_measured_models_have_their_own_numbers() -> None:
@@ -39,16 +48,27 @@ def test_measured_models_have_their_own_numbers() -> None:
     one, four = (preset.step_cost(preset.model("vicuna-13b-v1.5"), tp) for tp in (1, 4))
     assert 0.02 < one.step_s(DECODE) < 0.04
     assert four.step_s(DECODE) < one.step_s(DECODE)
-    assert one.numbers != preset.shared[1]
+    assert preset.step_numbers(preset.model("vicuna-13b-v1.5")) != preset.shared[1]
 
 
 def test_other_models_have_the_shared_numbers() -> None:
     preset = load_preset("A100-80G")
     model = LLMModel("another", 40, 5120, 40, 40, 13824, 32000)
     cost = preset.step_cost(model)
-    assert cost.numbers == preset.shared[1]
+    assert preset.step_numbers(model) == preset.shared[1]
     measured = preset.step_cost(preset.model("vicuna-13b-v1.5"))
     assert cost.step_s(DECODE) == pytest.approx(measured.step_s(DECODE), rel=0.25)
+
+
+def test_regressions_are_presets_like_the_others() -> None:
+    preset = load_preset("A6000")
+    cost = preset.step_cost(preset.model("Mistral-7B"))
+    assert cost == preble_cost("mistral_7b_a6000")
+    other = LLMModel("another", 32, 4096, 32, 8, 14336, 32000)
+    with pytest.raises(ConfigError, match="knows nothing of 1 devices for another"):
+        preset.step_cost(other)
+    with pytest.raises(ConfigError, match="Preble has no regression 'x'"):
+        preset_of(described(models={"m": MODEL}, regressions={"m|tp1": "x"}))
 
 
 def test_a_newer_gpu_is_faster() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.costs.profile import Profile, fit_profile
@@ -59,6 +59,7 @@ def test_the_efficient_batch_is_the_smallest_within_a_tenth_of_the_best_throughp
 times = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=6)
 
 
+@settings(deadline=None)
 @given(times)
 def test_a_fit_is_never_negative_and_never_far_from_everything(seconds: list[float]) -> None:
     fitted = fit_profile(SIZES[: len(seconds)], seconds)

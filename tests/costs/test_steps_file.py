@@ -50,11 +50,22 @@ def test_reads_steps_with_and_without_parts(tmp_path: Path) -> None:
         ([HEADER, "0,0,0,-1,2,110,100,1"], "row 2: a size is negative"),
         ([HEADER, "0,0,0,0,0,0,0,1"], "row 2: nothing was computed"),
         ([HEADER], "there are no steps"),
+        ([HEADER, DECODE + "1e-320"], "row 2: seconds is 9.9.*e-321, which no step takes"),
+        ([HEADER, DECODE + "1e300"], r"row 2: seconds is 1e\+300, which no step takes"),
+        ([HEADER, DECODE + "0.5,7"], "row 2: not as many cells as columns"),
+        ([HEADER + ",seconds", DECODE + "0.5,0.5"], "there are two columns seconds"),
+        ([HEADER, "1,9,9,3,0,0,0,1"], "row 2: 9 tokens of prefills cannot have 3 pairs"),
+        ([HEADER, "0,0,0,3,2,110,100,1"], "row 2: 0 tokens of prefills cannot have 3 pairs"),
+        ([HEADER, f"1,{10**16},{10**16},{10**17},0,0,0,1"], "row 2: a size is beyond"),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_row(tmp_path: Path, lines: list[str], reason: str) -> None:
     with pytest.raises(DocumentError, match=r"steps\.csv.*" + reason):
         read_steps(written(tmp_path, *lines))
+
+
+def test_a_byte_order_mark_changes_nothing(tmp_path: Path) -> None:
+    assert len(read_steps(written(tmp_path, "\ufeff" + HEADER, DECODE + "0.5"))) == 1
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:

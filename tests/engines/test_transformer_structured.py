@@ -7,12 +7,17 @@ import re
 from pathlib import Path
 
 import pytest
-from llm_running import run
+from llm_running import drain, run, task
+from tokenizers import Tokenizer
 
 from stretto.core import Segment
+from stretto.engines.transformer import structured
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import ConfigError
-from stretto.tasks import Decode, Done, Failed
+from stretto.engines.transformer.token_texts import END, NOTHING, TokenTexts, mark_of
+from stretto.errors import ConfigError, EngineFailure
+from stretto.models import MINI
+from stretto.tasks import Decode, Done, Failed, LLMEvent
+from stretto.training.tokenizer import EOS, token_id
 
 pytest.importorskip("llguidance")
 pytest_plugins = ("llm_fixtures",)
@@ -24,6 +29,21 @@ SCHEMA = {
     "required": ["place", "sure"],
     "additionalProperties": False,
 }
+
+
+QUERIES = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1, "maxLength": 60},
+    "minItems": 3,
+    "maxItems": 3,
+}
+MARK = "\N{WORD JOINER}"
+
+
+@pytest.fixture(scope="module")
+def mini() -> TransformerLLM:
+    """The model that ships with Stretto: its tokenizer normalises, and has a mark that is not read."""
+    return TransformerLLM(TransformerConfig(MINI))
 
 
 @pytest.mark.parametrize("num_repeats", [1, 5])
@@ -58,3 +78,112 @@ def test_unusable_structure_fails_alone(tiny_checkpoint: Path, decode: Decode) -
     assert isinstance(ending, Failed)
     assert isinstance(ending.error, ConfigError)
     assert isinstance(run(llm, PROMPT, Decode(max_tokens=2)), Done)
+
+
+def expand(question: str) -> tuple[Segment, ...]:
+    asked = (
+        "Rewrite the question as 3 search queries that use other words. Answer with a JSON list of strings."
+    )
+    return Segment(f"{asked}\nQuestion: "), Segment(question, "question"), Segment("\nJSON:")
+
+
+@pytest.mark.parametrize("question", ["Where does the river run?", 'Who said "no"? (And – why?)', ""])
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_the_small_model_writes_lists_of_plain_texts(
+    mini: TransformerLLM, question: str, temperature: float
+) -> None:
+    """Words behind a quote have the tokens of words behind a space: neither space nor mark is read."""
+    decode = Decode(max_tokens=400, temperature=temperature, json_schema=json.dumps(QUERIES))
+    ending = run(mini, expand(question), decode)
+    assert isinstance(ending, Done), ending
+    queries = json.loads(str(ending.value))
+    assert len(queries) == 3
+    assert all(0 < len(query) <= 60 and MARK not in query for query in queries)
+    if temperature == 0:
+        assert all(query == query.strip() for query in queries)
+
+
+@pytest.mark.parametrize("pieces", [["\u0120sea"], ["s", "e", "a"]])
+def test_the_space_before_an_output_is_no_part_of_it(pieces: list[str]) -> None:
+    """A text goes on with " sea": "sea" would be of rare tokens."""
+    tokenizer = Tokenizer.from_file(str(MINI / "tokenizer.json"))
+    tokens = [token_id(tokenizer, piece) for piece in pieces]
+    structure = structured.Structures(MINI, tokenizer.get_vocab_size()).make(Decode(regex="sea|mill"))
+    for number, token in enumerate(tokens):
+        assert structure.allowed(tokens[:number])[token]
+    assert structure.allowed(tokens).nonzero().flatten().tolist() == [token_id(tokenizer, EOS)]
+
+
+def run_beside_another(llm: TransformerLLM, decode: Decode) -> tuple[LLMEvent, LLMEvent]:
+    """The endings of a task and of one that has nothing to do with it."""
+    llm.admit(task(0, PROMPT, decode), 0.0)
+    llm.admit(task(1, PROMPT, Decode(max_tokens=5, ignore_eos=True)), 0.0)
+    first, second = (event for event in drain(llm) if isinstance(event, Done | Failed))
+    return first, second
+
+
+def test_a_structure_that_no_token_can_follow_fails_alone(mini: TransformerLLM) -> None:
+    """The mark is taken out of every text, so that none can have it."""
+    schema = json.dumps({"const": f"a{MARK}b"}, ensure_ascii=False)
+    failed, done = run_beside_another(mini, Decode(json_schema=schema))
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, EngineFailure)
+    assert str(failed.error).startswith("step 'step0': the output's structure cannot be followed: ")
+    assert isinstance(done, Done)
+
+
+def test_a_panic_of_the_library_fails_alone(mini: TransformerLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It panics when it is to force tokens, for our vocabulary cannot tokenise."""
+    monkeypatch.setattr(structured, "_OPTIONS", "")
+    failed, done = run_beside_another(mini, Decode(json_schema=json.dumps(QUERIES)))
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, EngineFailure)
+    assert re.match(r"step 'step0': the output's structure .*: panic: .*NotImplemented", str(failed.error))
+    assert "\n" not in str(failed.error)
+    assert isinstance(done, Done)
+
+
+def test_texts_of_tokens_are_those_that_are_read() -> None:
+    mark = MARK.encode()
+    tokens = [
+        b"<s>",
+        b"[" + mark,
+        b"[",
+        b" a",
+        b"a",
+        b" ",
+        mark,
+        mark[:1],
+        mark[1:],
+        mark[:2],
+        mark[2:],
+        b"<e>",
+    ]
+    texts = TokenTexts(tokens, special=[0], ends=[11], mark=MARK)
+    read = [texts.texts[number] for number in texts.elsewhere]
+    behind_mark = [texts.texts[number] for number in texts.behind_mark]
+    assert read[1:6] == [b"[", b"[", b" a", b"a", b" "]
+    assert behind_mark[1:6] == [b"[", b"[", b"a", b"a", b""]
+    assert texts.elsewhere[[0, 6, 11]].tolist() == [NOTHING, NOTHING, END]
+    assert len(set(texts.texts)) == len(texts.texts)
+    assert texts.is_behind_mark(texts.end_behind(b"", 1))
+    assert not texts.is_behind_mark(texts.end_behind(mark, 4))
+
+
+def test_a_mark_cannot_be_spelled_byte_by_byte() -> None:
+    mark = MARK.encode()
+    texts = TokenTexts([mark[:1], mark[1:], mark[1:2], mark[2:], b"a"], special=[], ends=[], mark=MARK)
+    end = texts.end_behind(b"a", 0)
+    assert texts.spelling_mark(end) == [1]
+    assert texts.spelling_mark(texts.end_behind(end, 2)) == [3]
+    assert texts.spelling_mark(texts.end_behind(end, 4)) == []
+
+
+def test_a_tokenizer_without_a_mark_has_none() -> None:
+    steps = [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "Fuse"}]
+    for decoder in (None, {"type": "ByteLevel"}, {"type": "Sequence", "decoders": steps}):
+        assert mark_of(json.dumps({"decoder": decoder})) == ""
+    assert mark_of((MINI / "tokenizer.json").read_text("utf-8")) == MARK
+    texts = TokenTexts([b" a", b"a"], special=[], ends=[], mark="")
+    assert not texts.is_behind_mark(texts.end_behind(b"", 0))
+    assert texts.spelling_mark(b"") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,7 +81,10 @@ def search(engine: WebSearch, *queries: str, k: int = 4) -> list[list[Hit]]:
 def engine_for(
     url: str, sleep: Callable[[float], None] = lambda seconds: None, **settings: float
 ) -> Iterator[WebSearch]:
-    engine = WebSearch(WebSearchConfig(url, **settings), sleep=sleep)  # type: ignore[arg-type]
+    async def pause(seconds: float) -> None:
+        sleep(seconds)
+
+    engine = WebSearch(WebSearchConfig(url, **settings), sleep=pause)  # type: ignore[arg-type]
     try:
         yield engine
     finally:
@@ -168,11 +172,40 @@ def test_silence_is_a_timeout() -> None:
         answered.wait(5)
         return 200, results()
 
-    with service(answer) as (url, asked), engine_for(url, timeout_s=0.05, max_retries=1) as engine:
-        with pytest.raises(EngineTimeout, match=r"0\.05 s"):
+    with service(answer) as (url, asked), engine_for(url, timeout_s=0.5, max_retries=1) as engine:
+        with pytest.raises(EngineTimeout, match=r"0\.5 s"):
             search(engine, "q")
         answered.set()
     assert len(asked.queries) == 2
+
+
+def test_headers_that_come_in_drops_are_a_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ended = threading.Event()
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                for number in range(100):
+                    try:
+                        connection.sendall(b"x-%d: y\r\n" % number)
+                    except OSError:
+                        break
+                    if ended.wait(0.05):
+                        break
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = f"http://user:secret@127.0.0.1:{server.getsockname()[1]}"
+        with (
+            engine_for(url, timeout_s=0.2, max_retries=0) as engine,
+            pytest.raises(EngineTimeout, match=r"0\.2 s") as raised,
+        ):
+            search(engine, "q")
+        ended.set()
+        thread.join(5)
+    assert "secret" not in str(raised.value)
 
 
 def test_nobody_there_is_unavailable() -> None:
@@ -182,7 +215,24 @@ def test_nobody_there_is_unavailable() -> None:
         search(engine, "q")
 
 
-@pytest.mark.parametrize("config", [WebSearchConfig("ftp://x"), WebSearchConfig("http://x", timeout_s=0)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        WebSearchConfig("http://x", timeout_s=0),
+        *map(
+            WebSearchConfig,
+            (
+                "ftp://x",
+                "http://",
+                "http://x:port",
+                "http://[::1",
+                "http://a..b",
+                "http://\0",
+                "http://x/?q=1",
+            ),
+        ),
+    ],
+)
 def test_what_cannot_work_is_refused(config: WebSearchConfig) -> None:
     with pytest.raises(ConfigError):
         WebSearch(config)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from stretto.llm.block_hashes import Hasher
 from stretto.llm.blocks import BlockPool
+from stretto.llm.cache_nodes import Node
 from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from stretto.llm.prefix_cache import PrefixCache
 from stretto.llm.shared_prefixes import group_by_prefix
@@ -14,23 +15,27 @@ from stretto.llm.shared_prefixes import group_by_prefix
 SIZE = 3
 
 
-def keep(cache: PrefixCache, tokens: list[int], owner: str = "q", salt: str = "") -> list[int]:
-    """Fill blocks with `tokens` as a sequence does that finds nothing, and let go of them."""
-    blocks: list[int] = []
-    for start in range(0, len(tokens), SIZE):
-        parent = blocks[-1] if blocks else None
-        own = cache.acquire()
-        kept = cache.store(salt, parent, tokens[start : start + SIZE], own, owner)
-        blocks.append(own if len(tokens) - start < SIZE else kept)
-    cache.release(blocks)
+def keep(cache: PrefixCache, tokens: list[int], owner: str = "q", salt: str = "") -> Node:
+    """Fill blocks with `tokens` as a sequence does that finds nothing, and let go of them; the last node."""
+    node: Node | None = None
+    for start in range(0, len(tokens) - SIZE + 1, SIZE):
+        node, _ = cache.store(salt, node, tokens[start : start + SIZE], cache.acquire(1), owner)
+    last, held = node, node
+    if rest := tokens[len(tokens) // SIZE * SIZE :]:
+        (own,) = cache.acquire(1)
+        last, is_kept = cache.store_tail(salt, node, rest, own, owner)
+        if is_kept:
+            held = last
+        else:
+            cache.pool.release([own])
+    cache.release(held)
     cache.check_invariants()
-    return blocks
+    assert last is not None
+    return last
 
 
 def num_found(cache: PrefixCache, tokens: list[int], salt: str = "") -> int:
-    hashes: list[bytes] = []
-    cache.hasher.extend(hashes, salt, tokens)
-    return cache.look_up(salt, tokens, hashes, len(tokens)).num_tokens
+    return cache.look_up(salt, tokens, len(tokens)).num_tokens
 
 
 def common(a: list[int], b: list[int]) -> int:
@@ -43,7 +48,7 @@ TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=14)
 def test_lease_passes_on_to_what_another_makes_of_the_block() -> None:
     """Prefilled ahead and extended by somebody else, it still outlives what was used since."""
     cache = PrefixCache(BlockPool(2), SIZE)
-    (ahead,) = keep(cache, [1, 1], "ahead")
+    ahead = keep(cache, [1, 1], "ahead")
     cache.lease(ahead, "ahead")
     for tokens in ([1, 1, 1], [2, 2], [3]):
         keep(cache, tokens, "other")
@@ -71,10 +76,10 @@ def test_least_recently_used_leaf_goes_first() -> None:
     keep(cache, [0, 0, 0, 2, 2, 2])
     keep(cache, [5, 5, 5, 6, 6, 6])
     keep(cache, [0, 0, 0, 1, 1, 1])  # used again
-    held = [cache.acquire() for _ in range(2)]
+    held = cache.acquire(2)
     assert num_found(cache, [0, 0, 0, 2, 2, 2]) == 3
     assert num_found(cache, [0, 0, 0, 1, 1, 1]) == 6
-    cache.release(held)
+    cache.pool.release(held)
     cache.check_invariants()
 
 

@@ -103,26 +103,53 @@ def test_throughput_does_not_wait_when_the_next_no_longer_fits() -> None:
     assert select("throughput", queue[1:], 500, now_s=0.0) == Selection([])
 
 
-def test_least_work_takes_the_query_that_asks_least_and_its_longest_way_first() -> None:
+SECONDS = PolicyConfig(age_limit_s=10.0, unit_s=0.1)
+
+
+def least_work(queue: list[Work], budget: int, now_s: float = 1.0) -> list[tuple[str, int]]:
+    take = POLICIES["least_work"](queue, budget, now_s, SECONDS).take
+    return [(work.step, count) for work, count in take]
+
+
+def test_least_work_takes_the_query_with_least_of_it_and_its_longest_way_first() -> None:
+    """Of query 1 wait 0.7 s, of query 2 0.3 s; what they have to do elsewhere does not count."""
     queue = [
-        batch_work("1", "chunks", "abcdef", path_s=9.0),
+        batch_work("1", "chunks", "abcdef", path_s=2.0),
         batch_work("2", "query", "g", path_s=1.0),
-        batch_work("2", "chunks", "hi", path_s=2.0),
-        batch_work("1", "query", "j", path_s=8.0),
+        batch_work("2", "chunks", "hi", path_s=9.0),
+        batch_work("1", "query", "j", path_s=1.0),
     ]
-    assert taken("least_work", queue, 4) == [("chunks", 2), ("query", 1), ("chunks", 1)]
-    queue[0].lo = 6
-    assert taken("least_work", [queue[3], queue[1], queue[2]], 4) == [
-        ("query", 1),
-        ("chunks", 2),
-        ("query", 1),
-    ]
+    assert least_work(queue, 4) == [("chunks", 2), ("query", 1), ("chunks", 1)]
+    queue[0].lo = 5
+    assert least_work(queue[:3], 4) == [("chunks", 1), ("chunks", 2), ("query", 1)], "less of it is left now"
+
+
+def test_a_query_is_overtaken_only_by_those_that_come_soon_after_it() -> None:
+    """0.3 s less work is made up for by a second of waiting."""
+    long, soon, later = (
+        batch_work("1", "long", "abcd", arrival_s=0.0),
+        batch_work("2", "soon", "b", arrival_s=0.9),
+        batch_work("3", "later", "c", arrival_s=1.1),
+    )
+    assert least_work([long, soon, later], 9) == [("soon", 1), ("long", 4), ("later", 1)]
 
 
 def test_least_work_lets_age_go_first() -> None:
-    queue = [batch_work("1", "long", "abc", arrival_s=0.0), batch_work("2", "short", "d", arrival_s=5.0)]
-    assert taken("least_work", queue, 2, now_s=9.0) == [("short", 1), ("long", 1)]
-    assert taken("least_work", queue, 2, now_s=11.0) == [("long", 2)]
+    queue = [
+        batch_work("1", "long", "a" * 40, arrival_s=0.0),
+        batch_work("2", "short", "d", arrival_s=5.0),
+    ]
+    assert least_work(queue, 2, now_s=9.0) == [("short", 1), ("long", 1)]
+    assert least_work(queue, 2, now_s=11.0) == [("long", 2)]
+
+
+def test_without_costs_least_work_goes_by_arrival_and_depth() -> None:
+    queue = [
+        batch_work("2", "b", "x", arrival_s=0.1),
+        batch_work("1", "shallow", "x", depth=1, arrival_s=0.2),
+        batch_work("1", "deep", "x", depth=9, arrival_s=0.2),
+    ]
+    assert taken("least_work", queue, 3) == [("b", 1), ("deep", 1), ("shallow", 1)]
 
 
 def test_policies_change_nothing() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -17,7 +17,7 @@ from stretto.bench.virtual import PROFILES, documents, question
 from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
 from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import BadReply, EngineFailure, QueryEnded
+from stretto.errors import BadReply, ConfigError, EngineFailure, QueryEnded
 from stretto.frontend.planner import Planner
 from stretto.graph.passes.pipeline import PASSES
 from stretto.llm.block_hashes import BlockHash
@@ -36,7 +36,7 @@ from stretto.messages import (
 )
 from stretto.sched.policies import POLICIES
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import FaultPlan, draw_faults
+from stretto.sim.faults import Death, FaultPlan, Slowness, draw_faults
 from stretto.sim.llm_instance import LLMModel
 from stretto.sim.saying import says_nothing_in_particular
 from stretto.sim.step_cost import ProfileCost
@@ -261,3 +261,19 @@ def test_late_news_of_a_cache_comes_late() -> None:
     run(load, FaultPlan(kv_delay_s=2.5), late)
     assert on_time.stored_s
     assert late.stored_s == [at_s + 2.5 for at_s in on_time.stored_s]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Death("llm", 0, float("nan")),
+        lambda: Death("llm", 0, 1.0, -1.0),
+        lambda: Slowness("llm", 0, 0.0, float("inf"), 2.0),
+        lambda: Slowness("llm", 0, 0.0, 1.0, 0.0),
+        lambda: FaultPlan(kv_delay_s=-1.0),
+        lambda: FaultPlan(cancels=(("q", float("nan")),)),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError):
+        make()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from machines import compiled
 
+from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
 from stretto.engines.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import CapacityError
+from stretto.errors import CapacityError, ConfigError
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness
 from stretto.sim.llm_instance import LLMModel
-from stretto.sim.saying import as_max_tokens, filler, says_as, says_nothing_in_particular
+from stretto.sim.saying import as_max_tokens, drawn_lengths, filler, says_as, says_nothing_in_particular
 from stretto.sim.step_cost import ProfileCost
 from stretto.sim.watching import RunLog
 from stretto.tasks import Decode, LLMTask
@@ -235,6 +237,37 @@ def test_a_dead_instance_takes_work_when_it_is_back() -> None:
     first, second = run.recorder.spans
     assert (first.outcome, first.end_s) == ("lost: llm/0 died", 1.0)
     assert second.start_s == 7.0
+
+
+def test_an_instance_that_dies_is_back_when_its_model_is_loaded() -> None:
+    faults = FaultPlan(deaths=(Death("llm", 0, 1.0),))
+    for loading_s in (0.0, 12.5):
+        run = driver(replace(model(), loading_s=loading_s), RunLog(), faults=faults)
+        run.submit("q", TEXT, {"q": "x"})
+        assert run.run()["q"].error is None
+        first, second = run.recorder.spans
+        assert (first.start_s, first.end_s, second.start_s) == (0.0, 1.0, 1.0 + loading_s)
+
+
+def test_lengths_are_drawn_by_model_and_template() -> None:
+    known = LengthsBySource(
+        {
+            ("m", ""): output_lengths({3: 1, 9: 1}),
+            ("m", "short"): output_lengths({1: 1}),
+        }
+    )
+
+    def drawn(seed: int, step: str = "answer", limit: int = 100) -> list[int]:
+        length = drawn_lengths(known, "m", seed, {"judge": "short"})
+        tasks = (LLMTask(i, f"q{i}", step, (), Decode(limit)) for i in range(50))
+        return [length(task, task.decode) for task in tasks if task.decode]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert set(drawn(1)) == {3, 9}
+    assert set(drawn(1, limit=5)) == {3, 5}
+    assert set(drawn(1, "judge")) == {1}
+    with pytest.raises(ConfigError, match="no output lengths are known of model 'n'"):
+        drawn_lengths(known, "n", 1)
 
 
 def test_a_lost_answer_is_asked_for_again_after_the_timeout() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from stretto.frontend.planner import Planner
 from stretto.graph.passes.pipeline import PASSES
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.replay import WhatIf, replay
-from stretto.trace.run_file import RunRecorder, read_run
+from stretto.trace.run_file import RunRecorder
+from stretto.trace.run_reading import read_run
 
 ENGINES = virtual_engines(Lengths(answer_tokens=30))
 
@@ -122,9 +124,34 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
         (lambda lines: lines[:2], "no query has ended"),
         (
             lambda lines: [*lines[:2], lines[2].replace('"latency_s": ', '"latency_s": -')],
-            "line 3: .*negative time",
+            "line 3: latency_s is -",
         ),
-        (lambda lines: [*lines[:2], lines[2].replace('"spans"', '"spam"')], "line 3: KeyError: 'spans'"),
+        (lambda lines: [*lines[:2], lines[2].replace('"spans"', '"spam"')], "line 3: there is no spans"),
+        (lambda lines: [*lines, lines[2]], "line 4: query 'q0' is in the file twice"),
+        (
+            lambda lines: [lines[0].replace('"instances": 2', '"instances": 2.5'), *lines[1:]],
+            "line 1: instances is 2.5, not a whole number",
+        ),
+        (
+            lambda lines: [lines[0].replace('"name": "llm"', '"name": "gpu"'), *lines[1:]],
+            "line 2: there is no engine 'llm'",
+        ),
+        (
+            lambda lines: [*lines[:2], lines[2].replace('"chars": ', '"chars": 9999999999')],
+            "line 3: chars is 9999999999[0-9]*, not a whole number",
+        ),
+        (
+            lambda lines: [*lines[:2], lines[2].replace('"arrival_s": 0.0', '"arrival_s": NaN')],
+            "line 3: arrival_s is nan, not a time",
+        ),
+        (
+            lambda lines: [*lines[:2], re.sub('"end_s": [0-9.]+', '"end_s": 1e6', lines[2])],
+            "line 3: step .* contradicts itself",
+        ),
+        (
+            lambda lines: [*lines[:2], lines[2].replace('"prune_order"', '"prune"')],
+            "line 3: passes is .*, not a list, each one of prune_order",
+        ),
     ],
 )
 def test_a_file_that_is_no_run_is_refused(tmp_path: Path, change: object, reason: str) -> None:
@@ -150,4 +177,25 @@ def test_the_command_compares_and_changes(
     assert result["mean_error"] < 0.15
     assert "simulated as recorded" in stretto("replay", file).out
     assert "engine=number" in stretto.refuses("replay", file, "--instances", "llm=none")
+    assert "engine=number" in stretto.refuses("replay", file, "--instances", "llm=1000000000")
+    assert "twice" in stretto.refuses("replay", file, "--instances", "llm=1", "--instances", "llm=2")
     assert "cannot be read" in stretto.refuses("replay", tmp_path / "nothing")
+
+
+def test_a_query_that_fails_in_simulation_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.jsonl"
+    record(file, num=1)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[-1]["inputs"] = {}
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert "1 queries failed in simulation" in CommandLine(monkeypatch, capsys)("replay", file).out
+
+
+def test_blank_lines_and_a_byte_order_mark_change_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    record(file, num=1)
+    run = read_run(file)
+    file.write_text("\ufeff" + file.read_text() + "\n\n", "utf-8")
+    assert read_run(file).queries == run.queries

@@ -73,12 +73,15 @@ HASHED = '{"timestamp": %s, "input_length": %s, "output_length": %s, "hash_ids":
         ),
         (AZURE, r"row 0: there are no rows"),
         (AZURE + "0,10,1\n5,10,1\n4.5,10,1\n", r"row 3: arrives at 4.5 s, before the row above it \(5 s\)"),
-        (AZURE + "0,-10,1\n", r"row 1: prompt_tokens is -10, not a whole number from 1 on"),
+        (AZURE + "0,-10,1\n", r"row 1: prompt_tokens is -10, not a whole number from 1 to"),
         (AZURE + "0,10,-1\n", r"row 1: output_tokens is -1"),
         (AZURE + "-1,10,1\n", r"row 1: arrival_s is -1: negative"),
         (AZURE + "0,10,1\n1,many,1\n", r"row 2: prompt_tokens is 'many', not a number"),
         (AZURE + "0,10,1\n1,10\n", r"row 2: there is no output_tokens"),
         (AZURE + "0,10.5,1\n", r"row 1: prompt_tokens is 10.5, not a whole number"),
+        (AZURE + "0,1e300,1\n", r"row 1: prompt_tokens is 1e300, not a whole number"),
+        (AZURE + "0,1,1\n0," + "1" * 200_000 + ",1\n", r"row 2: field larger than"),
+        (AZURE + "1e300,1,1\n", r"row 1: arrival_s is 1e300"),
         (AZURE + "nan,10,1\n", r"row 1: arrival_s is 'nan', not a number"),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n",
@@ -100,6 +103,8 @@ def test_a_bad_table_names_file_row_and_reason(tmp_path: Path, text: str, reason
         (HASHED % (0, 600, 1, "[1]"), r"row 1: 1 hash_ids for 600 tokens"),
         (HASHED % (0, 600, 1, "[1, -2]"), r"row 1: hash_ids is no list of whole numbers"),
         (HASHED % (9, 5, 1, "[1]") + HASHED % (8, 5, 1, "[1]"), r"row 2: arrives at 0.008 s"),
+        (HASHED % (0, 600, 1, "[true, 2]"), r"row 1: hash_ids is no list of whole numbers"),
+        (HASHED % (10**400, 600, 1, "[1, 2]"), r"row 1: timestamp is 10+, not a number"),
         ("[]\n", r"row 1: not an object"),
         ("{\n", r"row 1: not JSON"),
         ('{"input_length": 5, "output_length": 1, "hash_ids": [1]}\n', r"row 1: there is no timestamp"),
@@ -110,6 +115,21 @@ def test_bad_lines_name_file_row_and_reason(tmp_path: Path, text: str, reason: s
     path.write_text(text)
     with pytest.raises(TraceError, match=reason):
         read_mooncake(path)
+
+
+def test_times_with_and_without_a_zone_go_together(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = "2023-11-16 18:15:46+00:00,2,3\n2023-11-16 18:15:47,2,3\n"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    assert [request.arrival_s for request in read_azure(path)] == [0.0, 1.0]
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(b"abcdef" * 999))
+    data[15:17] = bytes(255 - byte for byte in data[15:17])
+    (tmp_path / "x.csv.gz").write_bytes(data)
+    with pytest.raises(TraceError, match=r"x\.csv\.gz, row 0: cannot be read"):
+        read_azure(tmp_path / "x.csv.gz")
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class RunningTask:
     is_over: bool = False
     _is_started: bool = False
     _is_plain: bool = field(init=False)
+    _failure: tuple[int, StrettoError] | None = None  # and what was chosen before it in its step
     _logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -53,7 +54,12 @@ class RunningTask:
             return None
         tokens, num_prompt_tokens = self.sequence.tokens, self.sequence.num_prompt_tokens
         generated = tokens[num_prompt_tokens:] + [before.token for before in chosen]
-        allowed = None if self.structure is None else self.structure.allowed(generated)
+        allowed = None
+        if self.structure is not None:
+            try:
+                allowed = self.structure.allowed(generated)
+            except StrettoError as error:
+                self._failure = self._failure or (len(chosen), error)
         return Choice(self.task.decode, tokens[:num_prompt_tokens], generated, self.ending, allowed)
 
     def tell(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
@@ -64,6 +70,8 @@ class RunningTask:
         assert output is not None
         try:
             for token, logprobs in chosen:
+                if self._failure is not None and len(tokens) == self._failure[0]:
+                    raise self._failure[1]
                 tokens.append(token)
                 if logprobs is not None:
                     self._logprobs.append(logprobs)

@@ -1,16 +1,28 @@
-"""Output that follows a JSON schema or a regular expression: which tokens may come next, by `llguidance`."""
+"""Output that follows a JSON schema or a regular expression: which tokens may come next, by `llguidance`.
+
+The library is given a vocabulary of what tokens add to the text that is read in the end, see `token_texts`,
+and forces no tokens upon the model: it would find those by tokenising, and a tokenizer that normalises does
+not give back what it was given.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from stretto.errors import ConfigError
+from stretto.engines.transformer.token_texts import END, NOTHING, TokenTexts, mark_of
+from stretto.errors import ConfigError, EngineFailure, StrettoError
 from stretto.tasks import Decode
+
+_OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
 def is_structured(decode: Decode) -> bool:
@@ -24,17 +36,22 @@ class Structures:
     def __init__(self, folder: Path, vocabulary: int) -> None:
         """Raises ConfigError if the library is not installed, or cannot use the tokenizer."""
         try:
+            from llguidance import LLTokenizer, TokenizerWrapper
             from llguidance.hf import from_tokenizer
         except ImportError as error:
             raise ConfigError("json_schema and regex need the package llguidance") from error
         from transformers import AutoTokenizer
 
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        try:
-            self._tokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary)
-        except Exception as error:  # whatever the library raises, it is about this tokenizer
-            raise ConfigError(f"json_schema and regex: unusable tokenizer in {folder}: {error}") from error
-        self._vocabulary = vocabulary
+        with _failing_as(ConfigError, f"json_schema and regex: unusable tokenizer in {folder}"):
+            known = from_tokenizer(tokenizer, n_vocab=vocabulary, slices=[])
+            self._texts = TokenTexts(
+                [known.decode_bytes([token]) for token in range(vocabulary)],
+                special=[token for token in range(vocabulary) if known.is_special_token(token)],
+                ends=known.eos_tokens,
+                mark=mark_of(tokenizer.backend_tokenizer.to_str()),
+            )
+            self._tokenizer = LLTokenizer(TokenizerWrapper(_Vocabulary(self._texts.texts)))
 
     def make(self, decode: Decode) -> Structure:
         """Raises ConfigError for a schema or an expression that cannot be used."""
@@ -44,35 +61,100 @@ class Structures:
             raise ConfigError(
                 "json_schema and regex exclude each other, ignore_eos and min_tokens: the end is part of them"
             )
-        try:
-            if decode.json_schema is not None:
-                grammar = LLMatcher.grammar_from_json_schema(decode.json_schema)
-            else:
-                grammar = LLMatcher.grammar_from_regex(decode.regex or "")
+        with _failing_as(ConfigError, "unusable structure"):
+            grammar = LLMatcher.grammar_from_lark(_OPTIONS + _rule(decode))
             matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"unusable structure: {error}") from error
-        if matcher.is_error():
-            raise ConfigError(f"unusable structure: {matcher.get_error()}")
-        return Structure(matcher, self._vocabulary)
+            _check(matcher)
+        return Structure(matcher, self._texts)
 
 
 class Structure:
     """One output's progress. It follows the tokens, whatever steps they came in."""
 
-    def __init__(self, matcher: object, vocabulary: int) -> None:
-        from llguidance import LLMatcher
-
-        assert isinstance(matcher, LLMatcher)
+    def __init__(self, matcher: Any, texts: TokenTexts) -> None:
         self._matcher = matcher
-        self._vocabulary = vocabulary
+        self._texts = texts
         self._num_consumed = 0
+        self._end = b""  # of what was read, marks included
 
     def allowed(self, generated: list[int]) -> Tensor:
-        """Which tokens may follow `generated`, (V,); at the end, the end of sequence alone."""
-        for token in generated[self._num_consumed :]:
-            self._matcher.consume_token(token)
-        self._num_consumed = len(generated)
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        allowed = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
+        """Which tokens may follow `generated`, (V,); at the end, the end of sequence alone.
+
+        Raises:
+            EngineFailure: the library gave up, or there is no such token.
+        """
+        with _failing_as(EngineFailure, "the output's structure cannot be followed"):
+            for token in generated[self._num_consumed :]:
+                self._consume(token)
+            allowed = self._allowed()
+            if not allowed.any():
+                raise ValueError("no token may come next")
         return torch.from_numpy(allowed)
+
+    def _allowed(self) -> NDArray[np.bool_]:
+        texts = self._texts
+        if self._matcher.is_stopped():
+            return np.equal(texts.elsewhere, END, dtype=bool)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        _check(self._matcher)
+        is_allowed = np.unpackbits(bits, bitorder="little").astype(bool)
+        is_allowed[NOTHING] = False
+        allowed = is_allowed[self._numbers]
+        if not self._num_consumed:  # the space before an output is no part of it
+            allowed |= is_allowed[texts.behind_mark]
+        allowed[texts.spelling_mark(self._end)] = False
+        return allowed
+
+    def _consume(self, token: int) -> None:
+        if not self._matcher.is_stopped():
+            text = int(self._numbers[token])
+            if not self._num_consumed and not self._matcher.validate_tokens([text]):
+                text = int(self._texts.behind_mark[token])
+            self._matcher.consume_token(text)
+            _check(self._matcher)
+        self._num_consumed += 1
+        self._end = self._texts.end_behind(self._end, token)
+
+    @property
+    def _numbers(self) -> NDArray[np.intp]:
+        """By token, of its text where the output is now."""
+        return self._texts.behind_mark if self._texts.is_behind_mark(self._end) else self._texts.elsewhere
+
+
+class _Vocabulary:
+    """Texts as the library wants a tokenizer to have them. It has no use for their tokens: it forces none."""
+
+    eos_token_id = END
+    bos_token_id = None
+    special_token_ids = (END,)
+
+    def __init__(self, texts: list[bytes]) -> None:
+        self.tokens = texts
+
+    def __call__(self, text: bytes) -> list[int]:
+        raise NotImplementedError
+
+
+def _rule(decode: Decode) -> str:
+    from llguidance import regex_to_lark
+
+    if decode.json_schema is not None:
+        return f"start: %json {json.dumps(json.loads(decode.json_schema))}"
+    return f"start: /{regex_to_lark(decode.regex or '', use_ascii='')}/"
+
+
+def _check(matcher: Any) -> None:
+    """The library tells of its errors and panics only if it is asked."""
+    if matcher.is_error():
+        raise ValueError(matcher.get_error().partition("\n<backtrace>")[0])
+
+
+@contextmanager
+def _failing_as(kind: type[StrettoError], problem: str) -> Iterator[None]:
+    """Whatever the library raises, with a panic of its Rust code, which is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{problem}: {error}") from error

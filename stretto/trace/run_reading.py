@@ -1,0 +1,196 @@
+"""Reads what `RunRecorder` wrote. All of it is checked here, so that a replay need not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stretto.costs.profile import Profile
+from stretto.errors import ConfigError, GraphError, UserError
+from stretto.graph.passes.pipeline import PASSES
+from stretto.graph.text import parse_graph
+from stretto.sched.policies import POLICIES
+from stretto.trace.row_checks import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    SECONDS,
+    SIZES,
+    TEXT,
+    Kind,
+    check_row,
+    list_of,
+    one_of,
+    or_null,
+    shortened,
+)
+from stretto.trace.run_file import (
+    SCHEMA,
+    VERSION,
+    RecordedGraph,
+    RecordedQuery,
+    RecordedRun,
+    RecordedSpan,
+    total_size,
+)
+
+_MAX_CHARS = 2 * 10**9  # of all texts of a run, which a replay makes anew
+_SLACK_S = 1e-6
+_MESSAGE = Kind("a text", lambda value: isinstance(value, str))  # may name files that are no Unicode
+_AGE = Kind("a time from 0 on", lambda value: value == math.inf or SECONDS.holds(value))
+_TIMEOUT = Kind("a time above 0 s", lambda value: SECONDS.holds(value) and value > 0)
+_ROWS = list_of(OBJECT)
+
+_ENGINE = {
+    "name": TEXT,
+    "kind": one_of(("batch", "llm", "llm_server")),
+    "instances": NUMBER,
+    "policy": one_of(POLICIES),
+    "age_limit_s": _AGE,
+    "fill_timeout_s": SECONDS,
+    "max_batch": or_null(NUMBER),
+    "max_running": NUMBER,
+    "timeout_s": or_null(_TIMEOUT),
+    "keeps_state": FLAG,
+    "profile": OBJECT,
+}
+_PROFILE = {"base_s": SECONDS, "per_unit_s": SECONDS, "max_efficient_batch": NUMBER, "per_output_s": SECONDS}
+_GRAPH = {"graph": TEXT, "text": TEXT, "is_optimised": FLAG}
+_QUERY = {
+    "query": TEXT,
+    "graph": COUNT,
+    "arrival_s": SECONDS,
+    "latency_s": SECONDS,
+    "error": or_null(_MESSAGE),
+    "passes": list_of(one_of(PASSES)),
+    "inputs": OBJECT,
+    "spans": _ROWS,
+}
+_SPAN = {
+    "engine": TEXT,
+    "instance": COUNT,
+    "step": TEXT,
+    "op": TEXT,
+    "num_items": COUNT,
+    "num_units": COUNT,
+    "num_chars": COUNT,
+    "ready_s": SECONDS,
+    "start_s": SECONDS,
+    "end_s": SECONDS,
+    "num_cached": COUNT,
+    "num_output": COUNT,
+    "first_s": or_null(SECONDS),
+    "sizes": list_of(SIZES),
+    "word": one_of(("", "yes", "no")),
+}
+_TEXT_INPUT = {"chars": COUNT, "id": TEXT}
+
+
+def read_run(path: Path) -> RecordedRun:
+    """A recorded run.
+
+    Raises:
+        UserError: the file cannot be read or is none; names file, line and reason.
+    """
+    reader = _Reader()
+    number = 0
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    reader.read(json.loads(line), number)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}, line {number}: {type(error).__name__}: {error}") from error
+    except (UserError, GraphError) as error:
+        raise UserError(f"{path}, line {number}: {error.message}") from error
+    if not reader.engines:
+        raise UserError(f"{path}, line 1: no engines; the file is empty or was cut off")
+    if not reader.queries:
+        raise UserError(f"{path}: no query has ended in this run")
+    queries = sorted(reader.queries.values(), key=lambda query: query.arrival_s)
+    return RecordedRun(tuple(reader.engines.values()), tuple(reader.graphs), tuple(queries))
+
+
+class _Reader:
+    """What was found so far. Raises UserError and GraphError, without the line."""
+
+    def __init__(self) -> None:
+        self.engines: dict[str, Mapping[str, Any]] = {}
+        self.graphs: list[RecordedGraph] = []
+        self.queries: dict[str, RecordedQuery] = {}
+        self._num_chars = 0
+
+    def read(self, row: Any, number: int) -> None:
+        """The row of a line."""
+        if number == 1:
+            self._head(row)
+        elif isinstance(row, dict) and "text" in row:
+            self._graph(row)
+        else:
+            self._query(row)
+
+    def _head(self, row: Any) -> None:
+        if not isinstance(row, dict) or row.get("schema") != SCHEMA or row.get("version") != VERSION:
+            raise UserError(f"not a {SCHEMA} of version {VERSION}")
+        check_row(row, {"schema": TEXT, "version": COUNT, "engines": _ROWS})
+        for fields in row["engines"]:
+            check_row(fields, _ENGINE)
+            check_row(fields["profile"], _PROFILE)
+            if fields["name"] in self.engines:
+                raise ConfigError(f"two engines are called {fields['name']!r}")
+            self.engines[fields["name"]] = {**fields, "profile": Profile(**fields["profile"])}
+
+    def _graph(self, row: Any) -> None:
+        check_row(row, _GRAPH)
+        graph = parse_graph(row["text"])
+        for primitive in graph.primitives:
+            self._check_engine(primitive.engine)
+        self.graphs.append(RecordedGraph(graph, row["is_optimised"]))
+
+    def _query(self, row: Any) -> None:
+        check_row(row, _QUERY)
+        name = row["query"]
+        if row["graph"] >= len(self.graphs):
+            raise UserError(f"query {name!r} is of graph {row['graph']}, which is not in the file")
+        if name in self.queries:
+            raise UserError(f"query {name!r} is in the file twice")
+        for port, size in row["inputs"].items():
+            _check_input(port, size)
+        spans = tuple(self._span(span, row["latency_s"]) for span in row["spans"])
+        self._num_chars += sum(map(total_size, row["inputs"].values()))
+        self._num_chars += sum(total_size(span.sizes) for span in spans)
+        if self._num_chars > _MAX_CHARS:
+            raise UserError(f"the texts up to query {name!r} have more than {_MAX_CHARS} characters")
+        fields = {**row, "passes": tuple(row["passes"]), "spans": spans}
+        self.queries[name] = RecordedQuery(**fields)
+
+    def _span(self, row: Any, latency_s: float) -> RecordedSpan:
+        check_row(row, _SPAN)
+        self._check_engine(row["engine"])
+        span = RecordedSpan(**row)
+        step, first_s = span.step, span.start_s if span.first_s is None else span.first_s
+        if not span.ready_s <= span.start_s <= first_s <= span.end_s <= latency_s + _SLACK_S:
+            raise UserError(
+                f"step {step!r} contradicts itself: ready at {span.ready_s:g} s, "
+                f"begun at {span.start_s:g} s, ended at {span.end_s:g} s, and the query at {latency_s:g} s"
+            )
+        if span.op in ("prefill", "decode") and not all(map(COUNT.holds, span.sizes)):
+            raise UserError(f"step {step!r}: an answer's sizes are a list of numbers")
+        return span
+
+    def _check_engine(self, name: str | None) -> None:
+        if name is not None and name not in self.engines:
+            raise UserError(f"there is no engine {name!r} in the file")
+
+
+def _check_input(port: str, size: Any) -> None:
+    if isinstance(size, dict):
+        check_row(size, _TEXT_INPUT)
+    elif not SIZES.holds(size):
+        raise UserError(f"input {shortened(port)} is {shortened(size)}, not {SIZES.what}")
