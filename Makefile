@@ -86,6 +86,8 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(BIN)/stretto bench vllm --json runs/vllm.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench sim --json runs/sim.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench teola --json runs/teola.json $(if $(DATA),--data $(DATA))
+	$(BIN)/stretto bench rag --json runs/rag.json $(if $(DATA),--data $(DATA))
+	$(BIN)/stretto bench twin --json runs/twin.json $(if $(DATA),--data $(DATA))
 	$(if $(DATA),$(BIN)/stretto bench costs --json runs/costs.json --data $(DATA))
 
 clean: ## remove the environment and everything made

@@ -52,7 +52,7 @@ class Engine:
     resources: Mapping[str, float] = field(default_factory=dict)
     instances: int = 1
     placement: Placement = "thread"
-    policy: str = "topology_aware"
+    policy: str = "least_work"
     age_limit_s: float = 10.0
     fill_timeout_s: float = 0.005
     max_batch: int | None = None

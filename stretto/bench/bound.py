@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stretto.bench.prices import Prices
 from stretto.core import ABSENT, KV, Prompt, Segment, as_text
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
@@ -44,8 +45,9 @@ class Load:
     """What a query asks of an engine at least: all instances together are at work for `work_s`, no earlier
     than `head_s` after its arrival, and `tail_s` before its end.
 
-    Batches are full, with what other queries bring; every token of a prompt beyond its leading constants is
-    prefilled once, and tokens are decoded side by side in as many sequences as may run.
+    Batches are full, with what other queries bring. Of an LLM there are two: every token of a prompt beyond
+    its leading constants is prefilled once, at `per_unit_s`; and tokens are decoded side by side in as many
+    sequences as may run. They do not add up, as a step may do both.
     """
 
     head_s: float
@@ -79,22 +81,31 @@ class _Timed:
 
 @dataclass(slots=True)
 class _Work:
-    """What a batch engine has to do: when its first item can start, and all units."""
+    """What a batch engine has to do: when its first item can start; all units, and their seconds beside
+    those of a call."""
 
     head_s: float = math.inf
     units: int = 0
+    seconds: float = 0.0
+    base_s: float = math.inf
     primitives: list[str] = field(default_factory=list)
 
 
 def lower_bound(
-    graph: Graph, inputs: Mapping[str, object], engines: Iterable[Engine], *, is_warm: bool = False
+    graph: Graph,
+    inputs: Mapping[str, object],
+    engines: Iterable[Engine],
+    *,
+    is_warm: bool = False,
+    prices: Mapping[str, Prices] | None = None,
 ) -> Bound:
     """Bounds for one query of `graph` (before or after the passes: only its values count).
 
     Args:
         is_warm: the constants that prompts begin with are in the caches, from earlier queries.
+        prices: of batch engines whose profile does not tell enough.
     """
-    run = _Run(graph, {engine.name: engine for engine in engines}, is_warm)
+    run = _Run(graph, {engine.name: engine for engine in engines}, is_warm, prices or {})
     for name, _ in graph.inputs:
         run.values[name, ""] = _Timed(inputs[name], 0.0)
     for primitive in graph:
@@ -106,11 +117,14 @@ def lower_bound(
 
 
 class _Run:
-    def __init__(self, graph: Graph, engines: Mapping[str, Engine], is_warm: bool) -> None:
+    def __init__(
+        self, graph: Graph, engines: Mapping[str, Engine], is_warm: bool, prices: Mapping[str, Prices]
+    ) -> None:
         self.values: dict[tuple[str, str], _Timed] = {}
         self._graph = graph
         self._engines = engines
         self._is_warm = is_warm
+        self._prices = prices
         self._executables = {name: engine.executable(engine.config) for name, engine in engines.items()}
         self._prompts: dict[str, list[tuple[float, int]]] = {}
         self._work: dict[str, _Work] = {}
@@ -163,17 +177,15 @@ class _Run:
 
     def _batch(self, primitive: Primitive, args: Mapping[str, _Timed], ready_s: float) -> None:
         """All items in one call, as only the results are wanted; each item's time by itself."""
-        spec, profile = OPS[primitive.op], self._profile(primitive)
+        spec = OPS[primitive.op]
         assert spec.outputs == ("",), f"no bound for the outputs of {primitive.op}"
         values = {port: value.value for port, value in args.items()}
         each = [arg.port for arg in primitive.args if arg.each]
         if not each:
             task = Task(0, _QUERY, primitive.name, primitive.op, values, dict(primitive.config))
             (result,) = self._executables[primitive.engine or ""].run([task])
-            units = spec.units(values) if spec.units else 1
-            least_s = profile.batch_s(units)
+            least_s = self._note_work(primitive, ready_s, values)
             self._least_s[primitive.name] = least_s
-            self._note_work(primitive, ready_s, units)
             self.values[primitive.name, ""] = _Timed(result, ready_s + least_s)
             return
         columns = {port: values[port] for port in each}
@@ -193,23 +205,31 @@ class _Run:
         for i, result in enumerate(results):
             start_s = max(whole_s, *(_item_s(args[port], i) for port in each))
             row = {**values, **{port: column[i] for port, column in columns.items()}}  # type: ignore[index]
-            units = spec.units(row) if spec.units else 1
-            self._note_work(primitive, start_s, units)
-            least_s = min(least_s, profile.batch_s(units))
+            item_s = self._note_work(primitive, start_s, row)
+            least_s = min(least_s, item_s)
             parts = result if spec.flatten else [result]
             assert isinstance(parts, Sequence)
             value += parts
-            items_s += [start_s + profile.batch_s(units)] * len(parts)
+            items_s += [start_s + item_s] * len(parts)
         self._least_s[primitive.name] = least_s if results else 0.0
         end_s = max([ready_s, *items_s])
         self.values[primitive.name, ""] = _Timed(True if is_effect(primitive) else value, end_s, items_s)
 
-    def _note_work(self, primitive: Primitive, start_s: float, units: int) -> None:
-        work = self._work.setdefault(primitive.engine or "", _Work())
+    def _note_work(self, primitive: Primitive, start_s: float, inputs: Mapping[str, object]) -> float:
+        """One application; the seconds of a call for nothing else."""
+        engine = primitive.engine or ""
+        spec, profile, prices = OPS[primitive.op], self._profile(primitive), self._prices.get(engine)
+        units = spec.units(inputs) if spec.units else 1
+        base_s = prices.base_s(primitive.op) if prices else profile.base_s
+        item_s = prices.item_s(primitive.op, inputs) if prices else profile.per_unit_s * units
+        work = self._work.setdefault(engine, _Work())
         work.head_s = min(work.head_s, start_s)
         work.units += units
+        work.seconds += item_s
+        work.base_s = min(work.base_s, base_s)
         if primitive.name not in work.primitives:
             work.primitives.append(primitive.name)
+        return base_s + item_s
 
     def _prefill(self, primitive: Primitive, args: Mapping[str, _Timed]) -> None:
         assert not primitive.is_mapped(), "no bound for mapped prompts"
@@ -236,11 +256,13 @@ class _Run:
             if (engine, prompt[:end]) in self._prefixes or all(s.name is None for s in prompt[:end]):
                 continue
             self._prefixes.add((engine, prompt[:end]))
-            self._note_llm_work(primitive, self._profile(primitive).per_unit_s * num_tokens(segment.text))
+            token_s = self._profile(primitive).per_unit_s
+            self._note_llm_work(primitive, "prompts", token_s * num_tokens(segment.text))
 
-    def _note_llm_work(self, primitive: Primitive, seconds: float) -> None:
+    def _note_llm_work(self, primitive: Primitive, what: str, seconds: float) -> None:
         engine = self._engines[primitive.engine or ""]
-        self._llm_work_s[engine.name] = self._llm_work_s.get(engine.name, 0.0) + seconds / engine.instances
+        name = f"{engine.name}, {what}"
+        self._llm_work_s[name] = self._llm_work_s.get(name, 0.0) + seconds / engine.instances
 
     def _prefilled_s(self, primitive: Primitive, timed: Sequence[tuple[float, int]]) -> float:
         profile, end_s, tokens = self._profile(primitive), 0.0, 0
@@ -260,20 +282,20 @@ class _Run:
         for piece in pieces:
             times_s.append(times_s[-1] + token_s * num_tokens(piece))
         max_running = self._engines[primitive.engine or ""].max_running
-        self._note_llm_work(primitive, (times_s[-1] - start_s) / max_running)
+        self._note_llm_work(primitive, "outputs", (times_s[-1] - start_s) / max_running)
         self._least_s[primitive.name] = times_s[-1] - start_s
         items_s = times_s[1:] if isinstance(value, list) else None
         self.values[primitive.name, ""] = _Timed(value, times_s[-1], items_s)
 
     def loads(self) -> dict[str, Load]:
-        """What the query asks of each engine."""
+        """What the query asks of each engine; of an LLM under two names, for prompts and for outputs."""
         loads = {name: Load(0.0, work_s, 0.0) for name, work_s in self._llm_work_s.items()}
         tails_s = self._tails_s()
         for name, work in self._work.items():
             engine = self._engines[name]
-            unit_s = engine.profile.per_unit_s + engine.profile.base_s / engine.batch_units
+            busy_s = work.seconds + work.base_s * work.units / engine.batch_units
             tail_s = min(tails_s[primitive] for primitive in work.primitives)
-            loads[name] = Load(work.head_s, work.units * unit_s / engine.instances, tail_s)
+            loads[name] = Load(work.head_s, busy_s / engine.instances, tail_s)
         return loads
 
     def work_bounds_s(self) -> dict[str, float]:
@@ -283,7 +305,7 @@ class _Run:
         for name, work in self._work.items():
             engine = self._engines[name]
             num_batches = math.ceil(work.units / engine.batch_units)
-            busy_s = engine.profile.base_s * num_batches + engine.profile.per_unit_s * work.units
+            busy_s = work.base_s * num_batches + work.seconds
             tail_s = min(tails_s[primitive] for primitive in work.primitives)
             bounds_s[name] = work.head_s + busy_s / engine.instances + tail_s
         return bounds_s

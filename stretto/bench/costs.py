@@ -16,10 +16,10 @@ from stretto.bench.registry import Options
 from stretto.bench.report import Goal, Report, Row, Value
 from stretto.bench.roofline import fit_roofline
 from stretto.bench.step_profiles import STEPS, Profile, load_profiles
-from stretto.costs.fit import PARTS, MeasuredStep, fit_shared_costs, fit_step_cost, mask
+from stretto.costs.fit import PARTS, MeasuredStep, fit_shared_costs, fit_step_cost, parts_s
 from stretto.costs.nnls import Floats
 from stretto.costs.per_batch_lines import fit_per_batch_lines
-from stretto.costs.step import NUMBERS, LLMStepCost
+from stretto.costs.step import NUMBERS
 from stretto.costs.steps_file import sample_steps
 from stretto.errors import ConfigError
 
@@ -122,14 +122,6 @@ class _Case:
                     errors[f"{kind}, whole step"] = _error(predicted + parts["host"], whole, chosen & rest)
         return errors
 
-    def physical(self, cost: LLMStepCost) -> dict[str, Floats]:
-        """Its parts for every step; the same as `LLMStepCost.terms`, all at once."""
-        values = np.array([cost.numbers[name] for name in NUMBERS])
-        return {
-            part: np.max([self.table @ (values * mask(names)) for names in branches], axis=0)
-            for part, branches in PARTS.items()
-        }
-
 
 def _error(predicted: Floats, measured: Floats, chosen: np.typing.NDArray[np.bool_]) -> float:
     return round(100 * float(np.abs(predicted / measured - 1)[chosen].mean()), 2)
@@ -152,17 +144,23 @@ def _rows(case: _Case, known: Mapping[str, float], seed: int) -> list[Row]:
 
     few = case.sample(SHARE, seed)
     add(
-        "physical", case.errors(case.physical(fit_step_cost(features, case.steps(few), known)), few), len(few)
+        "physical",
+        case.errors(parts_s(case.table, fit_step_cost(features, case.steps(few), known).numbers), few),
+        len(few),
     )
     add(
         "physical, own steps alone",
-        case.errors(case.physical(fit_step_cost(features, case.steps(few))), few),
+        case.errors(parts_s(case.table, fit_step_cost(features, case.steps(few)).numbers), few),
         len(few),
     )
     even = case.sample(SHARE, seed, with_unlike=False)
     cost = fit_step_cost(features, case.steps(even), known)
-    add("physical, no unlike contexts fitted to", case.errors(case.physical(cost), even), len(even))
-    add("physical, model never seen", case.errors(case.physical(LLMStepCost(features, known)), ()), 0)
+    add(
+        "physical, no unlike contexts fitted to",
+        case.errors(parts_s(case.table, cost.numbers), even),
+        len(even),
+    )
+    add("physical, model never seen", case.errors(parts_s(case.table, known), ()), 0)
     half = list(range(0, len(case.profile.steps), 2))
     lines = fit_per_batch_lines(features.model, features.tensor_parallel, case.steps(half))
     parts = [lines.parts(step.shape) for step in case.profile.steps]

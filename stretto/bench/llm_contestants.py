@@ -18,7 +18,7 @@ import httpx
 from stretto.bench.llm_model import NEW_TOKENS, complete, make_engine, prefill
 from stretto.bench.vllm_server import MAX_RUNNING, MODEL
 from stretto.engines.loading import one_load
-from stretto.errors import BadReply, InternalError
+from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, InternalError
 
 _TIMEOUT_S = 120
 
@@ -115,13 +115,19 @@ class VLLMServer:
     @classmethod
     @contextmanager
     def at(cls, url: str, name: str) -> Iterator[VLLMServer]:
-        """With connections for as many requests as the server runs at once."""
+        """With connections for as many requests as the server runs at once.
+
+        None is waited for at the end: those that are still asked have their answer when the server ends.
+        """
         limits = httpx.Limits(max_keepalive_connections=MAX_RUNNING)
-        with (
-            httpx.Client(timeout=_TIMEOUT_S, limits=limits, trust_env=False) as client,
-            ThreadPoolExecutor(MAX_RUNNING) as threads,
-        ):
-            yield cls(name, url, client, threads)
+        client = httpx.Client(timeout=_TIMEOUT_S, limits=limits, trust_env=False)
+        threads = ThreadPoolExecutor(MAX_RUNNING)
+        server = cls(name, url, client, threads)
+        try:
+            yield server
+            client.close()
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def generate(self, prompts: list[list[int]]) -> int:
         """See `Contestant`."""
@@ -137,7 +143,11 @@ class VLLMServer:
         start_s = time.perf_counter()
         usage = self._complete(prompt, 1, salt)
         seconds = time.perf_counter() - start_s
-        if (found := usage["prompt_tokens_details"]["cached_tokens"]) != num_cached:
+        try:
+            found = usage["prompt_tokens_details"]["cached_tokens"]
+        except (LookupError, TypeError) as cause:
+            raise BadReply(f"{self.name} did not say what it had cached: {usage}") from cause
+        if found != num_cached:
             raise InternalError(f"{self.name} had {found} tokens cached, not {num_cached}")
         return seconds
 
@@ -155,10 +165,19 @@ class VLLMServer:
             "ignore_eos": True,
             "cache_salt": salt,
         }
-        response = self._client.post(self._url, json=body)
+        try:
+            response = self._client.post(self._url, json=body)
+        except httpx.TimeoutException as cause:
+            raise EngineTimeout(f"{self.name} gave no answer in {_TIMEOUT_S} s") from cause
+        except httpx.HTTPError as cause:
+            raise EngineUnavailable(f"{self.name} cannot be reached: {cause!r}") from cause
         if not response.is_success:
             raise BadReply(f"{self.name} answered {response.status_code}: {response.text[:300]}")
-        usage: dict[str, Any] = response.json()["usage"]
-        if (usage["prompt_tokens"], usage["completion_tokens"]) != (len(prompt), new_tokens):
+        try:
+            usage: dict[str, Any] = response.json()["usage"]
+            counted = (usage["prompt_tokens"], usage["completion_tokens"])
+        except (ValueError, LookupError, TypeError) as cause:
+            raise BadReply(f"{self.name} did not say its usage: {response.text[:300]!r}") from cause
+        if counted != (len(prompt), new_tokens):
             raise BadReply(f"{self.name} was to complete {len(prompt)} tokens by {new_tokens}: {usage}")
         return usage

@@ -1,6 +1,6 @@
 """The passes with real engines on this machine: MiniLM embeddings, a Llama of 28 million parameters.
 
-The LLM runs the model for every token (`quoting.py`). All engines compute on the same few cores, one thread
+The LLM runs the model for every token (`told_llm.py`). All engines compute on the same few cores, one thread
 each, so what can overlap is bounded by them: the table of busy times says how far.
 """
 
@@ -65,13 +65,13 @@ def real_rows(
 
 
 def real_engines(checkpoint: Path) -> list[Engine]:
-    """As for the command line, with the quoting LLM."""
-    from stretto.bench.quoting import QuotingLLM
+    """As for the command line, with an LLM that is told what to write."""
+    from stretto.bench.told_llm import ToldLLM
     from stretto.engines.local import llm_engine, local_engines
-    from stretto.engines.reference import ReferenceConfig
+    from stretto.engines.transformer.engine import TransformerConfig
 
-    config = ReferenceConfig(checkpoint)
-    return local_engines(llm=replace(llm_engine(None), executable=QuotingLLM, config=config))
+    config = TransformerConfig(checkpoint)
+    return local_engines(llm=replace(llm_engine(None), executable=ToldLLM, config=config))
 
 
 async def _run(

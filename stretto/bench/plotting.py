@@ -40,13 +40,20 @@ def plot(report: Report, path: str | Path) -> None:
         )
         axes.invert_yaxis()
         axes.set_title(table, loc="left")
-        axes.set_xlabel(columns[0] if len(columns) == 1 else "seconds")
+        axes.set_xlabel(columns[0] if len(columns) == 1 else _unit(table, columns))
         if len(columns) > 1:
             axes.legend()
         if _is_wide([row.values[columns[0]] for row in rows]):
             axes.set_xscale("log")
         axes.margins(x=0.15)
     figure.savefig(path, dpi=150)
+
+
+def _unit(table: str, columns: list[str]) -> str:
+    """Of several columns in one chart."""
+    if "speed-up" in table:
+        return "times as fast"
+    return "share" if all(column.endswith("_share") for column in columns) else "seconds"
 
 
 def _is_wide(values: list[Value]) -> bool:

@@ -1,8 +1,4 @@
-"""Recorded runs of a real engine, and their replay by the production scheduler at fitted costs.
-
-A recorded run has its requests and all its steps, with times. The replay knows the requests, the number of
-KV blocks and a cost fitted to a few steps of other runs; it has to find the steps, and so the total time,
-itself.
+"""Recorded runs of a real engine: the requests of each, and all its steps with their times.
 
 Source of the format: the logs of SamuLLM's authors (vLLM 0.2, LLaMA-7B), as one table of steps and one file
 of requests.
@@ -12,28 +8,19 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stretto.costs.fit import MeasuredStep
-from stretto.costs.shape import StepShape, shape_of
-from stretto.costs.step import StepCost
+from stretto.costs.shape import StepShape
 from stretto.costs.steps_file import checked, measured, read_rows
 from stretto.errors import DocumentError
-from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
-from stretto.llm.sequence import Sequence as TokenSequence
-from stretto.llm.step_batch import StepBatch
 
 STEPS = "real_run_iters_llama7b_vllm02_2023.csv.gz"
 REQUESTS = "real_run_llama7b_vllm02_2023_meta.json.gz"
 _COLUMNS = ("log", "num_seqs", "token_num", "padded_token_num", "total_tokens", "max_len", "phase", "t_us")
-_BLOCK_TOKENS = 16
-_MAX_RUNNING = 256
 _MAX_BATCH_TOKENS = 2048  # of the engine, unless the log shows more
-_MAX_PADDING = 256  # of the engine: tokens of padding in a prefill step
-_MANY_STEPS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +33,7 @@ class RealRun:
         max_batch_tokens: of a prefill step, padding included.
         steps: in order.
         in_order: whether the first steps are of the first requests.
+        swaps: whether preempted sequences were copied to the host: no prompt was computed twice.
         default_policy: whether the engine's own scheduler was at work, not one of the authors'.
     """
 
@@ -55,6 +43,7 @@ class RealRun:
     max_batch_tokens: int
     steps: tuple[MeasuredStep, ...]
     in_order: bool
+    swaps: bool
     default_policy: bool
 
     @property
@@ -114,6 +103,7 @@ def _run(log: dict[str, str], requests: Sequence[tuple[int, int]], steps: list[M
         max(_MAX_BATCH_TOKENS, *(s.shape.num_prefills * s.shape.max_prefill_tokens for s in steps)),
         tuple(steps),
         _begins_with(pairs, steps),
+        sum(step.shape.num_prefills for step in steps) <= len(pairs),
         "plan" not in log["log"] and "recomp7" not in log["log"],
     )
 
@@ -138,69 +128,3 @@ def _begins_with(requests: Sequence[tuple[int, int]], steps: Sequence[MeasuredSt
             return False
         done += shape.num_prefills
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """What the scheduler makes of the requests of a run."""
-
-    seconds: float
-    num_prefill_steps: int
-    num_decode_steps: int
-    prefill_tokens: int
-    decode_tokens: int
-    num_preemptions: int
-
-
-def replay(run: RealRun, cost: StepCost, seed: int = 0) -> Replay:
-    """The run again, by the local scheduler with policy `prefill_first`, at the speed of `cost`.
-
-    Requests go in as recorded, or in a random order if the recorded one is not the real one. Like the
-    engine, a prefill step takes prompts as long as padding them to the longest adds little.
-    """
-    requests = list(run.requests)
-    if not run.in_order:
-        random.Random(seed).shuffle(requests)
-    budget = run.max_batch_tokens
-    config = SchedulerConfig(run.num_blocks, _BLOCK_TOKENS, _MAX_RUNNING, budget, "prefill_first")
-    scheduler = LocalScheduler(config)
-    num_tokens = 0
-    for number, (prompt, output) in enumerate(requests):
-        scheduler.add(TokenSequence(number, list(range(num_tokens, num_tokens + prompt)), output), 0.0)
-        num_tokens += prompt
-    seconds, num_prefills, num_decodes, prefill_tokens, decode_tokens = 0.0, 0, 0, 0, 0
-    while scheduler.has_work():
-        batch = scheduler.schedule(seconds, _MANY_STEPS)
-        for shape in _step_shapes(batch, budget):
-            if shape.num_prefills:
-                num_prefills += 1
-                prefill_tokens += shape.prefill_tokens
-                seconds += cost.step_s(shape)
-            else:
-                num_decodes += batch.num_repeats
-                decode_tokens += batch.num_repeats * shape.num_decodes
-                seconds += cost.steps_s(shape, batch.num_repeats)
-        sampled = {piece.sequence.id: [0] * batch.num_repeats for piece in batch.slices if piece.samples}
-        scheduler.complete(batch, sampled)
-        for piece in batch.slices:
-            if not piece.sequence.num_remaining:
-                scheduler.finish(piece.sequence)
-    return Replay(
-        seconds, num_prefills, num_decodes, prefill_tokens, decode_tokens, scheduler.num_preemptions
-    )
-
-
-def _step_shapes(batch: StepBatch, max_batch_tokens: int) -> Iterator[StepShape]:
-    """The steps that an engine which pads prompts makes of a batch."""
-    if batch.slices[0].sequence.is_decoding:
-        yield shape_of((piece.start, piece.num_tokens, True) for piece in batch.slices)
-        return
-    group: list[tuple[int, int, bool]] = []
-    for piece in batch.slices:
-        lengths = [length for _, length, _ in group] + [piece.num_tokens]
-        padded = len(lengths) * max(lengths)
-        if group and (padded > max_batch_tokens or padded - sum(lengths) > _MAX_PADDING):
-            yield shape_of(group)
-            group = []
-        group.append((piece.start, piece.num_tokens, False))
-    yield shape_of(group)

@@ -54,8 +54,9 @@ class SharedCoresDriver(VirtualDriver):
     """A `VirtualDriver` whose instances slow each other down.
 
     Args:
-        slowness_of: from the number of instances that are busy to how much slower each is than alone. It is
-            looked up for each step of an LLM and for slices of a few milliseconds of a batch.
+        slowness_of: from whether an instance is of an LLM, and how many instances are busy, to how much
+            slower it is than alone. It is looked up for each step of an LLM and for slices of a few
+            milliseconds of a batch.
 
     `models` take each step by itself: a jump over many would not see what others begin. `steps_s` has the
     seconds of LLMs' steps, by engine.
@@ -64,7 +65,7 @@ class SharedCoresDriver(VirtualDriver):
     def __init__(
         self,
         engines: Iterable[Engine],
-        slowness_of: Callable[[int], float],
+        slowness_of: Callable[[bool, int], float],
         *,
         expand: ExpandWith | None = None,
         models: Mapping[str, LLMModel],
@@ -86,7 +87,7 @@ class SharedCoresDriver(VirtualDriver):
         super().watch_steps(steps)
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
-        return self._slowness_of(self._busy.count_with((engine, instance)))
+        return self._slowness_of(self.engines[engine].is_llm, self._busy.count_with((engine, instance)))
 
     def _run_for(
         self, key: tuple[str, int], start_s: float, seconds: float, end: Callable[[], Sequence[Event]]

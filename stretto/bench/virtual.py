@@ -87,7 +87,7 @@ class LengthLLM(ScriptedLLM):
 
 
 def _write(lengths: Lengths, task: LLMTask, decode: Decode) -> str:
-    words = _words("".join(segment.text for segment in task.prompt))
+    words = two_letter_words("".join(segment.text for segment in task.prompt))
     if decode.items is None:
         return " ".join(next(words) for _ in range(lengths.answer_tokens))
     num_items = min(lengths.num_queries, decode.max_items or lengths.num_queries)
@@ -95,7 +95,7 @@ def _write(lengths: Lengths, task: LLMTask, decode: Decode) -> str:
     return json.dumps([" ".join(next(words) for _ in range(num_words)) for _ in range(num_items)])
 
 
-def _words(seed: str) -> Iterator[str]:
+def two_letter_words(seed: str) -> Iterator[str]:
     """Words of two letters: with a space, one token of the simulator each."""
     block = 0
     while True:
@@ -145,7 +145,7 @@ def documents(num_chunks: int, *, seed: int = 0) -> list[Document]:
 
 def question(seed: int = 0) -> str:
     """A question of a dozen words, another for each seed."""
-    words = _words(f"question {seed}")
+    words = two_letter_words(f"question {seed}")
     return " ".join(next(words) + next(words) for _ in range(QUESTION_WORDS)) + "?"
 
 

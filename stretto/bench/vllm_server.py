@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +40,7 @@ _ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
 }
 _MAX_CONTEXT_TOKENS = 2048
+_FIND_S = 120.0
 _GRACE_S = 15.0
 _LOOK_S = 0.5
 _FIND = """
@@ -54,27 +57,50 @@ class VLLM:
     version: str
 
 
-def find_vllm(given: Path | None = None) -> VLLM | None:
+def find_vllm(given: Path | None = None, patience_s: float = _FIND_S) -> VLLM | None:
     """The installation `given`, else that of `$STRETTO_VLLM_PYTHON`, else the one of `make vllm-env`.
 
     Returns:
         None if none is named and the last is not there.
 
     Raises:
-        ConfigError: it has no vLLM, or is not there.
+        ConfigError: it has no vLLM, is not there, or does not answer in `patience_s`.
     """
     named = given or os.environ.get(VARIABLE)
     python = Path(named or DEFAULT_PYTHON)
     if named is None and not python.exists():
         return None
-    try:
-        found = subprocess.run([python, "-c", _FIND], capture_output=True, text=True, timeout=120)
-    except (OSError, subprocess.SubprocessError) as cause:
-        raise ConfigError(f"{python} is no Python with vLLM: {cause}") from cause
-    if found.returncode:
-        problem = found.stderr.strip().rpartition("\n")[2]
-        raise ConfigError(f"{python} is no Python with vLLM: {problem}")
-    return VLLM(python, found.stdout.strip())
+    code, said = _ask(python, patience_s)
+    last = said.rpartition("\n")[2]
+    if code or not re.fullmatch(r"\d+\.\w+(\.\w+)*([.+-]\w+)*", last):
+        raise ConfigError(f"{python} is no Python with vLLM: it ended with {code}, saying {said[-200:]!r}")
+    return VLLM(python, last)
+
+
+def _ask(python: Path, patience_s: float) -> tuple[int, str]:
+    """The exit code and the words of `_FIND`, all of whose processes are ended if it does not answer."""
+    with tempfile.TemporaryFile() as words:  # no pipe, which a child that stays behind would keep open
+        try:
+            process = subprocess.Popen(
+                [python, "-c", _FIND],
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as cause:
+            raise ConfigError(f"{python} is no Python with vLLM: {cause}") from cause
+        try:
+            code = process.wait(patience_s)
+        except subprocess.TimeoutExpired as cause:
+            raise ConfigError(
+                f"{python} is no Python with vLLM: it did not say its version in {patience_s:g} s"
+            ) from cause
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return code, _last_words(words.fileno())
 
 
 @contextmanager

@@ -40,7 +40,9 @@ class BatchScheduler:
         self.queue: list[Work] = []
         self.not_before_s: float | None = None
         self._policy = POLICIES[engine.policy]
-        self._policy_config = PolicyConfig(engine.age_limit_s, engine.fill_timeout_s)
+        self._policy_config = PolicyConfig(
+            engine.age_limit_s, engine.fill_timeout_s, engine.profile.per_unit_s
+        )
         self._ids = ids
         self._running: list[_Batch | None] = [None] * engine.instances
         self._assigned_s = [0.0] * engine.instances

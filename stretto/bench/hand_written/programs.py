@@ -25,13 +25,22 @@ TOP_K = {"naive": 3, "advanced": 16, "search": 4}
 
 
 class Program:
-    """One query's run. `answer_tokens` is the most that an answer may have."""
+    """One query's run.
 
-    def __init__(self, servers: Servers, query: str, answer_tokens: int, batch: int) -> None:
+    Args:
+        answer_tokens: the most that an answer may have.
+        batch: chunks that are embedded together.
+        tenant: whose query it is: tenants share no prefix caches.
+    """
+
+    def __init__(
+        self, servers: Servers, query: str, answer_tokens: int, batch: int, tenant: str = ""
+    ) -> None:
         self._servers = servers
         self._query = query
         self._answer = Decode(answer_tokens)
         self._batch = batch
+        self._tenant = tenant
 
     async def naive(self, question: str, files: Sequence[Document]) -> dict[str, object]:
         """As `naive_rag`."""
@@ -132,4 +141,4 @@ class Program:
             Segment(part.text) if isinstance(part, Constant) else Segment(variables[part.port], part.port)
             for part in parts
         )
-        return await self._servers.llm[engine].complete(self._query, prompt, segments, decode)
+        return await self._servers.llm[engine].complete(self._query, prompt, segments, decode, self._tenant)

@@ -33,16 +33,16 @@ class BatchServer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=engine.name)
         self._waiting: asyncio.Queue[_Call] = asyncio.Queue()
         self._ids = count(1)
-        self._executable: BatchEngine
+        self._executable: BatchEngine | None = None
 
     async def start(self) -> None:
         """Make the engine, on its thread."""
-        make, config = self._engine.executable, self._engine.config
-        self._executable = await asyncio.get_running_loop().run_in_executor(self._thread, make, config)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._make)
 
     async def serve(self) -> None:
         """Answer calls until cancelled."""
         loop = asyncio.get_running_loop()
+        assert self._executable is not None
         left: _Call | None = None
         while True:
             batch = [left or await self._waiting.get()]
@@ -80,6 +80,7 @@ class BatchServer:
 
     async def release(self, query: str) -> None:
         """The query has ended."""
+        assert self._executable is not None
         await asyncio.get_running_loop().run_in_executor(self._thread, self._executable.release, query)
 
     async def _call(self, task: Task, units: int) -> Any:
@@ -88,9 +89,16 @@ class BatchServer:
         return await answer
 
     async def close(self) -> None:
-        """Free the engine, on its thread."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._executable.close)
+        """Free the engine, on its thread, if it has been made."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._free)
         self._thread.shutdown()
+
+    def _make(self) -> None:
+        self._executable = self._engine.executable(self._engine.config)
+
+    def _free(self) -> None:
+        if self._executable is not None:
+            self._executable.close()
 
 
 @dataclass(slots=True)
@@ -102,6 +110,7 @@ class LLMServer:
     _answers: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     _ids: count[int] = field(default_factory=lambda: count(1))
     _thread: Thread | None = None
+    _error: Exception | None = None
 
     async def start(self) -> None:
         """Make the engine, on its thread."""
@@ -111,9 +120,15 @@ class LLMServer:
         self._thread.start()
         await ready
 
-    async def complete(self, query: str, step: str, prompt: Prompt, decode: Decode) -> Any:
-        """The value of a completion."""
-        task = LLMTask(next(self._ids), query, step, prompt, decode)
+    async def complete(self, query: str, step: str, prompt: Prompt, decode: Decode, tenant: str = "") -> Any:
+        """The value of a completion.
+
+        Raises:
+            Exception: what went wrong with it, or what the engine has died of.
+        """
+        if self._error is not None:
+            raise self._error
+        task = LLMTask(next(self._ids), query, step, prompt, decode, tenant)
         self._answers[task.id] = answer = asyncio.get_running_loop().create_future()
         self._admitted.put(task)
         return await answer
@@ -128,18 +143,29 @@ class LLMServer:
         try:
             llm: SteppedLLM = self.engine.executable(self.engine.config)
         except Exception as error:
-            loop.call_soon_threadsafe(ready.set_exception, error)
+            loop.call_soon_threadsafe(_settle, ready, None, error)
             return
-        loop.call_soon_threadsafe(ready.set_result, None)
+        loop.call_soon_threadsafe(_settle, ready)
+        try:
+            self._serve(loop, llm)
+        except Exception as error:
+            loop.call_soon_threadsafe(self._die, error)
+        llm.close()
+
+    def _serve(self, loop: asyncio.AbstractEventLoop, llm: SteppedLLM) -> None:
         while True:
             while not self._admitted.empty() or not llm.has_work():
                 task = self._admitted.get()
                 if task is None:
-                    llm.close()
                     return
                 llm.admit(task, 0.0)
             events = llm.step()
             loop.call_soon_threadsafe(self._hear, events)
+
+    def _die(self, error: Exception) -> None:
+        self._error = error
+        while self._answers:
+            _settle(self._answers.popitem()[1], error=error)
 
     def _hear(self, events: Sequence[LLMEvent]) -> None:
         for event in events:
@@ -179,14 +205,14 @@ async def serving(engines: Sequence[Engine]) -> AsyncIterator[Servers]:
         for engine in engines:
             if engine.is_llm:
                 llms[engine.name] = server = LLMServer(engine)
-                await server.start()
                 stack.push_async_callback(server.close)
+                await server.start()
         batches = {}
         for engine in engines:
             if not engine.is_llm:
                 batches[engine.name] = batch = BatchServer(engine)
-                await batch.start()
                 stack.push_async_callback(batch.close)
+                await batch.start()
                 serve = asyncio.create_task(batch.serve())
                 stack.callback(serve.cancel)
         yield Servers(batches, llms)

@@ -72,6 +72,11 @@ class Compared:
         """For each seed."""
         return [b / a for a, b in zip(self.means_s[scheme], self.means_s[over], strict=True)]
 
+    def spread(self, scheme: str, over: str) -> str:
+        """Least and greatest of them."""
+        seeds = self.speed_ups(scheme, over)
+        return f"{min(seeds):.2f}-{max(seeds):.2f}"
+
 
 def compare(
     setting: Setting, known: Mapping[str, Sizes], schemes: Sequence[Scheme], shares: Sequence[float]
@@ -84,9 +89,10 @@ def compare(
 
 def _bounds(testbed: Testbed, asked: Sequence[Asked]) -> dict[str, Bound]:
     graphs = {app: template.lower({}) for app, template in templates().items()}
-    engines = testbed.engines()
+    engines, prices = testbed.engines(), testbed.prices
     return {
-        query.name: lower_bound(graphs[query.app], query.inputs, engines, is_warm=True) for query in asked
+        query.name: lower_bound(graphs[query.app], query.inputs, engines, is_warm=True, prices=prices)
+        for query in asked
     }
 
 

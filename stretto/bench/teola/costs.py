@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
+from stretto.bench.prices import Prices
 from stretto.costs.presets import Preset, load_preset
 from stretto.costs.profile import Profile
 from stretto.costs.shape import LLMModel, StepShape, check_fits
 from stretto.costs.step import LLMStepCost, StepCost, StepFeatures
 
 CHUNK_TOKENS = 256
+STEP_TOKENS = 512
+"""The token budget of a step, of all LLM instances."""
 _PASSAGE_TOKENS = 101  # of the passages that the preset's times are of: 330-480 characters
 _CONTEXT_TOKENS = 256
 
@@ -47,7 +50,8 @@ class LeastProfile(Profile):
     """For bounds: an instance that does nothing else is no faster.
 
     A prompt is read in one step, which also yields the first token: n tokens after a prompt cost n steps in
-    all, so one of them is taken off the prompt. `per_unit_s` is 0: a few tokens fit beside others for free.
+    all, so one of them is taken off the prompt. For the work of many, `per_unit_s` is a token's share of the
+    weights, matrices and all-reduces of the largest step: none has more tokens, or less of these for each.
     """
 
     cost: StepCost | None = None
@@ -86,7 +90,17 @@ class ModelClass:
     def least(self) -> Profile:
         """For bounds."""
         output_s = min(self.cost.step_s(one_token(1)), self.cost.step_s(prompt(1)))
-        return LeastProfile(per_output_s=output_s, cost=self.cost)
+        return LeastProfile(
+            per_unit_s=_device_s(self.cost) / STEP_TOKENS, per_output_s=output_s, cost=self.cost
+        )
+
+
+def _device_s(cost: StepCost) -> float:
+    """What the device is at work for in a step of `STEP_TOKENS` at least, whosever tokens they are."""
+    if isinstance(cost, LLMStepCost):
+        terms = cost.terms(prompt(STEP_TOKENS))
+        return terms.weights + terms.matrix + terms.all_reduce
+    return cost.step_s(StepShape(1, STEP_TOKENS, STEP_TOKENS, 0))
 
 
 LLAMA_30B = LLMModel("llama-30b", 60, 6656, 52, 52, 17920, 32000, max_context_tokens=2048)
@@ -109,7 +123,7 @@ def _measured(name: str, preset: Preset, model: LLMModel, tensor_parallel: int) 
     features = StepFeatures(
         model, preset.hardware, tensor_parallel, replace(preset.kernels, pads_prompts=False)
     )
-    cost = LLMStepCost(features, preset.step_cost(model, tensor_parallel).numbers)
+    cost = LLMStepCost(features, preset.step_numbers(model, tensor_parallel))
     fitted = "its own" if model.name in preset.models else "those fitted to all models"
     source = f"{model.name} on {tensor_parallel} × {preset.name}, preset; numbers: {fitted}; prompts unpadded"
     return ModelClass(name, cost, min(64_000, check_fits(model, preset.hardware, tensor_parallel)), source)
@@ -130,12 +144,16 @@ PAPER = ModelClass(
     "Figure 7 of the Teola paper: 512 tokens prefilled in 0.5 s, 1024 in 0.8 s; decode as of the RTX 3090",
 )
 PAPER_EMBEDDING = Profile(0.05, 0.025, max_efficient_batch=16)
+"""Per chunk."""
 PAPER_EMBEDDING_SOURCE = "Figure 4a of the Teola paper: 48 chunks in 1.8 s by 4, in 1.35 s by 16"
 
 
 @cache
 def engines() -> Mapping[str, Profile]:
-    """Of all other engines. Embedding and reranking take as much longer as our chunks are longer."""
+    """Of all other engines, for passes, policies and load balancing: per chunk, document or row.
+
+    What batches take in virtual time is `prices`.
+    """
     measured = load_preset("RTX-3090").engines
     scale = CHUNK_TOKENS / _PASSAGE_TOKENS
     return {
@@ -147,15 +165,31 @@ def engines() -> Mapping[str, Profile]:
     }
 
 
-def _scaled(profile: Profile, scale: float, max_batch: int) -> Profile:
+def prices(profiles: Mapping[str, Profile]) -> Mapping[str, Prices]:
+    """What batches take where a profile does not tell: embedding and reranking go by the tokens of texts (the
+    preset's times are of passages of one length), and a search costs other than a row.
+
+    A web search costs the same however long its query is, and chunking however long the document: assumed.
+    """
+    measured = load_preset("RTX-3090").engines
+    return {
+        "embedding": Prices({"embed": _scaled(profiles["embedding"], 1 / CHUNK_TOKENS)}, "texts"),
+        "vectors": Prices({"ingest": measured["ingestion"], "search": measured["search"]}),
+        "reranking": Prices({"rerank": _scaled(profiles["reranking"], 1 / CHUNK_TOKENS)}, "hits"),
+    }
+
+
+def _scaled(profile: Profile, scale: float, max_batch: int = 1) -> Profile:
     return replace(profile, per_unit_s=profile.per_unit_s * scale, max_efficient_batch=max_batch)
 
 
-_CHUNKS = f"per chunk of {CHUNK_TOKENS} tokens: scaled by tokens from passages of about {_PASSAGE_TOKENS}"
+_CHUNKS = (
+    f"per chunk of {CHUNK_TOKENS} tokens, shorter texts less: by tokens from passages of {_PASSAGE_TOKENS}"
+)
 SOURCES: Mapping[str, str] = {
     "chunking": "assumed, 8 ms a document",
     "embedding": f"preset RTX-3090, {_CHUNKS}",
-    "vectors": "preset RTX-3090: ingestion; a search costs as much as a row",
+    "vectors": "preset RTX-3090: ingestion, per row; a search takes 1.9 ms",
     "reranking": f"preset RTX-3090, {_CHUNKS}",
     "web": "assumed, 0.4 s for a call of up to 8 queries",
 }

@@ -1,80 +1,107 @@
-"""What orchestration takes of this machine for a query: the paper's Figure 11.
+"""What orchestration takes of a query's time on this machine: the paper's Figure 11.
 
-The production runtime runs the apps on engines that compute next to nothing, and whose CPU time is taken off;
-all that is left is planning (from the cache), scheduling, threads and queues.
+The production runtime runs the apps on engines that compute next to nothing and note when they do.
+Orchestration is all the time from submission to reply in which no engine computes: planning (from the cache),
+scheduling, queues, and the ways to the engines and back. (A recorder's spans begin and end at the schedulers,
+so the ways would pass for engines' time.) The engines are in threads of this process, or in processes of
+their own; the paper's are behind remote procedure calls on several servers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 from stretto.bench.teola.schemes import OURS, SCHEMES
 from stretto.bench.teola.simulate import Testbed
 from stretto.bench.teola.workload import Asked, templates
-from stretto.engine import Engine
+from stretto.engine import Engine, Placement
 from stretto.runtime.runtime import Runtime
+
+_COMPUTES = ("run", "admit", "step")
 
 
 @dataclass(slots=True)
-class _Own:
-    """Seconds of CPU that the engines have taken themselves."""
+class _Noting:
+    """An executable that notes when it computes, and writes it to a new file in `folder` when closed."""
 
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Orchestration:
-    """Median seconds of a query: CPU time of all threads, and wall time from submission to reply."""
-
-    cpu_s: float
-    wall_s: float
-
-
-class _Timed:
-    """An executable whose calls are timed."""
-
-    def __init__(self, executable: Any, own: _Own) -> None:
-        self._executable = executable
-        self._own = own
+    inner: Any
+    folder: Path
+    busy_s: list[tuple[float, float]] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> object:
-        method = getattr(self._executable, name)
+        method = getattr(self.inner, name)
+        if name not in _COMPUTES:
+            return method
 
-        def timed(*args: object) -> object:
-            start_s = time.thread_time()
+        def noted(*args: object) -> object:
+            start_s = time.monotonic()
             try:
                 return method(*args)
             finally:
-                self._own.seconds += time.thread_time() - start_s
+                self.busy_s.append((start_s, time.monotonic()))
 
-        return timed
+        return noted
+
+    def close(self) -> None:
+        """Also of what is inside."""
+        (self.folder / f"{uuid4().hex}.json").write_text(json.dumps(self.busy_s))
+        self.inner.close()
 
 
-def orchestration(testbed: Testbed, asked: Sequence[Asked]) -> Orchestration:
-    """Of these queries, one after the other, the first tenth not counted."""
-    return asyncio.run(_run(testbed, asked))
+@dataclass(frozen=True, slots=True)
+class _Executable:
+    """Makes one; pickles, for processes."""
+
+    inner: Any
+    folder: Path
+
+    def __call__(self, config: object) -> _Noting:
+        return _Noting(self.inner(config), self.folder)
 
 
-async def _run(testbed: Testbed, asked: Sequence[Asked]) -> Orchestration:
-    own = _Own()
+def orchestration_s(testbed: Testbed, asked: Sequence[Asked], placement: Placement) -> float:
+    """Median of these queries, one after the other, the first tenth not counted."""
+    with TemporaryDirectory() as folder:
+        noting = [_noting(engine, Path(folder), placement) for engine in testbed.engines(SCHEMES[OURS])]
+        queries_s = asyncio.run(_run(noting, asked))
+        busy_s = [
+            (start_s, end_s)
+            for file in Path(folder).iterdir()
+            for start_s, end_s in json.loads(file.read_text())
+        ]
+    return median([idle_s(start_s, end_s, busy_s) for start_s, end_s in queries_s[len(asked) // 10 :]])
+
+
+def idle_s(start_s: float, end_s: float, busy_s: Iterable[tuple[float, float]]) -> float:
+    """Of the time between two points, what is in none of the intervals, which may overlap."""
+    idle = 0.0
+    for busy_start_s, busy_end_s in sorted(busy_s):
+        if busy_end_s <= start_s or busy_start_s >= end_s:
+            continue
+        idle += max(0.0, busy_start_s - start_s)
+        start_s = busy_end_s
+    return idle + max(0.0, end_s - start_s)
+
+
+async def _run(engines: Sequence[Engine], asked: Sequence[Asked]) -> list[tuple[float, float]]:
     apps = templates()
-    cpu_s, wall_s = [], []
-    async with Runtime([_timed(engine, own) for engine in testbed.engines(SCHEMES[OURS])]) as runtime:
+    queries_s = []
+    async with Runtime(engines) as runtime:
         for query in asked:
-            own.seconds = 0.0
-            start_cpu_s, start_s = time.process_time(), time.perf_counter()
+            start_s = time.monotonic()
             await runtime.run(apps[query.app], query.inputs)
-            wall_s.append(time.perf_counter() - start_s - own.seconds)
-            cpu_s.append(time.process_time() - start_cpu_s - own.seconds)
-    warm = len(asked) // 10
-    return Orchestration(median(cpu_s[warm:]), median(wall_s[warm:]))
+            queries_s.append((start_s, time.monotonic()))
+    return queries_s
 
 
-def _timed(engine: Engine, own: _Own) -> Engine:
-    make: Callable[[Any], Any] = engine.executable
-    return replace(engine, executable=lambda config: _Timed(make(config), own))
+def _noting(engine: Engine, folder: Path, placement: Placement) -> Engine:
+    return replace(engine, executable=_Executable(engine.executable, folder), placement=placement)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import blake2b
 
-from stretto.bench.planning import TimedSystem
-from stretto.bench.teola.costs import PAPER, PAPER_EMBEDDING, SLOW, ModelClass, engines, models
+from stretto.bench.prices import Prices
+from stretto.bench.teola.costs import (
+    PAPER,
+    PAPER_EMBEDDING,
+    SLOW,
+    STEP_TOKENS,
+    ModelClass,
+    engines,
+    models,
+    prices,
+)
 from stretto.bench.teola.schemes import Scheme
 from stretto.bench.teola.workload import Asked, templates
+from stretto.bench.virtual import two_letter_words
 from stretto.core import Prompt
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
@@ -29,7 +39,6 @@ from stretto.tasks import Decode, LLMTask
 SMALL = "7B"
 MAX_RUNNING = 32
 _BLOCK_TOKENS = 16
-_STEP_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ def _write(lengths: Lengths, task: LLMTask, decode: Decode) -> str:
     prompt = "".join(segment.text for segment in task.prompt)
     digest = blake2b(prompt.encode(), digest_size=16).hexdigest()
     generator = random.Random(digest)
-    words = _words(digest)
+    words = two_letter_words(digest)
     if task.step == "verdict":
         return "yes" if generator.random() < lengths.good_drafts else "no"
     if decode.items is None:
@@ -71,16 +80,6 @@ def _write(lengths: Lengths, task: LLMTask, decode: Decode) -> str:
         chars = 4 * generator.randint(*lengths.rewritten) - 1
         items.append(" ".join(next(words) for _ in range(chars // 3))[:chars])
     return json.dumps(items)
-
-
-def _words(seed: str) -> Iterator[str]:
-    """Words of two letters: with a space, one token of the simulator each."""
-    block = 0
-    while True:
-        digest = blake2b(f"{block} {seed}".encode(), digest_size=64).digest()
-        for place in range(0, len(digest), 2):
-            yield chr(97 + digest[place] % 26) + chr(97 + digest[place + 1] % 26)
-        block += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,11 @@ class Testbed:
     def profiles(self) -> Mapping[str, Profile]:
         """Of the other engines."""
         return {**engines(), "embedding": PAPER_EMBEDDING} if self.speeds == "paper" else engines()
+
+    @property
+    def prices(self) -> Mapping[str, Prices]:
+        """Of their batches."""
+        return prices(self.profiles)
 
     def engines(self, scheme: Scheme | None = None) -> list[Engine]:
         """To run `scheme` on; without one, to compute bounds with."""
@@ -144,13 +148,10 @@ class Testbed:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of each query; `cpu_s` is what the schedulers took of this machine for all of them."""
+    """What became of each query."""
 
     latencies_s: Mapping[str, float]
     outputs: Mapping[str, Mapping[str, object]]
-    cpu_s: float
-    num_events: int
-    busy_s: Mapping[str, float]
 
     @property
     def every_s(self) -> list[float]:
@@ -165,7 +166,6 @@ def run(testbed: Testbed, scheme: Scheme, asked: Sequence[Asked]) -> Ran:
         StrettoError: what ended a query.
     """
     driver = _driver(testbed, scheme)
-    driver.system = system = TimedSystem(driver.engines.values())
     planner = Planner({engine.name: engine.profile for engine in driver.engines.values()})
     apps = templates()
     plans = {
@@ -184,11 +184,7 @@ def run(testbed: Testbed, scheme: Scheme, asked: Sequence[Asked]) -> Ran:
         assert span.end_s is not None
         latencies_s[query.name] = span.end_s - span.start_s
         outputs[query.name] = reply.outputs
-    busy_s: dict[str, float] = {}
-    for bar in driver.recorder.spans:
-        if bar.end_s is not None:
-            busy_s[bar.engine] = busy_s.get(bar.engine, 0.0) + bar.end_s - bar.start_s
-    return Ran(latencies_s, outputs, system.cpu_s, system.num_events, busy_s)
+    return Ran(latencies_s, outputs)
 
 
 def _driver(testbed: Testbed, scheme: Scheme) -> VirtualDriver:
@@ -198,7 +194,7 @@ def _driver(testbed: Testbed, scheme: Scheme) -> VirtualDriver:
                 num_blocks=model.kv_tokens // _BLOCK_TOKENS,
                 block_tokens=_BLOCK_TOKENS,
                 max_running=MAX_RUNNING,
-                max_batch_tokens=_STEP_TOKENS,
+                max_batch_tokens=STEP_TOKENS,
             ),
             model.cost,
             _speaker(testbed.lengths),
@@ -207,7 +203,8 @@ def _driver(testbed: Testbed, scheme: Scheme) -> VirtualDriver:
         )
         for name, model in testbed.llms.items()
     }
-    return VirtualDriver(testbed.engines(scheme), models=instances)
+    costs = {name: price.batch_s for name, price in testbed.prices.items()}
+    return VirtualDriver(testbed.engines(scheme), models=instances, batch_costs=costs)
 
 
 @cache

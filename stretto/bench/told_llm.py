@@ -1,19 +1,18 @@
-"""The LLM of `stretto bench twin`: the in-process engine, told which tokens to choose.
+"""The in-process LLM engine, told which tokens to choose: a small model's work, the stand-in's words.
 
-So that reality and simulation generate the same tokens, whatever the model would say. A token is told by
-allowing no other, as a structured output does; prompts and steps are computed in full.
+A small model writes nonsense, or not always the same. Told what to say, every scheme has the same work and
+the same answers, and so has simulation. A token is told by allowing no other, as a structured output does;
+prompts and steps are computed in full.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from stretto.core import Prompt, Segment
-from stretto.costs.fit import MeasuredStep
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
@@ -22,10 +21,8 @@ from stretto.engines.transformer.sampler import Choice, Chosen
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.llm.output import Output
 from stretto.llm.sequence import Sequence as TokenSequence
-from stretto.llm.step_batch import StepBatch
 from stretto.sim.saying import Said, says_as
-from stretto.sim.step_cost import batch_shape
-from stretto.tasks import Decode, Done, Failed, LLMTask
+from stretto.tasks import Decode, LLMTask
 
 
 class Script:
@@ -91,39 +88,9 @@ class ToldLLM(TransformerLLM):
         super()._forget(one)
 
 
-def measure_steps(
-    config: TransformerConfig, tasks: Sequence[LLMTask], side_by_side: Sequence[int], max_s: float
-) -> list[MeasuredStep]:
-    """The steps of an engine of this process: so many of the tasks side by side until all are done, for each
-    number of `side_by_side`, or until its share of `max_s` is used up."""
-    llm = ToldLLM(config)
-    schedule = llm.scheduler.schedule
-    batches: list[StepBatch] = []
+class ForgetfulLLM(ToldLLM):
+    """Computes every prompt whole: each request is of a tenant of its own. For schemes that do not cache."""
 
-    def watched(now_s: float, max_repeats: int = 1) -> StepBatch:
-        batches.append(schedule(now_s, max_repeats))
-        return batches[-1]
-
-    llm.scheduler.schedule = watched  # type: ignore[method-assign]
-    steps: list[MeasuredStep] = []
-    for number, width in enumerate((side_by_side[0], *side_by_side)):  # the first warms up
-        waiting, num_running, measured = list(tasks), 0, list[MeasuredStep]()
-        due_s = time.perf_counter() + max_s / (1 + len(side_by_side))
-        while (waiting or num_running) and time.perf_counter() < due_s:
-            while waiting and num_running < width:
-                llm.admit(waiting.pop(0), 0.0)
-                num_running += 1
-            start_s = time.perf_counter()
-            events = llm.step()
-            seconds = time.perf_counter() - start_s
-            measured.append(MeasuredStep(batch_shape(batches[-1]), seconds))
-            for event in events:
-                if isinstance(event, Failed):
-                    raise event.error
-                num_running -= isinstance(event, Done)
-        for task in tasks:
-            llm.cancel(task.id)
-            llm.release(task.query)
-        steps += measured if number else []
-    llm.close()
-    return steps
+    def admit(self, task: LLMTask, priority: float) -> None:
+        """Queue a task."""
+        super().admit(replace(task, tenant=f"{task.tenant}/{task.id}"), priority)

@@ -1,0 +1,54 @@
+"""What a batch costs on an engine whose ops cost differently, or go by the lengths of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto.core import as_text
+from stretto.costs.profile import Profile
+from stretto.costs.tokens import num_tokens
+from stretto.graph.ops import OPS
+from stretto.messages import StartBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Seconds by op: a profile for each. A batch costs the largest base of its ops, and all its units.
+
+    Units are tokens of what comes in at the port `by_tokens` (a text, or a list of hits), else as the op
+    counts them.
+    """
+
+    ops: Mapping[str, Profile]
+    by_tokens: str = ""
+
+    def base_s(self, op: str) -> float:
+        """Of a call."""
+        return self.ops[op].base_s
+
+    def item_s(self, op: str, inputs: Mapping[str, object]) -> float:
+        """Of one application of an op, beyond the base."""
+        if self.by_tokens:
+            units = _tokens(inputs[self.by_tokens])
+        else:
+            units = spec.units(inputs) if (spec := OPS[op]).units else 1
+        return self.ops[op].per_unit_s * units
+
+    def batch_s(self, action: StartBatch) -> float:
+        """Of a batch."""
+        seconds = max(self.base_s(task.op) for task in action.tasks)
+        for task in action.tasks:
+            if task.num_items is None:
+                seconds += self.item_s(task.op, task.inputs)
+                continue
+            for i in range(task.num_items):
+                row = {port: v[i] if port in task.each else v for port, v in task.inputs.items()}  # type: ignore[index]
+                seconds += self.item_s(task.op, row)
+        return seconds
+
+
+def _tokens(value: object) -> int:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return sum(num_tokens(as_text(hit)) for hit in value)
+    return num_tokens(as_text(value))
