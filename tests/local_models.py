@@ -10,6 +10,7 @@ import pytest
 
 from stretto.engines.chunking import Chunking, ChunkingConfig
 from stretto.engines.embedding import Embedding, EmbeddingConfig
+from stretto.engines.local import STAND_IN
 
 
 @cache
@@ -19,10 +20,11 @@ def _load() -> tuple[Embedding, Chunking]:
 
 @contextmanager
 def models_loaded_once() -> Iterator[None]:
-    """While it lasts, `local_engines` has engines with models that are there already."""
+    """While it lasts, `local_engines` has engines with models that are there already, and the stand-in."""
     pytest.importorskip("sentence_transformers")
     embedding, chunking = _load()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stretto.engines.local.Embedding", lambda config: embedding)
         patch.setattr("stretto.engines.local.Chunking", lambda config: chunking)
+        patch.setattr("stretto.engines.local.DEFAULT_LLM", STAND_IN)
         yield

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, repeat
-from pathlib import Path
 
 from stretto.bench.registry import Options
 from stretto.bench.report import Goal, Report, Row, Value, quantile
@@ -20,21 +19,35 @@ from stretto.costs.profile import Profile
 from stretto.costs.shape import check_fits
 from stretto.engine import Engine
 from stretto.engines.fake import FakeLLM, FakeLLMConfig
-from stretto.errors import UserError
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Action, Event, Reply, Submit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import LLMModel
+from stretto.sim.loads import ARRIVALS, Load, load
 from stretto.sim.saying import lengths_by_query, says_nothing_in_particular
-from stretto.sim.traces import Request, read_azure
+from stretto.sim.traces import Request
 from stretto.sim.watching import StepsDone, Watcher
-from stretto.sim.workloads import drawn, lognormal_lengths, poisson, request_graph, submits
+from stretto.sim.workloads import request_graph, submits
 
 SPEED = "simulated requests per second of a core"
 GOAL_PER_S = 2000.0
 MODEL = "Llama-2-7b-hf"
-APP_CALLS = ((90, 40), (330, 30), (360, 30), (360, 30))
-"""Prompt and output tokens of the calls of advanced RAG: an expansion, three answers from a chunk of 256."""
+APP_CALLS = "calls of apps"
+_CALLS = Load(
+    tuple(Request(0.0, *tokens) for tokens in ((90, 40), (330, 30), (360, 30), (360, 30))),
+    "of advanced RAG: 90 + 40 tokens for an expansion, 330 + 30 and 360 + 30 for answers from chunks",
+)
+_MAX_TOKENS = 8192
+_OTHER_LOADS = ((APP_CALLS, "poisson"), ("like-conversations", "poisson"), ("about-documents", "bursts"))
+_LOADS = (
+    (APP_CALLS, "poisson"),
+    ("azure-conversations", "poisson"),
+    ("azure-code", "bursts"),
+    ("about-documents", "bursts"),
+    ("mooncake", "poisson"),
+    ("arxiv", "poisson"),
+)
+_WITH_GOAL = (APP_CALLS, "like-conversations", "azure-conversations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,41 +67,34 @@ QUICK = Size(requests=4000, saturating=200)
 
 
 def run_benchmark(options: Options) -> Report:
-    """Two loads: calls of apps, and conversations."""
+    """Calls of apps and conversations, whose speed is a goal, and other loads."""
     return measure(QUICK if options.quick else Size(), options)
 
 
 def measure(size: Size, options: Options) -> Report:
     """As much as `size` says."""
-    chat, source = _chat_lengths(options.data, options.seed)
     rows, goals = [], []
-    for name, lengths in (("calls of apps", list(APP_CALLS)), ("conversations", chat)):
+    for name, arrivals in _OTHER_LOADS if options.data is None else _LOADS:
+        found = _CALLS if name == APP_CALLS else load(name, options.data, options.seed, _MAX_TOKENS)
         options.say(f"{name}: what one instance finishes at most")
-        capacity_per_s = _capacity_per_s(size, lengths, options.seed)
+        capacity_per_s = _capacity_per_s(size, found, options.seed)
         rate_per_s = size.load * size.instances * capacity_per_s
-        options.say(f"{name}: {size.requests} requests, {rate_per_s:.0f} a second")
-        values = _run(size, lengths, rate_per_s, options.seed)
-        rows.append(Row(SPEED, name, values, "measured"))
+        options.say(f"{name}: {rate_per_s:.0f} requests a second")
+        values = _run(size, found, ARRIVALS[arrivals](rate_per_s, options.seed), options.seed)
+        values |= {"arrivals_per_s": rate_per_s, "arrivals": arrivals}
+        rows.append(Row(SPEED, name, values, "measured", f"lengths {found.source}"))
         speed = values["requests_per_s_of_core"]
         assert isinstance(speed, float)
-        goals.append(Goal(f"{name}: simulated requests per second of a core", speed, GOAL_PER_S, "higher"))
-    calls = ", ".join(f"{prompt} + {output}" for prompt, output in APP_CALLS)
+        if name in _WITH_GOAL:
+            goals.append(
+                Goal(f"{name}: simulated requests per second of a core", speed, GOAL_PER_S, "higher")
+            )
     notes = (
-        f"conversations: lengths {source}; calls of apps: {calls} tokens",
-        f"step costs and KV memory of {MODEL} on an A100-80G, from the preset; every prompt its own",
+        f"requests of up to {_MAX_TOKENS} tokens; a load has as many as `requests` says, or all of its trace",
+        f"step costs and KV memory of {MODEL} on an A100-80G, from the preset",
         "schedulers, block pools and prefix caches are the production ones; nothing is recorded",
     )
     return Report("sim", options.seed, asdict(size), tuple(rows), tuple(goals), notes)
-
-
-def _chat_lengths(data: Path | None, seed: int) -> tuple[list[tuple[int, int]], str]:
-    if data is None:
-        return lognormal_lengths(10_000, seed), "drawn like Azure's (2023); its trace with --data"
-    path = data / "traces" / "azure_llm_2023_conv.csv"
-    if not path.is_file():
-        raise UserError(f"--data {data}: there is no {path.relative_to(data)}")
-    fitting = [(r.prompt_tokens, r.output_tokens) for r in read_azure(path) if r.prompt_tokens <= 4096]
-    return [(prompt, max(1, output)) for prompt, output in fitting], f"of {path.name}, up to 4096 tokens"
 
 
 class _Counts(Watcher):
@@ -150,16 +156,16 @@ def _driver(size: Size, instances: int, requests: Sequence[Request], counts: Wat
     return driver
 
 
-def _capacity_per_s(size: Size, lengths: Sequence[tuple[int, int]], seed: int) -> float:
+def _capacity_per_s(size: Size, found: Load, seed: int) -> float:
     """Requests that an instance finishes in a second when enough of them wait all the time."""
-    requests = list(islice(drawn(lengths, repeat(0.0), seed), size.saturating))
+    requests = list(islice(found.arriving(repeat(0.0), seed), size.saturating))
     counts = _Counts()
     _driver(size, 1, requests, counts).run()
-    return size.saturating / counts.last_s
+    return len(requests) / counts.last_s
 
 
-def _run(size: Size, lengths: Sequence[tuple[int, int]], rate_per_s: float, seed: int) -> dict[str, Value]:
-    requests = list(islice(drawn(lengths, poisson(rate_per_s, seed), seed), size.requests))
+def _run(size: Size, found: Load, arrivals_s: Iterator[float], seed: int) -> dict[str, Value]:
+    requests = list(islice(found.arriving(arrivals_s, seed), size.requests))
     counts = _Counts()
     driver = _driver(size, size.instances, requests, counts)
     gc.collect()
@@ -170,12 +176,12 @@ def _run(size: Size, lengths: Sequence[tuple[int, int]], rate_per_s: float, seed
     if failed:
         raise failed[0]
     return {
-        "requests_per_s_of_core": size.requests / cpu_s,
+        "requests_per_s_of_core": len(requests) / cpu_s,
         "events_per_s_of_core": driver.num_events / cpu_s,
         "steps_per_s_of_core": counts.num_steps / cpu_s,
         "cpu_s": cpu_s,
         "simulated_s": counts.last_s,
-        "arrivals_per_s": rate_per_s,
+        "requests": len(requests),
         "instances": size.instances,
         "busy_share": counts.busy_s / counts.last_s / size.instances,
         "sequences_on_board": counts.sequence_s / counts.busy_s,

@@ -17,7 +17,10 @@ from stretto.errors import StrettoError
 
 _NOTHING_FOUND = "No passage was found."
 _C1_CONTROLS = {code: f"\\u{code:04x}" for code in range(127, 160)}  # JSON may hold them, terminals obey
-_STAND_IN = "The LLM is a stand-in that copies sentences; give a real one with --llm DIR, URL or mini."
+_SMALL_MODEL = (
+    "The LLM is Stretto's own small model: it quotes your documents and knows nothing else; "
+    "give another with --llm DIR or --llm URL."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +58,14 @@ class Answer:
 
 @dataclass(slots=True)
 class Printer:
-    """Prints answers to stdout; says beside the first, on `errors`, if a stand-in gave it.
+    """Prints answers to stdout; says beside the first, on `errors`, if the small model gave it.
 
     `names` are what sources are called if not by their own name.
     """
 
     errors: Console
     as_json: bool
-    is_stand_in: bool
+    is_small_model: bool
     names: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, question: str, outputs: Mapping[str, object]) -> Answer:
@@ -74,7 +77,7 @@ class Printer:
 
     def show(self, text: str) -> None:
         """Print a piece of an answer as it comes."""
-        self._say_stand_in()
+        self._say_small_model()
         sys.stdout.write(shown(text, sys.stdout))
         sys.stdout.flush()
 
@@ -86,7 +89,7 @@ class Printer:
     def print(self, answer: Answer) -> None:
         """Print a whole answer."""
         if answer.error is None:
-            self._say_stand_in()
+            self._say_small_model()
         if self.as_json:
             line = json.dumps(answer.as_json(), ensure_ascii=False)
             sys.stdout.write(line.translate(_C1_CONTROLS) + "\n")
@@ -107,10 +110,10 @@ class Printer:
             place = escape(shown(hit.chunk.place, sys.stdout))
             console.print(f"  [dim]{number}. {place}[/]", highlight=False, soft_wrap=True)
 
-    def _say_stand_in(self) -> None:
-        if self.is_stand_in:
-            self.errors.print(f"[dim]{_STAND_IN}[/]", soft_wrap=True)
-        self.is_stand_in = False
+    def _say_small_model(self) -> None:
+        if self.is_small_model:
+            self.errors.print(f"[dim]{_SMALL_MODEL}[/]", soft_wrap=True)
+        self.is_small_model = False
 
     def _name(self, source: str) -> str:
         """What was given; else, of a path in the current folder, the part that is in it."""

@@ -52,8 +52,8 @@ Llm = Annotated[
     str | None,
     typer.Option(
         "--llm",
-        help="A checkpoint's directory, the URL of an OpenAI-compatible server, or 'mini', the small model "
-        "that ships with Stretto. Without it, a stand-in copies sentences.",
+        help="A checkpoint's directory, or the URL of an OpenAI-compatible server; else the small model "
+        "that ships with Stretto ('mini'). 'stand-in' copies sentences without a model.",
         metavar="DIR|URL",
     ),
 ]

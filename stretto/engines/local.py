@@ -38,6 +38,7 @@ COMPLETION_STOP = ("\nQuestion:", "\n\n\n")
 
 STAND_IN = "stand-in"
 SMALL_MODEL = "mini"
+DEFAULT_LLM = SMALL_MODEL
 
 
 def llm_engine(
@@ -46,7 +47,7 @@ def llm_engine(
     """The LLM engine for `--llm`: a server's URL, a checkpoint's directory, "stand-in" or "mini".
 
     Args:
-        where: None for the stand-in; "mini" is the small model that ships with Stretto.
+        where: "mini", and None, is the small model that ships with Stretto.
         api: of a server: "completions" (the default) or "chat".
         tokenizer: of a server: a directory, "none" or "auto" (the default); see `OpenAIServerConfig`.
 
@@ -57,7 +58,8 @@ def llm_engine(
         return _server(where, instances, api or "completions", tokenizer or "auto")
     if api or tokenizer:
         raise ConfigError("--api and --tokenizer are for an --llm that is a URL")
-    if where is None or where == STAND_IN:
+    where = DEFAULT_LLM if where is None else where
+    if where == STAND_IN:
         return _in_process(StandIn, StandInConfig(), instances)
     if where == SMALL_MODEL:
         return _checkpoint(MINI, instances)

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from stretto.engine import Engine
-from stretto.errors import EngineFailure, StrettoError
+from stretto.errors import ConfigError, EngineFailure, StrettoError
 from stretto.graph.compile import ExecutionGraph
 from stretto.llm.kv_events import KVEvent
 from stretto.messages import (
@@ -125,7 +126,9 @@ class VirtualDriver(VirtualTime):
         deadline_s: float | None = None,
         passes: tuple[str, ...] = (),
     ) -> None:
-        """A query that arrives at `at_s`."""
+        """A query that arrives at `at_s`. Raises ConfigError if that is no time."""
+        if not 0 <= at_s < math.inf:
+            raise ConfigError(f"query {query!r} cannot arrive at {at_s}")
         self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes))
 
     def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
@@ -138,7 +141,9 @@ class VirtualDriver(VirtualTime):
 
     def lose(self, engine: str, instance: int, at_s: float, back_s: float | None = None) -> None:
         """An instance dies at `at_s`, and starts anew, empty: at `back_s`, or as soon as its
-        model is loaded."""
+        model is loaded. Raises ConfigError if there is no such instance."""
+        if (engine, instance) not in self._epochs:
+            raise ConfigError(f"there is no instance {instance} of an engine {engine!r}")
 
         def die() -> Sequence[Event]:
             self._start_instance(engine, instance, ready_s=back_s)

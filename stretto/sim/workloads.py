@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -48,13 +48,6 @@ def zipf(num: int, exponent: float, seed: int) -> Iterator[int]:
     ends = list(accumulate((k + 1) ** -exponent for k in range(num)))
     while True:
         yield min(bisect_left(ends, draw.random() * ends[-1]), num - 1)
-
-
-def drawn(lengths: Sequence[tuple[int, int]], arrivals_s: Iterable[float], seed: int) -> Iterator[Request]:
-    """Requests with lengths drawn from a trace's, prompt and output together."""
-    draw = random.Random(f"lengths/{seed}")
-    for at_s in arrivals_s:
-        yield Request(at_s, *draw.choice(lengths))
 
 
 def lognormal_lengths(num: int, seed: int) -> list[tuple[int, int]]:

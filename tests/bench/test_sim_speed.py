@@ -8,7 +8,7 @@ import pytest
 
 from stretto.bench.registry import Options
 from stretto.bench.sim import SPEED, Size, measure
-from stretto.errors import UserError
+from stretto.sim.traces import TraceError
 
 TOY = Size(instances=3, requests=40, saturating=20, max_running=8)
 
@@ -16,7 +16,7 @@ TOY = Size(instances=3, requests=40, saturating=20, max_running=8)
 def test_it_says_how_much_was_simulated_how_fast() -> None:
     report = measure(TOY, Options())
     rows = report.table(SPEED)
-    assert list(rows) == ["calls of apps", "conversations"]
+    assert list(rows) == ["calls of apps", "like-conversations", "about-documents"]
     for row in rows.values():
         assert row.values["instances"] == 3
         for name in ("requests_per_s_of_core", "events_per_s_of_core", "arrivals_per_s", "simulated_s"):
@@ -29,10 +29,6 @@ def test_it_says_how_much_was_simulated_how_fast() -> None:
     assert [goal.goal for goal in report.goals] == [2000.0, 2000.0]
 
 
-def test_lengths_come_from_the_trace_in_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no traces.azure_llm_2023_conv\.csv"):
+def test_a_folder_without_the_traces_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"azure_llm_2023_conv\.csv"):
         measure(TOY, Options(data=tmp_path))
-    (tmp_path / "traces").mkdir()
-    path = tmp_path / "traces" / "azure_llm_2023_conv.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,30,5\n1,9000,5\n")
-    assert "azure_llm_2023_conv.csv" in measure(TOY, Options(data=tmp_path)).notes[0]

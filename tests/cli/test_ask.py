@@ -32,7 +32,7 @@ ANSWER = "The captain lived at the inn with his sea chest."
 def test_a_question_is_answered_with_its_sources(stretto: CommandLine, doc: Path) -> None:
     ended = stretto("ask", QUESTION, "--docs", doc)
     assert (ended.code, ended.out) == (0, f"{ANSWER}\n  1. {doc}\n")
-    assert "The LLM is a stand-in" in ended.err
+    assert "The LLM is Stretto's own small model" in ended.err
     assert "in all" in ended.err
 
 
@@ -167,9 +167,9 @@ def test_progress_of_indexing_counts_documents_and_chunks(doc: Path) -> None:
     assert last.num_chunks == last.num_embedded == last.num_stored > 2
 
 
-def test_the_stand_in_is_named_right_before_its_answer(stretto: CommandLine, doc: Path) -> None:
-    assert stretto("ask", QUESTION, "--docs", doc).err.startswith("The LLM is a stand-in")
-    assert "stand-in" not in stretto("ask", QUESTION, "--docs", doc / "nowhere").err
+def test_the_small_model_is_named_right_before_its_answer(stretto: CommandLine, doc: Path) -> None:
+    assert stretto("ask", QUESTION, "--docs", doc).err.startswith("The LLM is Stretto's own small model")
+    assert "small model" not in stretto("ask", QUESTION, "--docs", doc / "nowhere").err
 
 
 def test_an_answer_is_printed_while_it_is_decoded(stretto: CommandLine, doc: Path) -> None:
@@ -180,7 +180,7 @@ def test_an_answer_is_printed_while_it_is_decoded(stretto: CommandLine, doc: Pat
         args = ("--docs", doc, "--llm", url, "--app", "naive", "--set", "synthesis.num_hits=1")
         ended = stretto("ask", QUESTION, *args)
     assert (ended.code, ended.out) == (0, f"The inn.\n  1. {doc}\n")
-    assert "stand-in" not in ended.err
+    assert "small model" not in ended.err
 
 
 def test_a_trace_is_a_page_and_a_file_for_chrome(stretto: CommandLine, tmp_path: Path, doc: Path) -> None:

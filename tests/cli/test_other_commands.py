@@ -132,7 +132,7 @@ def test_profile_refuses_what_it_cannot_measure(
 
 def test_the_stand_in_can_be_profiled(stretto: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stretto.engines.profiling._ROUNDS", 1)
-    profile = json.loads(stretto("profile", "llm", "--json").out)["profile"]
+    profile = json.loads(stretto("profile", "llm", "--llm", "stand-in", "--json").out)["profile"]
     assert profile["per_unit_s"] >= 0
     assert profile["per_output_s"] >= 0
 

@@ -10,7 +10,9 @@ from command_line import CommandLine
 
 def test_a_question_is_recorded_and_replayed(stretto: CommandLine, doc: Path, tmp_path: Path) -> None:
     record = tmp_path / "run.jsonl"
-    asked = stretto("ask", "Where did the captain live?", "--docs", doc, "--record", record)
+    asked = stretto(
+        "ask", "Where did the captain live?", "--docs", doc, "--llm", "stand-in", "--record", record
+    )
     assert asked.code == 0, asked.err
     assert "Admiral" not in record.read_text()
     replayed = stretto("replay", record, "--passes", "none", "--json")

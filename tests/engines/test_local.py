@@ -58,7 +58,7 @@ def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path) -> None:
         "embedding:all-MiniLM-L6-v2",
         "vectors:MemoryVectors",
         "reranking:Reranking",
-        "llm:StandIn",
+        f"llm:{MINI.resolve()}",
     ]
     assert engine_and_model(llm_engine(SMALL_MODEL)) == f"llm:{MINI.resolve()}"
     assert engine_and_model(llm_engine(STAND_IN)) == "llm:StandIn"

@@ -15,7 +15,6 @@ from stretto.sim.saying import filler, prompt_ids, token_ids
 from stretto.sim.traces import Request, TraceError, read_azure, read_lengths, read_mooncake
 from stretto.sim.workloads import (
     bursts,
-    drawn,
     lognormal_lengths,
     poisson,
     prompt_text,
@@ -164,13 +163,6 @@ def test_zipf_prefers_the_first() -> None:
     assert counts[0] / counts[1] == pytest.approx(2, rel=0.15)
     assert counts[0] / counts[2] == pytest.approx(10, rel=0.25)
     assert max(numbers) < 100
-
-
-def test_lengths_are_drawn_in_pairs() -> None:
-    pairs = [(10, 1), (20, 2)]
-    requests = list(islice(drawn(pairs, poisson(1.0, 0), 0), 200))
-    assert {(r.prompt_tokens, r.output_tokens) for r in requests} == set(pairs)
-    assert requests == list(islice(drawn(pairs, poisson(1.0, 0), 0), 200))
 
 
 def test_made_up_lengths_are_like_azures_conversations() -> None:

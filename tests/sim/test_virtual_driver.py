@@ -12,9 +12,10 @@ from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
 from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.errors import DeadlineExceeded, EngineFailure, EngineUnavailable, QueryCancelled
+from stretto.errors import ConfigError, DeadlineExceeded, EngineFailure, EngineUnavailable, QueryCancelled
 from stretto.messages import Admit, Release, Restart, StartBatch, WakeAt
 from stretto.sim.driver import VirtualDriver
+from stretto.sim.faults import Death, FaultPlan
 from stretto.sim.llm import SimulatedLLM
 from stretto.tasks import LLMTask, Task
 
@@ -246,3 +247,15 @@ def test_same_run_same_actions() -> None:
 
     assert actions(1) == actions(1)
     assert actions(1) != actions(2)
+
+
+@pytest.mark.parametrize("death", [Death("f", 0, 1.0), Death("e", 1, 1.0)])
+def test_what_is_not_there_cannot_die(death: Death) -> None:
+    with pytest.raises(ConfigError, match=f"no instance {death.instance} of an engine '{death.engine}'"):
+        driver(batch(), faults=FaultPlan(deaths=(death,)))
+
+
+@pytest.mark.parametrize("at_s", [float("nan"), float("inf"), -1.0])
+def test_a_query_arrives_at_a_time(at_s: float) -> None:
+    with pytest.raises(ConfigError, match="cannot arrive at"):
+        driver(batch()).submit("q", compiled(EMBED), {"xs": ["x"]}, at_s=at_s)
