@@ -28,9 +28,15 @@ def answer(body: Mapping[str, Any]) -> Reply:
     return Reply((f"There are {len(str(body['prompt']))}", " voices."))
 
 
-def asked() -> dict[str, list[Asked]]:
-    async def run_all() -> dict[str, list[Asked]]:
-        async with OpenAIStub(answer) as stub:
+def asked(breaks: bool = False) -> dict[str, list[Asked]]:
+    """Of all questions; with `breaks` but the last, whose list of queries is cut off."""
+
+    def answer_or_break(body: Mapping[str, Any]) -> Reply:
+        is_broken = breaks and "JSON" in str(body["prompt"]) and QUESTIONS[-1] in str(body["prompt"])
+        return Reply(('["voic',)) if is_broken else answer(body)
+
+    async def run_all() -> tuple[dict[str, list[Asked]], int]:
+        async with OpenAIStub(answer_or_break) as stub:
             engines = [
                 Engine(name, FakeBatch, FakeBatchConfig(), placement="inline")
                 for name in ("chunking", "embedding", "vectors", "reranking")
@@ -40,7 +46,9 @@ def asked() -> dict[str, list[Asked]]:
             )
             return await compare([*engines, llm], DOCUMENTS, QUESTIONS, Options(), "float32")
 
-    return asyncio.run(run_all())
+    found, num_left_out = asyncio.run(run_all())
+    assert num_left_out == int(breaks)
+    return found
 
 
 def test_every_choice_of_passes_answers_every_question_alike() -> None:
@@ -53,6 +61,10 @@ def test_every_choice_of_passes_answers_every_question_alike() -> None:
         assert len(runs[variant][0].first_token_s) == 3
     assert rows["none"]["warmed"] == rows[BASE]["warmed"] == 0
     assert rows["none"]["speed_up"] == 1
+
+
+def test_a_question_without_a_list_of_queries_is_left_out() -> None:
+    assert {len(each) for each in asked(breaks=True).values()} == {len(QUESTIONS) - 3}
 
 
 def test_texts_that_differ_are_counted() -> None:
