@@ -69,6 +69,8 @@ class RecordedScheduler(LocalScheduler):
     """Ours, with the engine's rule of who has room."""
 
     def _has_room(self, sequence: TokenSequence, hit: CacheHit) -> bool:
+        if not self.running:
+            return True
         needed = self._tables.num_blocks(len(sequence.tokens))  # what is cached of them counts as available
         for other in self.running:
             if sequence.num_preemptions or not other.is_decoding:

@@ -149,7 +149,7 @@ def choose_evenly(batches: Sequence[Sequence[Task]], count: int) -> list[Sequenc
     ordered = sorted(batches, key=lambda tasks: (sum(map(num_items, tasks)), num_chars(tasks)))
     if len(ordered) <= count:
         return ordered
-    return [ordered[round(i * (len(ordered) - 1) / (count - 1))] for i in range(count)]
+    return [ordered[round(i * (len(ordered) - 1) / max(1, count - 1))] for i in range(count)]
 
 
 def measure_sharing(

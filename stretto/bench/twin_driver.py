@@ -9,7 +9,17 @@ from dataclasses import dataclass, field, replace
 from stretto.engine import Engine
 from stretto.engines.base import BatchEngine
 from stretto.engines.vectors import MemoryVectors, MemoryVectorsConfig
-from stretto.messages import Action, Admit, BatchDone, BatchFailed, Event, LLMReport, StartBatch
+from stretto.messages import (
+    Action,
+    Admit,
+    BatchDone,
+    BatchFailed,
+    CancelTask,
+    Event,
+    LLMReport,
+    Restart,
+    StartBatch,
+)
 from stretto.sched.system import ExpandWith
 from stretto.sim.driver import BatchCost, VirtualDriver
 from stretto.sim.llm_instance import LLMModel
@@ -42,6 +52,10 @@ class BusyProcesses(Watcher):
                 self._running.setdefault((engine, instance), set()).add(batch)
             case Admit(engine, instance, task):
                 self._running.setdefault((engine, instance), set()).add(task.id)
+            case CancelTask(engine, instance, number):
+                self._end((engine, instance), number)
+            case Restart(engine, instance):
+                self._running.pop((engine, instance), None)
 
     def _end(self, key: tuple[str, int], number: int) -> None:
         running = self._running.get(key, set())

@@ -111,9 +111,9 @@ class Machine:
         for name, scheme in self.schemes.items():
             models = {llm: self._model(scheme, profiles[llm]) for llm in _LLMS}
             driver = VirtualDriver(self._engines(scheme), expand=self._planner.expand, models=models)
-            for app in self.apps:
+            for place, app in enumerate(self.apps):
                 for number, question in enumerate(questions):
-                    at_s = _PAUSE_S * (number == 0)
+                    at_s = _PAUSE_S * (place if number == 0 else len(self.apps))
                     inputs = self.inputs(app, question)
                     driver.submit(f"{name}/{app}/{number}", self.plan(app, name), inputs, at_s=at_s)
             driver.run()

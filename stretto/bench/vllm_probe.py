@@ -123,10 +123,12 @@ async def _cancelled_s(server: OpenAIServer, number: int, words: Sequence[str]) 
     """From cancelling a long answer until the server runs nothing."""
     prompt = (Segment(" ".join(words[:50])),)
     running = asyncio.create_task(_answer(server, LLMTask(number, "q", "long", prompt, _LONG)))
-    await _until(server, lambda num_running: num_running > 0)
-    running.cancel()
-    start_s = time.perf_counter()
-    await asyncio.wait([running])
+    try:
+        await _until(server, lambda num_running: num_running > 0 or running.done())
+    finally:
+        running.cancel()
+        start_s = time.perf_counter()
+        await asyncio.wait([running])
     await _until(server, lambda num_running: num_running == 0)
     return time.perf_counter() - start_s
 

@@ -27,7 +27,7 @@ from stretto.core import Document
 from stretto.documents import load_documents
 from stretto.engine import Engine
 from stretto.engines.embedding import MINILM
-from stretto.engines.local import llm_engine, local_engines, search_engines
+from stretto.engines.local import SMALL_MODEL, llm_engine, local_engines, search_engines
 from stretto.errors import UserError
 from stretto.frontend.planner import Planner
 from stretto.graph.passes.pipeline import select_passes
@@ -113,7 +113,7 @@ def ask(
         configuration.setdefault(NAME, {})["recipe"] = made_by
     llm_ = llm_engine(llm, api=api, tokenizer=tokenizer)
     documents = _load(docs or [], max_bytes, errors)
-    printer = Printer(errors, as_json, is_small_model=llm is None)
+    printer = Printer(errors, as_json, is_small_model=llm in (None, SMALL_MODEL))
     recorder = IndexingRecorder()
     is_traced = True
     with contextlib.ExitStack() as stack:

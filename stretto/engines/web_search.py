@@ -59,21 +59,24 @@ class WebSearch:
             import httpx
         except ImportError as cause:
             raise ConfigError("web search needs httpx: pip install 'stretto[local]'") from cause
-        if not config.url.startswith(("http://", "https://")):
-            raise ConfigError(f"{config.url!r} is no URL: it has to start with http:// or https://")
         try:
             url = httpx.URL(config.url)
             url.host.encode("idna")  # as sockets will
         except (httpx.InvalidURL, UnicodeError) as error:
-            raise ConfigError(f"{config.url[:200]!a} is no URL: {error}") from error
+            raise ConfigError(f"the web search's URL is none: {error}") from error
+        self._name = str(url.copy_with(userinfo=b""))
+        if url.scheme not in ("http", "https"):
+            raise ConfigError(f"{self._name!r} is no URL: it has to start with http:// or https://")
         if not url.host or url.query or url.fragment:
-            raise ConfigError(f"{config.url!r} is no URL of a service: a host and perhaps a path")
+            raise ConfigError(f"{self._name!r} is no URL of a service: a host and perhaps a path")
         if not config.timeout_s > 0 or config.max_retries < 0 or config.max_parallel < 1:
-            raise ConfigError(f"web search cannot work with {config}")
+            raise ConfigError(
+                f"web search cannot work with timeout_s={config.timeout_s}, max_retries={config.max_retries},"
+                f" max_parallel={config.max_parallel}"
+            )
         self._config = config
         self._sleep = sleep
         self._url = config.url.rstrip("/").removesuffix("/search") + "/search"
-        self._name = str(url.copy_with(userinfo=b""))
         key = os.environ.get(config.key_env)
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity"}  # sizes are as sent
         if key:

@@ -90,7 +90,8 @@ class Owners:
         self._leased: dict[str, dict[Node, None]] = {}
 
     def may_own(self, parent: Node, owner: str) -> bool:
-        """Not one that was forgotten while it ran: it does not own what is before, and does not come back."""
+        """Whether it owns what is before, if there is something. One that was forgotten while it ran does
+        not, and does not come back in the middle of a prompt."""
         return parent.parent is None or owner in parent.owners
 
     def own(self, node: Node, owner: str) -> None:

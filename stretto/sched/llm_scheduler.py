@@ -56,8 +56,9 @@ class LLMScheduler:
         self.queue: list[Work] = []
         self.not_before_s: float | None = None
         self._policy = POLICIES[engine.policy]
+        profile = engine.profile
         self._policy_config = PolicyConfig(
-            engine.age_limit_s, engine.fill_timeout_s, engine.profile.per_unit_s
+            engine.age_limit_s, engine.fill_timeout_s, profile.per_unit_s, profile.per_output_s
         )
         self._ids = ids
         self._instances = [_Instance() for _ in range(engine.instances)]

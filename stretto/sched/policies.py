@@ -25,12 +25,14 @@ class PolicyConfig:
         age_limit_s: work that has waited longer goes first, oldest first (`topology_aware`,
             `critical_path`, `least_work`).
         fill_timeout_s: how long `throughput` waits for a batch to fill.
-        unit_s: predicted seconds of a unit of work on the engine (`least_work`).
+        unit_s, output_s: predicted seconds of a unit of work on the engine, and of a token that is decoded
+            (`least_work`).
     """
 
     age_limit_s: float = 10.0
     fill_timeout_s: float = 0.005
     unit_s: float = 0.0
+    output_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ def least_work(queue: Sequence[Work], budget: int, now_s: float, config: PolicyC
     On one machine the least remaining work first has the least mean latency; what a query still has to do
     elsewhere adds the same to it in any order. Nobody starves: a second of waiting counts as `_AGEING`
     seconds of work done, so that a query with L seconds of work is overtaken only by those that come within
-    L / `_AGEING` seconds of it; and beyond the age limit by none.
+    L / `_AGEING` seconds of it; and beyond the age limit by none. (What does not fit into the room that is
+    left may be passed by any until then.)
 
     Source: Schrage 1968, for one machine; the ageing is ours. Where costs are not known, queries go by
     arrival and their primitives by depth.
@@ -93,12 +96,19 @@ def least_work(queue: Sequence[Work], budget: int, now_s: float, config: PolicyC
         works.setdefault(work.query, []).append(work)
 
     def rank(own: Sequence[Work]) -> float:
-        work_s = config.unit_s * sum(work.units_of(work.lo, work.hi) for work in own)
-        return work_s + _AGEING * min(work.arrival_s for work in own)
+        waiting_s = sum(_work_s(work, config) for work in own)
+        return waiting_s + _AGEING * min(work.arrival_s for work in own)
 
     ranked = sorted(works.values(), key=rank) if len(works) > 1 else works.values()
     chosen = [work for own in ranked for work in sorted(own, key=_path_and_depth, reverse=True)]
     return Selection(_fill([*aged, *chosen], budget, num_urgent=len(aged)))
+
+
+def _work_s(work: Work, config: PolicyConfig) -> float:
+    """Predicted for what is left of it, as if nothing of its prompts were held; units are tokens of both."""
+    num_output = (work.hi - work.lo) * work.decode.max_tokens if work.decode else 0
+    num_other = max(0, work.units_of(work.lo, work.hi) - num_output)
+    return config.unit_s * num_other + config.output_s * num_output
 
 
 def per_invocation(queue: Sequence[Work], budget: int, now_s: float, config: PolicyConfig) -> Selection:

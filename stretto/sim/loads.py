@@ -60,7 +60,7 @@ def load(name: str, data: Path | None, seed: int, max_tokens: int) -> Load:
     fitting = [
         replace(request, output_tokens=max(1, request.output_tokens))
         for request in found.requests
-        if request.prompt_tokens + request.output_tokens < max_tokens
+        if request.prompt_tokens + max(1, request.output_tokens) <= max_tokens
     ]
     if not fitting:
         raise ConfigError(f"load {name!r}: no request has at most {max_tokens} tokens")

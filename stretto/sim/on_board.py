@@ -58,7 +58,7 @@ class Board:
     """All that an instance has on board, by task and by sequence.
 
     A cancelled task is nobody's any more, while its sequence stays until the end of the step. Of each task
-    something is heard every `beat_s` at least, from its first step on.
+    that writes a text something is heard every `beat_s` at least, from its first step on.
     """
 
     def __init__(self, beat_s: float) -> None:

@@ -100,9 +100,9 @@ def read_run(path: Path) -> RecordedRun:
     number = 0
     try:
         with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(file, 1):  # noqa: B007  (errors name it)
                 if line.strip():
-                    reader.read(json.loads(line), number)
+                    reader.read(json.loads(line))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error
     except (ValueError, RecursionError) as error:
@@ -126,9 +126,9 @@ class _Reader:
         self.queries: dict[str, RecordedQuery] = {}
         self._num_chars = 0
 
-    def read(self, row: Any, number: int) -> None:
+    def read(self, row: Any) -> None:
         """The row of a line."""
-        if number == 1:
+        if not self.engines:
             self._head(row)
         elif isinstance(row, dict) and "text" in row:
             self._graph(row)

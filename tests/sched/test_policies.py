@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from machines import batch_work, llm_work
 
 from stretto.sched.policies import POLICIES, PolicyConfig, Selection
 from stretto.sched.work import Work
+from stretto.tasks import Decode
 
 CONFIG = PolicyConfig(age_limit_s=10.0, fill_timeout_s=0.5)
 
@@ -132,6 +135,17 @@ def test_a_query_is_overtaken_only_by_those_that_come_soon_after_it() -> None:
         batch_work("3", "later", "c", arrival_s=1.1),
     )
     assert least_work([long, soon, later], 9) == [("soon", 1), ("long", 4), ("later", 1)]
+
+
+def test_what_is_decoded_has_its_own_price() -> None:
+    """800 + 100 tokens are less than 300 + 200 where a token decoded costs ten times one prefilled."""
+    config = PolicyConfig(unit_s=0.001, output_s=0.01)
+    queue = [
+        replace(llm_work("1", "writes", 500), decode=Decode(max_tokens=200)),
+        replace(llm_work("2", "reads", 900), decode=Decode(max_tokens=100)),
+    ]
+    (first, _), *_ = POLICIES["least_work"](queue, 2000, 0.0, config).take
+    assert first.step == "reads"
 
 
 def test_least_work_lets_age_go_first() -> None:
