@@ -95,7 +95,7 @@ def measure(size: Size, options: Options) -> Report:
         f"{len(documents)} documents from {source}, {num_chars:,} characters, indexed anew by every query; "
         "one instance of every engine, one thread and process each",
         f"{sharing.cores} cores, processes not pinned: beside another busy process an LLM is "
-        f"{sharing.of_llm:.3f} times slower, any other engine {sharing.of_batch:.3f} times (measured); more "
+        f"{sharing.of_llm:.3f} times slower (beside another LLM {sharing.of_llms:.3f}), any other engine {sharing.of_batch:.3f} times (measured); more "
         f"than {sharing.cores} busy ones share the cores evenly; the work of the schedulers is not counted",
         f"{TOGETHER}: the busiest engine, or all cores, at {size.utilisation:.0%} by the simulated work of "
         "queries alone, under the scheme that has the most",
@@ -118,10 +118,11 @@ def _cost_rows(costs: MachineCosts) -> Iterator[Row]:
         "ms_per_request": 1e3 * costs.steps.per_request_s,
         "ms_per_token": 1e3 * costs.steps.per_token_s,
         "times_slower_beside_another": costs.sharing.of_llm,
+        "times_slower_beside_an_llm": costs.sharing.of_llms,
     }
     note = "about 0 and 1 on a machine that does nothing else; if not, it was too busy to measure on"
     yield Row("what the fits of steps leave out", "llm", around, note=note)
-    others = {"times_slower_beside_another": costs.sharing.of_batch}
+    others = {"times_slower_beside_an_llm": costs.sharing.of_batch}
     yield Row("what the fits of steps leave out", "the busiest other engine", others)
 
 

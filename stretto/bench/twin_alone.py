@@ -153,9 +153,15 @@ def choose_evenly(batches: Sequence[Sequence[Task]], count: int) -> list[Sequenc
 
 
 def measure_sharing(
-    llm: Alone, tasks: Sequence[LLMTask], other: Measurable, batch: Sequence[Task], cores: int
+    llm: Alone,
+    second_llm: Alone,
+    tasks: Sequence[LLMTask],
+    other: Measurable,
+    batch: Sequence[Task],
+    cores: int,
 ) -> Sharing:
-    """Both at work by themselves, and then together: batches in a row beside most of the requests."""
+    """Each at work by itself, and then together: batches in a row beside most of the requests, and the same
+    requests at both LLMs."""
 
     def all_s(beside_s: float) -> tuple[float, float, list[float]]:
         """Seconds of the requests, seconds of them beside batches, and of each batch."""
@@ -178,8 +184,24 @@ def measure_sharing(
     of_llm = statistics.median(
         slowdown(alone_s, seconds, min(shared_s, seconds)) for seconds, shared_s, _ in together
     )
+    of_llms = statistics.median(_both_s(llm, second_llm, tasks) for _ in range(3)) / alone_s
     of_other = statistics.median(one for _, _, batches in together for one in batches) / batch_s
-    return Sharing(of_llm, max(1.0, of_other), cores)
+    return Sharing(of_llm, max(1.0, of_llms), max(1.0, of_other), cores)
+
+
+def _both_s(llm: Alone, second_llm: Alone, tasks: Sequence[LLMTask]) -> float:
+    """Seconds that two LLMs take for the same requests, side by side; their mean."""
+    ends_s = []
+    start_s = time.perf_counter()
+    for task in tasks:
+        llm.send(task)
+        second_llm.send(task)
+    for one in (llm, second_llm):
+        for _ in tasks:
+            one.next_end()
+        ends_s.append(time.perf_counter() - start_s)
+        one.forget({task.query for task in tasks})
+    return statistics.mean(ends_s)
 
 
 def slowdown(alone_s: float, seconds: float, shared_s: float) -> float:

@@ -81,18 +81,24 @@ class Sharing:
     """How much slower each process is when several are busy.
 
     Attributes:
-        of_llm: how much slower an LLM is when another process is busy, each on a core.
-        of_batch: likewise, any other engine.
+        of_llm: how much slower an LLM is when an engine that is none is busy beside it, each on a core.
+        of_llms: likewise, when only other LLMs are.
+        of_batch: how much slower an engine that is none is beside an LLM.
         cores: beyond so many, they take turns.
     """
 
     of_llm: float
+    of_llms: float
     of_batch: float
     cores: int
 
-    def __call__(self, is_llm: bool, num_busy: int) -> float:
-        beside = self.of_llm if is_llm else self.of_batch
-        return (beside if num_busy > 1 else 1.0) * max(1.0, num_busy / self.cores)
+    def __call__(self, is_llm: bool, num_llms: int, num_others: int) -> float:
+        """How much slower one is, of so many busy ones; they include it."""
+        num_busy = num_llms + num_others
+        if num_busy == 1:
+            return 1.0
+        beside = self.of_batch if not is_llm else self.of_llm if num_others else self.of_llms
+        return beside * max(1.0, num_busy / self.cores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ class BusyProcesses(Watcher):
     def __init__(self) -> None:
         self._running: dict[tuple[str, int], set[int]] = {}
 
-    def count_with(self, key: tuple[str, int]) -> int:
-        """How many, if the instance `key` is one of them."""
-        return len({key, *self._running})
+    def engines_with(self, key: tuple[str, int]) -> list[str]:
+        """The engine of each, if the instance `key` is one of them."""
+        return [engine for engine, _ in {key, *self._running}]
 
     def on_event(self, event: Event, now_s: float) -> None:
         match event:
@@ -68,8 +68,8 @@ class SharedCoresDriver(VirtualDriver):
     """A `VirtualDriver` whose instances slow each other down.
 
     Args:
-        slowness_of: from whether an instance is of an LLM, and how many instances are busy, to how much
-            slower it is than alone. It is looked up for each step of an LLM and for slices of a few
+        slowness_of: from whether an instance is of an LLM, and how many instances of LLMs and of other
+            engines are busy, to how much slower it is than alone. It is looked up for each step of an LLM and for slices of a few
             milliseconds of a batch.
 
     `models` take each step by itself: a jump over many would not see what others begin. `steps_s` has the
@@ -79,7 +79,7 @@ class SharedCoresDriver(VirtualDriver):
     def __init__(
         self,
         engines: Iterable[Engine],
-        slowness_of: Callable[[bool, int], float],
+        slowness_of: Callable[[bool, int, int], float],
         *,
         expand: ExpandWith | None = None,
         models: Mapping[str, LLMModel],
@@ -101,7 +101,9 @@ class SharedCoresDriver(VirtualDriver):
         super().watch_steps(steps)
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
-        return self._slowness_of(self.engines[engine].is_llm, self._busy.count_with((engine, instance)))
+        busy = self._busy.engines_with((engine, instance))
+        num_llms = sum(self.engines[name].is_llm for name in busy)
+        return self._slowness_of(self.engines[engine].is_llm, num_llms, len(busy) - num_llms)
 
     def may_be_slow(self, engine: str, instance: int) -> bool:
         return True

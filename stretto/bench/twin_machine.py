@@ -28,7 +28,7 @@ from stretto.tasks import LLMTask, Task
 
 ALONE, TOGETHER = "alone", "together"
 _PAUSE_S = 1000.0
-_LLMS = ("llm", "llm_small")
+LLMS = ("llm", "llm_small")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Machine:
         requests: list[LLMTask] = []
         profiles = {engine.name: ProfileCost(engine.profile) for engine in self.engines}
         for name, scheme in self.schemes.items():
-            models = {llm: self._model(scheme, profiles[llm]) for llm in _LLMS}
+            models = {llm: self._model(scheme, profiles[llm]) for llm in LLMS}
             driver = VirtualDriver(self._engines(scheme), expand=self._planner.expand, models=models)
             for place, app in enumerate(self.apps):
                 for number, question in enumerate(questions):
@@ -175,7 +175,7 @@ class Machine:
             self._engines(scheme),
             costs.sharing,
             expand=self._planner.expand,
-            models={llm: self._model(scheme, costs.steps) for llm in _LLMS},
+            models={llm: self._model(scheme, costs.steps) for llm in LLMS},
             batch_costs=costs.batches,
         )
         for number, question in enumerate(load.questions):

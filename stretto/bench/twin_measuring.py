@@ -21,7 +21,7 @@ from stretto.bench.twin_costs import (
     mean_error,
     request_s,
 )
-from stretto.bench.twin_machine import Machine
+from stretto.bench.twin_machine import LLMS, Machine
 from stretto.costs.shape import model_of
 from stretto.models import MINI
 from stretto.tasks import LLMTask, Task
@@ -60,7 +60,7 @@ def calibrate(
     steps = measure_steps_apart(config, mixed, _SIDE_BY_SIDE, effort.step_s)
     step_cost = fit_steps(model_of("mini", json.loads((MINI / "config.json").read_text("utf-8"))), steps)
     errors = {"llm: steps": mean_error((step_cost.step_s(s.shape), s.seconds) for s in steps)}
-    engines = {engine.name: engine for engine in machine.engines if engine.name in {*batches, "llm"}}
+    engines = {engine.name: engine for engine in machine.engines if engine.name in {*batches, *LLMS}}
     say("twin: starting engines to be measured")
     with alone(engines.values()) as instances:
         fits: dict[str, BatchFit] = {}
@@ -90,5 +90,6 @@ def calibrate(
         )
         busiest = max(batches, key=lambda name: max(fits[name].seconds(tasks) for tasks in batches[name]))
         batch = max(batches[busiest], key=fits[busiest].seconds)
-        sharing = measure_sharing(llm, some[:8], instances[busiest], batch, num_cores())
+        second = instances["llm_small"]
+        sharing = measure_sharing(llm, second, some[:8], instances[busiest], batch, num_cores())
     return MachineCosts(fits, cost, sharing, errors)

@@ -51,14 +51,14 @@ def ends_s(run: SharedCoresDriver) -> dict[str, float]:
 
 
 def test_one_busy_process_is_as_fast_as_alone() -> None:
-    run = driver(Sharing(1.5, 1.5, 2), batch_engine())
+    run = driver(Sharing(1.5, 1.5, 1.5, 2), batch_engine())
     run.submit("1", compiled(ONE.format("e")), {"xs": ["a", "b"]}, at_s=1.0)
     assert ends_s(run)["1"] == pytest.approx(2.0)
 
 
 def test_two_are_slowed_down_while_both_are_busy() -> None:
     """Two seconds of work and one: after 1.5 s the shorter has ended, and of the longer 1 s is left."""
-    run = driver(Sharing(1.5, 1.5, 2), batch_engine(), batch_engine("f"))
+    run = driver(Sharing(1.5, 1.5, 1.5, 2), batch_engine(), batch_engine("f"))
     run.submit("long", compiled(ONE.format("e")), {"xs": list("abcd")})
     run.submit("short", compiled(ONE.format("f")), {"xs": ["a", "b"]})
     ended = ends_s(run)
@@ -68,7 +68,7 @@ def test_two_are_slowed_down_while_both_are_busy() -> None:
 
 def test_more_processes_than_cores_take_turns() -> None:
     names = ["e", "f", "g"]
-    run = driver(Sharing(1.0, 1.0, 2), *map(batch_engine, names))
+    run = driver(Sharing(1.0, 1.0, 1.0, 2), *map(batch_engine, names))
     for name in names:
         run.submit(name, compiled(ONE.format(name)), {"xs": ["a", "b"]})
     assert ends_s(run) == pytest.approx(dict.fromkeys(names, 1.5), abs=0.01)
@@ -83,9 +83,9 @@ def test_steps_of_an_llm_are_slowed_down_by_a_batch_that_runs_beside_them() -> N
     """Eleven steps of 0.1 s, ten of which are beside a batch of one second, which they slow down as well."""
     llm = Engine("llm", FakeLLM, FakeLLMConfig(), kind="llm", timeout_s=None, keeps_state=True)
     plan = compiled(BOTH)
-    alone = driver(Sharing(2.0, 2.0, 2), batch_engine(), llm, llm=llm_model(0.1))
+    alone = driver(Sharing(2.0, 2.0, 2.0, 2), batch_engine(), llm, llm=llm_model(0.1))
     alone.submit("1", plan, {"xs": [], "q": "why?"})
-    together = driver(Sharing(2.0, 2.0, 2), batch_engine(), llm, llm=llm_model(0.1))
+    together = driver(Sharing(2.0, 2.0, 2.0, 2), batch_engine(), llm, llm=llm_model(0.1))
     together.submit("1", plan, {"xs": ["a", "b"], "q": "why?"})
     alone_s = ends_s(alone)["1"]
     assert alone.steps_s["llm"] == pytest.approx(alone_s)
@@ -96,7 +96,7 @@ def test_steps_of_an_llm_are_slowed_down_by_a_batch_that_runs_beside_them() -> N
 def test_an_llm_may_suffer_less_than_its_neighbour() -> None:
     """One second of a batch takes two; of the 2 s of steps beside it, 20 of 0.1 s each, none takes longer."""
     llm = Engine("llm", FakeLLM, FakeLLMConfig(), kind="llm", timeout_s=None, keeps_state=True)
-    run = driver(Sharing(1.0, 2.0, 2), batch_engine(), llm, llm=llm_model(0.1))
+    run = driver(Sharing(1.0, 1.0, 2.0, 2), batch_engine(), llm, llm=llm_model(0.1))
     run.submit("1", compiled(BOTH.replace("max_tokens=10", "max_tokens=40")), {"xs": ["a", "b"], "q": "why?"})
     ends_s(run)
     embedding = next(span for span in run.recorder.spans if span.engine == "e")
@@ -116,6 +116,15 @@ class Counting(FakeBatch):
 
 def task(op: str, texts: Sequence[str], query: str = "q") -> Task:
     return Task(0, query, op, op, {"texts": list(texts)}, {}, len(texts), ("texts",))
+
+
+def test_two_llms_have_a_slowdown_of_their_own() -> None:
+    sharing = Sharing(1.7, 1.2, 1.1, 2)
+    assert sharing(True, 1, 0) == sharing(False, 0, 1) == 1.0
+    assert sharing(True, 1, 1) == 1.7
+    assert sharing(True, 2, 0) == 1.2
+    assert sharing(False, 1, 1) == 1.1
+    assert sharing(True, 2, 1) == pytest.approx(1.7 * 1.5)
 
 
 def test_answers_are_the_real_ones_and_computed_once() -> None:
@@ -345,7 +354,7 @@ def test_a_machine_is_simulated_under_schemes_that_differ() -> None:
     assert len({task.id for task in requests}) == len(requests)
     assert any(task.decode is None for task in requests)  # what only our passes do
     steps = RequestStepCost(ProfileCost(Profile(0.01, 0.001, 4, 0.005)), 0.0, 0.0)
-    costs = MachineCosts({"web": BatchFit(0.02, {}, {})}, steps, Sharing(1.0, 1.0, 2))
+    costs = MachineCosts({"web": BatchFit(0.02, {}, {})}, steps, Sharing(1.0, 1.0, 1.0, 2))
     alone, together = machine.loads({"search": 3}, 0.7, costs, 0)
     assert (alone.name, together.name) == (ALONE, TOGETHER)
     assert len(set(alone.questions)) == 3
