@@ -95,8 +95,9 @@ def measure(size: Size, options: Options) -> Report:
         f"{len(documents)} documents from {source}, {num_chars:,} characters, indexed anew by every query; "
         "one instance of every engine, one thread and process each",
         f"{sharing.cores} cores, processes not pinned: beside another busy process an LLM is "
-        f"{sharing.of_llm:.3f} times slower (beside another LLM {sharing.of_llms:.3f}), any other engine {sharing.of_batch:.3f} times (measured); more "
-        f"than {sharing.cores} busy ones share the cores evenly; the work of the schedulers is not counted",
+        f"{sharing.of_llm:.3f} times slower (beside another LLM {sharing.of_llms:.3f}), any other engine "
+        f"{sharing.of_batch:.3f} times (measured); more than {sharing.cores} busy ones share the cores; "
+        "the work of the schedulers is not counted",
         f"{TOGETHER}: the busiest engine, or all cores, at {size.utilisation:.0%} by the simulated work of "
         "queries alone, under the scheme that has the most",
         "the LLM is the small model that ships with Stretto, told the words of the stand-in; what a query "

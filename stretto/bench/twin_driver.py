@@ -69,8 +69,8 @@ class SharedCoresDriver(VirtualDriver):
 
     Args:
         slowness_of: from whether an instance is of an LLM, and how many instances of LLMs and of other
-            engines are busy, to how much slower it is than alone. It is looked up for each step of an LLM and for slices of a few
-            milliseconds of a batch.
+            engines are busy, to how much slower it is than alone. It is looked up for each step of an LLM and
+            for slices of a few milliseconds of a batch.
 
     `models` take each step by itself: a jump over many would not see what others begin. `steps_s` has the
     seconds of LLMs' steps, by engine.

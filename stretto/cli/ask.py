@@ -27,7 +27,7 @@ from stretto.core import Document
 from stretto.documents import load_documents
 from stretto.engine import Engine
 from stretto.engines.embedding import MINILM
-from stretto.engines.local import SMALL_MODEL, llm_engine, local_engines, search_engines
+from stretto.engines.local import SMALL_MODEL, is_small_model, llm_engine, local_engines, search_engines
 from stretto.errors import UserError
 from stretto.frontend.planner import Planner
 from stretto.graph.passes.pipeline import select_passes
@@ -42,7 +42,7 @@ _SESSION = "documents"
 def ask(
     question: Annotated[str | None, typer.Argument(help="What you want to know.", metavar="QUESTION")] = None,
     docs: options.Docs = None,
-    app: options.App = "advanced",
+    app: options.App = options.ADVANCED,
     passes: options.Passes = "all",
     llm: options.Llm = None,
     api: options.Api = None,
@@ -108,10 +108,12 @@ def ask(
     template = options.template(app, named_collection=True)
     configuration = options.configuration(settings)
     template.lower(configuration)
+    llm_ = llm_engine(llm, api=api, tokenizer=tokenizer)
+    if app == options.ADVANCED and is_small_model(llm_):  # it writes broken JSON now and then
+        configuration.setdefault("query_expansion", {}).setdefault("constrained", True)
     made_by = "" if searches else recipe(template, configuration, embedder)
     if not searches:
         configuration.setdefault(NAME, {})["recipe"] = made_by
-    llm_ = llm_engine(llm, api=api, tokenizer=tokenizer)
     documents = _load(docs or [], max_bytes, errors)
     printer = Printer(errors, as_json, is_small_model=llm in (None, SMALL_MODEL))
     recorder = IndexingRecorder()

@@ -31,7 +31,7 @@ _LONG_CONSTANT = re.compile(r'("(?:[^"\\]|\\.){24})(?:[^"\\]|\\.)+"')
 def explain(
     question: Annotated[str | None, typer.Argument(help="A question, checked as `ask` does.")] = None,
     docs: options.Docs = None,
-    app: options.App = "advanced",
+    app: options.App = options.ADVANCED,
     passes: options.Passes = "all",
     settings: options.Settings = None,
     list_settings: Annotated[

@@ -20,6 +20,7 @@ from stretto.frontend.template import Template
 
 MAX_QUESTION_CHARS = 4000
 
+ADVANCED = "advanced"
 SEARCH = "search"
 """The app that searches instead of indexing: the web, or the documents."""
 

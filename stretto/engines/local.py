@@ -68,6 +68,11 @@ def llm_engine(
     return _checkpoint(Path(where), instances)
 
 
+def is_small_model(engine: Engine) -> bool:
+    """Whether it is the LLM that ships with Stretto."""
+    return getattr(engine.config, "path", None) == MINI
+
+
 def _checkpoint(folder: Path, instances: int) -> Engine:
     """The in-process engine for the kinds of model that it knows, the reference for any other."""
     try:  # torch, only if it is wanted

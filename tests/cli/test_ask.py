@@ -18,7 +18,9 @@ from openai_stub import Reply
 from test_documents import write_pdf
 
 from stretto.apps import naive_rag
+from stretto.cli.answers import Answer
 from stretto.cli.indexing import Indexed, IndexingRecorder, indexing_template
+from stretto.cli.questions import Questions
 from stretto.core import Document, Section
 from stretto.engines.local import local_engines
 from stretto.errors import EngineFailure
@@ -429,3 +431,23 @@ def test_what_would_steer_a_terminal_is_shown(
     assert "\x9b" not in line
     assert json.loads(line)["answer"] == "a\x1b[2Jb\tc\x9b"
     assert text.startswith(r"a\x1b[2Jb" + "\t" + r"c\x9b")
+
+
+def test_the_small_model_is_held_to_json(
+    stretto: CommandLine, doc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it writes, the queries are a list; who wants its bare output says so."""
+    held: list[object] = []
+    monkeypatch.setattr("stretto.engines.local.DEFAULT_LLM", "mini")
+
+    class Noting(Questions):
+        async def run(self, engines: object, errors: object) -> list[Answer]:
+            held.append(self.configuration.get("query_expansion", {}).get("constrained"))
+            return []
+
+    monkeypatch.setattr("stretto.cli.ask.Questions", Noting)
+    stretto("ask", QUESTION, "--docs", doc)
+    stretto("ask", QUESTION, "--docs", doc, "--set", "query_expansion.constrained=false")
+    stretto("ask", QUESTION, "--docs", doc, "--app", "naive")
+    stretto("ask", QUESTION, "--docs", doc, "--llm", "stand-in")
+    assert held == [True, False, None, None]
