@@ -40,10 +40,7 @@ class BatchScheduler:
         self.queue: list[Work] = []
         self.not_before_s: float | None = None
         self._policy = POLICIES[engine.policy]
-        profile = engine.profile
-        self._policy_config = PolicyConfig(
-            engine.age_limit_s, engine.fill_timeout_s, profile.per_unit_s, profile.per_output_s
-        )
+        self._policy_config = PolicyConfig.of(engine)
         self._ids = ids
         self._running: list[_Batch | None] = [None] * engine.instances
         self._assigned_s = [0.0] * engine.instances

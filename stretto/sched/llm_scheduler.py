@@ -56,10 +56,7 @@ class LLMScheduler:
         self.queue: list[Work] = []
         self.not_before_s: float | None = None
         self._policy = POLICIES[engine.policy]
-        profile = engine.profile
-        self._policy_config = PolicyConfig(
-            engine.age_limit_s, engine.fill_timeout_s, profile.per_unit_s, profile.per_output_s
-        )
+        self._policy_config = PolicyConfig.of(engine)
         self._ids = ids
         self._instances = [_Instance() for _ in range(engine.instances)]
         self._order = LoadOrder(engine.instances, engine.batch_units)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
 
+from stretto.engine import Engine
 from stretto.sched.work import Work
 
 
@@ -33,6 +34,12 @@ class PolicyConfig:
     fill_timeout_s: float = 0.005
     unit_s: float = 0.0
     output_s: float = 0.0
+
+    @classmethod
+    def of(cls, engine: Engine) -> PolicyConfig:
+        """As the engine has them."""
+        profile = engine.profile
+        return cls(engine.age_limit_s, engine.fill_timeout_s, profile.per_unit_s, profile.per_output_s)
 
 
 @dataclass(frozen=True, slots=True)
