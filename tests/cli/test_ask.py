@@ -438,7 +438,6 @@ def test_the_small_model_is_held_to_json(
 ) -> None:
     """Whatever it writes, the queries are a list; who wants its bare output says so."""
     held: list[object] = []
-    monkeypatch.setattr("stretto.engines.local.DEFAULT_LLM", "mini")
 
     class Noting(Questions):
         async def run(self, engines: object, errors: object) -> list[Answer]:
@@ -446,8 +445,8 @@ def test_the_small_model_is_held_to_json(
             return []
 
     monkeypatch.setattr("stretto.cli.ask.Questions", Noting)
-    stretto("ask", QUESTION, "--docs", doc)
-    stretto("ask", QUESTION, "--docs", doc, "--set", "query_expansion.constrained=false")
-    stretto("ask", QUESTION, "--docs", doc, "--app", "naive")
+    stretto("ask", QUESTION, "--docs", doc, "--llm", "mini")
+    stretto("ask", QUESTION, "--docs", doc, "--llm", "mini", "--set", "query_expansion.constrained=false")
+    stretto("ask", QUESTION, "--docs", doc, "--llm", "mini", "--app", "naive")
     stretto("ask", QUESTION, "--docs", doc, "--llm", "stand-in")
     assert held == [True, False, None, None]
