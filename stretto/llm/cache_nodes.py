@@ -89,7 +89,7 @@ class Owners:
         self._owned: dict[str, dict[Node, None]] = {}
         self._leased: dict[str, dict[Node, None]] = {}
 
-    def may_own(self, parent: Node, owner: str) -> bool:
+    def _may_own(self, parent: Node, owner: str) -> bool:
         """Whether it owns what is before, if there is something. One that was forgotten while it ran does
         not, and does not come back in the middle of a prompt."""
         return parent.parent is None or owner in parent.owners
@@ -97,7 +97,7 @@ class Owners:
     def own(self, node: Node, owner: str) -> None:
         """One owner more, if it may."""
         assert node.parent is not None
-        if owner not in node.owners and self.may_own(node.parent, owner):
+        if owner not in node.owners and self._may_own(node.parent, owner):
             node.owners.add(owner)
             self._owned.setdefault(owner, {})[node] = None
 
