@@ -69,14 +69,14 @@ kernel-tests: env ## the GPU's kernels in Triton's interpreter (0.2 GB more to d
 
 gpu-check: ## the LLM engine on this machine's GPU: right, and how fast (PYTHON needs torch with CUDA)
 	@mkdir -p runs
-	$(PYTHON) -m stretto.bench.gpu --json runs/gpu.json
+	$(PYTHON) -m benchmarks.gpu --json runs/gpu.json
 
 check-equality: env ## 200 questions with passes on and off, on real engines: make check-equality DATA=DIR
 	@test -d "$(DATA)" || { echo "give the folder with the question sets: make $@ DATA=DIR"; exit 2; }
-	$(BIN)/python -m stretto.bench.equality --data $(DATA)
+	$(BIN)/python -m checks.pass_equality --data $(DATA)
 
 llm-equality: env ## the in-process LLM against transformers, 1,000 prompts for each kind of model
-	$(BIN)/python -m stretto.bench.llm_equality
+	$(BIN)/python -m checks.llm_equality
 
 benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	@mkdir -p runs

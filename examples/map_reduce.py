@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stretto import Component, Input, Runtime, Template, load_documents, register_expansion
-from stretto.engines.local import local_engines
+from stretto.engines.catalogue import local_engines
 from stretto.frontend.component import Builder
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port

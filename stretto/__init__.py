@@ -5,7 +5,7 @@ from stretto.documents import load_documents
 from stretto.engine import Engine
 from stretto.errors import StrettoError
 from stretto.frontend.component import Component, Input, parallel
-from stretto.frontend.planner import register_expansion
+from stretto.frontend.plan_cache import register_expansion
 from stretto.frontend.template import Template
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime

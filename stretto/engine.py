@@ -15,7 +15,7 @@ from stretto.costs.profile import Profile
 from stretto.errors import ConfigError
 
 Kind = Literal["batch", "llm", "llm_server"]
-Placement = Literal["inline", "thread", "process"]
+RunsIn = Literal["loop", "thread", "process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Engine:
         name: what primitives call it.
         executable: called with `config` once per instance, where the instance will run; returns what
             `kind` says: a `BatchEngine`, a `SteppedLLM` or an `AsyncLLM` (`engines/base.py`).
-        config: passed to `executable`; must pickle when `placement` is "process".
+        config: passed to `executable`; must pickle when `runs_in` is "process".
         resources: what one instance takes, by kind ("cpu", "gpu"), checked against the runtime's.
         instances: how many replicas.
-        placement: "thread" (the default), "inline" for work of microseconds that may run on the event
+        runs_in: "thread" (the default), "loop" for work of microseconds that may run on the event
             loop, "process" for isolation. An "llm_server" always runs on the event loop.
         policy: a name in `sched.policies.POLICIES`.
         age_limit_s: work that has waited longer goes first, whatever the policy prefers.
@@ -51,7 +51,7 @@ class Engine:
     kind: Kind = "batch"
     resources: Mapping[str, float] = field(default_factory=dict)
     instances: int = 1
-    placement: Placement = "thread"
+    runs_in: RunsIn = "thread"
     policy: str = "least_work"
     age_limit_s: float = 10.0
     fill_timeout_s: float = 0.005

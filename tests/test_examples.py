@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from local_models import models_loaded_once
+from support.local_models import models_loaded_once
 
-from stretto.frontend.planner import EXPANSIONS
+from stretto.frontend.plan_cache import EXPANSIONS
 from stretto.graph.ops import OPS
 from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.verify import verify

@@ -26,10 +26,10 @@ from stretto.cli.terminal import shown
 from stretto.core import Document
 from stretto.documents import load_documents
 from stretto.engine import Engine
-from stretto.engines.embedding import MINILM
-from stretto.engines.local import SMALL_MODEL, is_small_model, llm_engine, local_engines, search_engines
+from stretto.engines.batch.embedding import MINILM
+from stretto.engines.catalogue import SMALL_MODEL, is_small_model, llm_engine, local_engines, search_engines
 from stretto.errors import UserError
-from stretto.frontend.planner import Planner
+from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import select_passes
 from stretto.trace.chrome import chrome_trace
 from stretto.trace.html import write_trace
@@ -167,12 +167,12 @@ def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Docume
 
 def _write_trace(path: Path, run: Questions, engines: Sequence[Engine], errors: Console) -> bool:
     """Whether it could be written; if not, that is said, and the query's own error stays."""
-    planner = Planner({engine.name: engine.profile for engine in engines})
+    plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
     passes = select_passes(run.passes)
-    plans = [planner.plan(run.template, run.configuration, passes)]
+    plans = [plan_cache.plan(run.template, run.configuration, passes)]
     if run.indexes_first:
         configuration = {NAME: run.configuration.get(NAME, {})}
-        plans.insert(0, planner.plan(indexing_template(run.template), configuration, passes))
+        plans.insert(0, plan_cache.plan(indexing_template(run.template), configuration, passes))
     chrome = _chrome_file(path)
     try:
         write_trace(path, run.recorder, plans)

@@ -1,13 +1,18 @@
-"""`stretto bench`: the project's benchmarks, as tables and JSON."""
+"""`stretto bench`: the project's benchmarks, as tables and JSON.
+
+They stand beside the package, in a clone of the project, and are no part of what is installed.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+import stretto
 from stretto.errors import UserError
 
 
@@ -38,7 +43,8 @@ def bench(
     ] = None,
 ) -> None:
     """Run a benchmark and say which goals it meets."""
-    from stretto.bench import plotting, registry, report
+    _find_benchmarks()
+    from benchmarks import plotting, registry, report
 
     console = Console()
     if name == "list":
@@ -59,3 +65,19 @@ def bench(
         report.write_json(result, json)
     if plot is not None:
         plotting.plot(result, plot)
+
+
+def _find_benchmarks() -> None:
+    """Make the package `benchmarks` of this clone importable.
+
+    Raises:
+        UserError: Stretto is installed without its clone.
+    """
+    clone = Path(stretto.__file__).resolve().parents[1]
+    if not (clone / "benchmarks" / "registry.py").is_file():
+        raise UserError(
+            "the benchmarks are not part of the installed package: clone the project, "
+            "run `pip install -e .` there, and try again"
+        )
+    if str(clone) not in sys.path:
+        sys.path.insert(0, str(clone))

@@ -20,11 +20,11 @@ from stretto.cli.progress import spinner
 from stretto.cli.terminal import shown
 from stretto.core import Document
 from stretto.engine import Engine
-from stretto.engines.local import PROFILES
+from stretto.engines.catalogue import PROFILES
 from stretto.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from stretto.engines.postgres import PostgresConfig, PostgresVectors
+    from stretto.engines.batch.postgres import PostgresConfig, PostgresVectors
 
 
 def collections(
@@ -60,7 +60,7 @@ def collections(
 @contextlib.contextmanager
 def opened(dsn: str | None) -> Iterator[PostgresVectors]:
     """The collections; an embedded server runs at least until they are closed."""
-    from stretto.engines.postgres import PostgresVectors
+    from stretto.engines.batch.postgres import PostgresVectors
 
     with contextlib.closing(PostgresVectors(_config(dsn))) as store:
         yield store
@@ -68,13 +68,13 @@ def opened(dsn: str | None) -> Iterator[PostgresVectors]:
 
 def collections_engine(dsn: str | None) -> Engine:
     """The same for a runtime."""
-    from stretto.engines.postgres import PostgresVectors
+    from stretto.engines.batch.postgres import PostgresVectors
 
     return Engine("vectors", PostgresVectors, _config(dsn), profile=PROFILES["vectors"], max_batch=1024)
 
 
 def _config(dsn: str | None) -> PostgresConfig:
-    from stretto.engines.postgres import PostgresConfig
+    from stretto.engines.batch.postgres import PostgresConfig
 
     if dsn is not None:
         return PostgresConfig(dsn=dsn)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from stretto.cli import options
 from stretto.documents import load_documents
-from stretto.engines.local import STAND_IN, llm_engine, local_engines
+from stretto.engines.catalogue import STAND_IN, llm_engine, local_engines
 from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
@@ -96,7 +96,7 @@ def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int) -> dict[str,
     """How long the lists are: chunks are counted when there are documents."""
     if not docs:
         return {}
-    from stretto.engines.chunking import Chunking, ChunkingConfig
+    from stretto.engines.batch.chunking import Chunking, ChunkingConfig
     from stretto.tasks import Task
 
     documents = load_documents(docs, max_bytes=max_bytes)

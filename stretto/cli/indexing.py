@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stretto.core import Chunk
-from stretto.engines.chunking import check_sizes, max_tokens
-from stretto.engines.embedding import model_name
+from stretto.engines.batch.chunking import check_sizes, max_tokens
+from stretto.engines.batch.embedding import model_name
 from stretto.frontend.component import Component
 from stretto.frontend.template import Configuration, Template
 from stretto.messages import BatchDone, Event

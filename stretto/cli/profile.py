@@ -13,8 +13,8 @@ from rich.table import Table
 
 from stretto.cli import options
 from stretto.cli.fit import fit_steps
-from stretto.engines.embedding import MINILM
-from stretto.engines.local import engine_and_model, llm_engine, local_engines
+from stretto.engines.batch.embedding import MINILM
+from stretto.engines.catalogue import engine_and_model, llm_engine, local_engines
 from stretto.engines.profiling import Measurement, profile_engine
 from stretto.errors import ConfigError, UserError
 

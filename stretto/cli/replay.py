@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from stretto.bench.report import quantile
+from benchmarks.report import quantile
 from stretto.cli.terminal import shown
 from stretto.errors import UserError
 from stretto.sim.replay import Replayed, WhatIf, replay

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
-from stretto.llm.prefix_cache import CacheHit
-from stretto.llm.sequence import Sequence
+from stretto.llm.cache.prefix_cache import CacheHit
+from stretto.llm.sequence import TokenSequence
 
 
 class InFlight:
     """The full blocks that prefills have yet to compute, and the prefills that end within a block."""
 
-    def __init__(self, running: List[Sequence], block_tokens: int) -> None:
+    def __init__(self, running: Sequence[TokenSequence], block_tokens: int) -> None:
         """`running` is read again whenever somebody asks."""
         self._running = running
         self._block_tokens = block_tokens
         self._prefills = [(s, s.num_shared_blocks) for s in running if not s.is_decoding]
 
-    def has_next(self, sequence: Sequence, hit: CacheHit) -> bool:
+    def has_next(self, sequence: TokenSequence, hit: CacheHit) -> bool:
         """Whether the block behind `hit` is being computed, or all of a prefill that `sequence` goes on from:
         its end, within a block, is cached when it is over."""
         num_blocks = len(hit.blocks)
@@ -29,12 +29,12 @@ class InFlight:
             for running in self._running
         )
 
-    def add(self, sequence: Sequence, hit: CacheHit) -> None:
+    def add(self, sequence: TokenSequence, hit: CacheHit) -> None:
         """It has been started with `hit`, and computes the rest."""
         self._prefills.append((sequence, len(hit.blocks)))
 
 
-def _share(running: Sequence, sequence: Sequence, num_tokens: int) -> bool:
+def _share(running: TokenSequence, sequence: TokenSequence, num_tokens: int) -> bool:
     """Whether both begin with the same `num_tokens`, for the same tenant."""
     if running.salt != sequence.salt or min(len(running.tokens), len(sequence.tokens)) < num_tokens:
         return False

@@ -25,16 +25,16 @@ from collections.abc import Callable, Mapping
 
 from stretto.errors import CapacityError, ConfigError
 from stretto.llm.admission import WaitingQueue
-from stretto.llm.block_tables import BlockTables
-from stretto.llm.blocks import BlockPool
+from stretto.llm.cache.block_pool import BlockPool
+from stretto.llm.cache.block_tables import BlockTables
+from stretto.llm.cache.prefix_cache import CacheHit, PrefixCache
 from stretto.llm.in_flight import InFlight
-from stretto.llm.prefix_cache import CacheHit, PrefixCache
 from stretto.llm.repeats import grow_for_repeats
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.llm.sequence import Sequence, Status
+from stretto.llm.sequence import Status, TokenSequence
 from stretto.llm.step_batch import Slice, StepBatch
 
-__all__ = ["POLICIES", "LocalScheduler", "SchedulerConfig"]
+__all__ = ["STEP_POLICIES", "LocalScheduler", "SchedulerConfig"]
 
 
 class LocalScheduler:
@@ -42,22 +42,22 @@ class LocalScheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         """Raises ConfigError for a configuration that cannot work."""
-        if config.policy not in POLICIES:
-            raise ConfigError(f"unknown policy {config.policy!r}: {' or '.join(POLICIES)}")
+        if config.policy not in STEP_POLICIES:
+            raise ConfigError(f"unknown policy {config.policy!r}: {' or '.join(STEP_POLICIES)}")
         config.check()
         self.config = config
         self.pool = BlockPool(config.num_blocks)
         self.cache = PrefixCache(self.pool, config.block_tokens, with_events=config.with_events)
-        self.running: list[Sequence] = []
+        self.running: list[TokenSequence] = []
         self.waiting = WaitingQueue(config.ageing_s, config.lookahead)
         self.num_preemptions = 0
-        self._policy = POLICIES[config.policy]
+        self._policy = STEP_POLICIES[config.policy]
         self._num_added = 0
         self._tables = BlockTables(self.pool, self.cache, config.block_tokens)
-        self._preempted: list[Sequence] = []  # in this step
+        self._preempted: list[TokenSequence] = []  # in this step
         self._shares: dict[int, tuple[int, float]] = {}
 
-    def add(self, sequence: Sequence, now_s: float) -> None:
+    def add(self, sequence: TokenSequence, now_s: float) -> None:
         """Queue a sequence.
 
         Raises:
@@ -124,12 +124,12 @@ class LocalScheduler:
         for piece in batch.slices:
             self._tables.shrink(piece.sequence, len(piece.sequence.tokens) + num_repeats - 1)
 
-    def finish(self, sequence: Sequence) -> None:
+    def finish(self, sequence: TokenSequence) -> None:
         """A running sequence is over; what it computed stays in the cache, leased if it was a prefill."""
         self._tables.keep(sequence)
         self.abort(sequence)
 
-    def abort(self, sequence: Sequence) -> None:
+    def abort(self, sequence: TokenSequence) -> None:
         """A sequence is not wanted any more, wherever it is."""
         if sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
@@ -179,7 +179,9 @@ class LocalScheduler:
             in_flight.add(sequence, hit)
         return slices
 
-    def _prefill(self, sequence: Sequence, budget_tokens: int, whole: bool, may_wait: bool) -> Slice | None:
+    def _prefill(
+        self, sequence: TokenSequence, budget_tokens: int, whole: bool, may_wait: bool
+    ) -> Slice | None:
         num_missing = sequence.num_missing
         if whole and num_missing > budget_tokens and may_wait:
             return None
@@ -189,7 +191,7 @@ class LocalScheduler:
         samples = num_tokens == num_missing and sequence.max_new_tokens > 0
         return Slice(sequence, sequence.num_computed, num_tokens, samples)
 
-    def _start(self, sequence: Sequence, hit: CacheHit) -> None:
+    def _start(self, sequence: TokenSequence, hit: CacheHit) -> None:
         """From the queue to the running ones, with what the cache has."""
         self.waiting.remove(sequence)
         self.running.append(sequence)
@@ -197,7 +199,7 @@ class LocalScheduler:
         self._shares.pop(sequence.id, None)
         self._tables.start(sequence, hit)
 
-    def _cached_share(self, sequence: Sequence) -> float:
+    def _cached_share(self, sequence: TokenSequence) -> float:
         """Of the prompt; looked up again when the cache has changed."""
         version, share = self._shares.get(sequence.id, (-1, 0.0))
         if version != self.cache.version:
@@ -205,7 +207,7 @@ class LocalScheduler:
             self._shares[sequence.id] = (self.cache.version, share)
         return share
 
-    def _has_room(self, sequence: Sequence, hit: CacheHit) -> bool:
+    def _has_room(self, sequence: TokenSequence, hit: CacheHit) -> bool:
         """Whether its prompt fits, in blocks and in what the strictest class on board puts up with."""
         if not self.running:
             return True
@@ -220,7 +222,7 @@ class LocalScheduler:
         num_available = self.cache.num_available - self.cache.num_idle_in(hit)
         return needed + max(0, outstanding) <= num_available
 
-    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
+    def _make_room(self, sequence: TokenSequence, num_tokens: int) -> bool:
         """Give a running sequence blocks for its first `num_tokens`; False if it was itself preempted."""
         while sequence.status is Status.RUNNING:
             if self._tables.grow(sequence, num_tokens):
@@ -228,7 +230,7 @@ class LocalScheduler:
             self._preempt(max(self.running, key=_rank))
         return False
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: TokenSequence) -> None:
         self.running.remove(sequence)
         self._tables.give_up(sequence)
         sequence.num_computed = 0
@@ -249,7 +251,7 @@ class LocalScheduler:
             assert sequence.num_computed == 0
 
 
-def _rank(sequence: Sequence) -> tuple[float, int]:
+def _rank(sequence: TokenSequence) -> tuple[float, int]:
     """Who keeps its blocks: lowest first."""
     return -sequence.priority, sequence.order
 
@@ -265,7 +267,7 @@ def _prefill_first(scheduler: LocalScheduler, now_s: float) -> list[Slice]:
     return slices or scheduler.decodes()
 
 
-POLICIES: Mapping[str, Callable[[LocalScheduler, float], list[Slice]]] = {
+STEP_POLICIES: Mapping[str, Callable[[LocalScheduler, float], list[Slice]]] = {
     "chunked": _chunked,
     "prefill_first": _prefill_first,
 }

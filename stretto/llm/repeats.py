@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stretto.llm.block_tables import BlockTables
-from stretto.llm.sequence import Sequence
+from stretto.llm.cache.block_tables import BlockTables
+from stretto.llm.sequence import TokenSequence
 
 
 def grow_for_repeats(
-    batch: list[Sequence], tables: BlockTables, block_tokens: int, max_repeats: int, *, is_awaited: bool
+    batch: list[TokenSequence], tables: BlockTables, block_tokens: int, max_repeats: int, *, is_awaited: bool
 ) -> int:
     """Until the first one ends, blocks run out, or, if it `is_awaited`, a block fills up: that changes the
     cache, which may let somebody in. The blocks for the repeats are acquired; none is evicted for them."""
@@ -15,7 +15,7 @@ def grow_for_repeats(
     num_repeats = min(max_repeats, *remaining)
     if is_awaited:
         num_repeats = min(num_repeats, *(block_tokens - s.num_computed % block_tokens for s in batch))
-    growing: dict[int, list[Sequence]] = {}
+    growing: dict[int, list[TokenSequence]] = {}
     for sequence in batch:
         first = len(sequence.blocks) * block_tokens - len(sequence.tokens) + 1
         for repeat in range(first, num_repeats, block_tokens):

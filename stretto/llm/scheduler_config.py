@@ -15,7 +15,7 @@ class SchedulerConfig:
         num_blocks: of KV, each of `block_tokens` tokens.
         max_running: sequences at once.
         max_batch_tokens: the token budget of a step.
-        policy: one of `stretto.llm.local_scheduler.POLICIES`.
+        policy: one of `stretto.llm.local_scheduler.STEP_POLICIES`.
         num_groups: priority groups by cached share of the prompt.
         ageing_s: waiting so long is worth one unit of priority.
         lookahead: waiting sequences considered for a batch.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from stretto.llm.cache_nodes import Node
+from stretto.llm.cache.block_runs import BlockRun
 
 
 class Status(Enum):
@@ -17,7 +17,7 @@ class Status(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class TokenSequence:
     """Mutable, and owned by one `LocalScheduler`.
 
     Attributes:
@@ -52,7 +52,7 @@ class Sequence:
     num_computed: int = 0
     num_cached: int | None = None
     num_shared_blocks: int = 0
-    cached: Node | None = None
+    cached: BlockRun | None = None
     num_preemptions: int = 0
 
     def __post_init__(self) -> None:

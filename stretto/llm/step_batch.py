@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stretto.llm.sequence import Sequence
+from stretto.llm.sequence import TokenSequence
 
 
 class Slice(NamedTuple):
@@ -15,7 +15,7 @@ class Slice(NamedTuple):
     one for every sequence.
     """
 
-    sequence: Sequence
+    sequence: TokenSequence
     start: int
     num_tokens: int
     samples: bool

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from stretto.engine import Engine
-from stretto.engines.base import AsyncLLM, BatchEngine
+from stretto.engines.contract import AsyncLLM, BatchEngine
 from stretto.errors import BadReply, ConfigError, EngineFailure, EngineUnavailable
 from stretto.messages import BatchDone, BatchFailed, InstanceLost, LLMReport
 from stretto.runtime.worker import (
@@ -58,7 +58,7 @@ class Instance(Protocol):
         ...
 
 
-class InlineInstance:
+class LoopInstance:
     """Runs batches on the event loop itself: for work of microseconds."""
 
     def __init__(self, job: Job, say: Say) -> None:
@@ -284,13 +284,13 @@ def start_instance(engine: Engine, index: int, say: Say) -> Instance:
     job = Job(engine.name, index, engine.is_llm, engine.executable, engine.config)
     if engine.kind == "llm_server":
         return ServerInstance(job, say)
-    match engine.placement:
-        case "inline":
+    match engine.runs_in:
+        case "loop":
             if engine.is_llm:
-                raise ConfigError(f"engine {engine.name!r}: an LLM cannot run inline")
-            return InlineInstance(job, say)
+                raise ConfigError(f"engine {engine.name!r}: an LLM cannot run on the event loop")
+            return LoopInstance(job, say)
         case "thread":
             return ThreadInstance(job, say)
         case "process":
             return ProcessInstance(job, say)
-    raise ConfigError(f"engine {engine.name!r}: there is no placement {engine.placement!r}")
+    raise ConfigError(f"engine {engine.name!r}: there is no runs_in {engine.runs_in!r}")

@@ -26,7 +26,7 @@ from stretto.errors import (
     StrettoError,
     UserError,
 )
-from stretto.frontend.planner import Planner
+from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.passes.pipeline import select_passes
@@ -93,8 +93,8 @@ class Runtime:
         engines = tuple(engines)
         self.engines = {engine.name: engine for engine in engines}
         self.recorder = recorder
-        self.planner = Planner({engine.name: engine.profile for engine in engines})
-        self.system = System(engines, self.planner.expand)
+        self.plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
+        self.system = System(engines, self.plan_cache.expand)
         _check_resources(engines, resources)
         if max_queries < 1:
             raise ConfigError(f"max_queries={max_queries} is less than 1")
@@ -169,7 +169,7 @@ class Runtime:
             raise ConfigError(f"passes={passes!r} are no names of passes")
         names = select_passes(passes if isinstance(passes, str) else list(passes))
         if isinstance(app, Template):
-            app = self.planner.plan(app, configuration or {}, names)
+            app = self.plan_cache.plan(app, configuration or {}, names)
         self.system.check_engines(app)
         _check_inputs(app, inputs)
         try:
@@ -337,7 +337,7 @@ class Runtime:
         assert self._loop is not None
         loop, key = self._loop, (engine.name, index)
         epoch = self._epochs[key] = self._epochs.get(key, 0) + 1
-        is_on_loop = engine.placement == "inline" or engine.kind == "llm_server"
+        is_on_loop = engine.runs_in == "loop" or engine.kind == "llm_server"
 
         def say(said: Said) -> None:
             if is_on_loop and not isinstance(said, Ready | NotReady):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from stretto.engines.base import BatchEngine, SteppedLLM
+from stretto.engines.contract import BatchEngine, SteppedLLM
 from stretto.errors import BadReply, EngineFailure, EngineUnavailable, StrettoError
 from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport
 from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task

@@ -4,7 +4,7 @@ Time jumps from one instant to the next, and all that happens at one is handled 
 computes its results at once and delivers them when its profile says so. Same inputs, seed and faults, same
 run.
 
-An LLM engine is simulated in one of two ways. By its profile alone (`SimulatedLLM`): one prompt after the
+An LLM engine is simulated in one of two ways. By its profile alone (`ProfiledLLM`): one prompt after the
 other, then each decode at the speed of one; what passes and graphs are compared by. Or step by step
 (`LLMInstance`), for those in `models`: the local scheduler of the in-process engine with its blocks, cache
 and batches, and a cost for each step; what loads and instances are compared by.
@@ -19,10 +19,10 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from stretto.cluster.kv_events import KVEvent
 from stretto.engine import Engine
 from stretto.errors import ConfigError, EngineFailure, StrettoError
 from stretto.graph.compile import ExecutionGraph
-from stretto.llm.kv_events import KVEvent
 from stretto.messages import (
     Action,
     Admit,
@@ -42,10 +42,10 @@ from stretto.messages import (
 )
 from stretto.sched.system import ExpandWith, System
 from stretto.sim.faults import FaultPlan, LostMessages
-from stretto.sim.llm import SimulatedLLM
-from stretto.sim.llm_instance import LLMInstance, LLMModel, died
+from stretto.sim.llm_instance import LLMInstance, SimulatedModel, died
+from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
-from stretto.sim.watching import StepsDone, Watcher
+from stretto.sim.watchers import StepsDone, Watcher
 from stretto.trace.recorder import Recorder
 
 BatchCost: TypeAlias = Callable[[StartBatch], float]
@@ -78,7 +78,7 @@ class VirtualDriver(VirtualTime):
         seed: int = 0,
         jitter: float = 0.0,
         check: bool = False,
-        models: Mapping[str, LLMModel] | None = None,
+        models: Mapping[str, SimulatedModel] | None = None,
         batch_costs: Mapping[str, BatchCost] | None = None,
         faults: FaultPlan | None = None,
         keeps: bool = True,
@@ -107,7 +107,7 @@ class VirtualDriver(VirtualTime):
         self._ready_s: dict[tuple[str, int], float] = {}
         self._num_wakes = 0
         self._batch_engines = {e.name: e.executable(e.config) for e in self.engines.values() if not e.is_llm}
-        self._llms: dict[tuple[str, int], SimulatedLLM | LLMInstance] = {}
+        self._llms: dict[tuple[str, int], ProfiledLLM | LLMInstance] = {}
         for engine in self.engines.values():
             for instance in range(engine.instances):
                 self._start_instance(engine.name, instance)
@@ -190,7 +190,7 @@ class VirtualDriver(VirtualTime):
         for watcher in self._watchers:
             watcher.on_steps(steps)
 
-    def hear_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
+    def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
         """The caches have changed; the news may be late, and that of the dead never comes."""
         epoch = self._epochs[engine, instance]
 
@@ -248,7 +248,7 @@ class VirtualDriver(VirtualTime):
         if key in self._llms:
             self._llms[key].kill()
         if (model := self._models.get(engine)) is None:
-            self._llms[key] = SimulatedLLM(self.engines[engine], instance, self, self._ready_s[key])
+            self._llms[key] = ProfiledLLM(self.engines[engine], instance, self, self._ready_s[key])
         else:
             self._llms[key] = LLMInstance(
                 self.engines[engine],

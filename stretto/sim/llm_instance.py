@@ -24,18 +24,18 @@ from itertools import islice
 from stretto.engine import Engine
 from stretto.errors import EngineUnavailable, StrettoError
 from stretto.llm.local_scheduler import LocalScheduler
-from stretto.llm.output import Output
-from stretto.llm.sequence import Sequence as TokenSequence
+from stretto.llm.output.output import Output
+from stretto.llm.sequence import TokenSequence
 from stretto.messages import Event, InstanceLost, LLMReport
-from stretto.sim.flight import Flight, Jitter
-from stretto.sim.llm_model import LLMModel, Surroundings
-from stretto.sim.on_board import Board, OnBoard
-from stretto.sim.saying import said_ids
-from stretto.sim.step_cost import batch_shape, step_times_s
-from stretto.sim.watching import StepsDone
+from stretto.sim.simulated_model import SimulatedModel, Surroundings
+from stretto.sim.step_jump import Jitter, StepJump
+from stretto.sim.step_times import batch_shape, step_times_s
+from stretto.sim.synthetic_output import output_ids
+from stretto.sim.task_progress import ProgressTable, TaskProgress
+from stretto.sim.watchers import StepsDone
 from stretto.tasks import Failed, LLMEvent, LLMTask, Started
 
-__all__ = ["LLMInstance", "LLMModel", "Surroundings", "died"]
+__all__ = ["LLMInstance", "SimulatedModel", "Surroundings", "died"]
 
 _AT_ONCE = 32
 
@@ -52,7 +52,7 @@ class LLMInstance:
         engine: Engine,
         instance: int,
         surroundings: Surroundings,
-        model: LLMModel,
+        model: SimulatedModel,
         *,
         rank: int = 0,
         ready_s: float = 0.0,
@@ -68,11 +68,11 @@ class LLMInstance:
         self._ready_s = ready_s
         self._jitter = Jitter(jitter, f"{seed}/{engine.name}/{instance}")
         self._is_steady = not jitter and not surroundings.may_be_slow(engine.name, instance)
-        self._board = Board(math.inf if engine.timeout_s is None else engine.timeout_s / 4)
-        self._flight: Flight | None = None
+        self._progress = ProgressTable(math.inf if engine.timeout_s is None else engine.timeout_s / 4)
+        self._jump: StepJump | None = None
         self._deferred: list[Callable[[], None]] = []
         self._num_sequences = 0
-        self._num_flights = 0
+        self._num_jumps = 0
         self._will_begin = False
         self._is_dead = False
 
@@ -93,7 +93,7 @@ class LLMInstance:
 
     def cancel(self, task: int) -> None:
         """Nothing more will be heard of the task; it leaves with the end of the step."""
-        request = self._board.cancel(task)
+        request = self._progress.cancel(task)
         if request is not None:
             self._between_steps(lambda: self._drop(request))
 
@@ -105,11 +105,11 @@ class LLMInstance:
     def kill(self) -> None:
         """Nothing more will be heard of any task."""
         self._is_dead = True
-        self._board.clear()
+        self._progress.clear()
 
     def is_idle(self) -> bool:
         """Whether nothing waits, runs, or has still to take effect."""
-        return self._flight is None and not self.scheduler.has_work() and not self._deferred
+        return self._jump is None and not self.scheduler.has_work() and not self._deferred
 
     def _add(self, task: LLMTask, priority: float) -> None:
         decode = task.decode
@@ -117,8 +117,8 @@ class LLMInstance:
         said = None
         if decode is not None:
             Output(decode)  # whether the decode makes sense
-            said = self._model.speaker(task, decode)
-            ids = said_ids(said)
+            said = self._model.output_source(task, decode)
+            ids = output_ids(said)
         tokens = self._model.tokenize(task.prompt)
         sequence = TokenSequence(
             self._num_sequences,
@@ -131,16 +131,16 @@ class LLMInstance:
         self.scheduler.add(sequence, self._around.now_s)
         self._num_sequences += 1
         first = 0 if said is None else said.item_ends[0] if said.item_ends else 1
-        self._board.add(OnBoard(task, sequence, said, ids, len(tokens) + first))
+        self._progress.add(TaskProgress(task, sequence, said, ids, len(tokens) + first))
 
-    def _drop(self, request: OnBoard) -> None:
+    def _drop(self, request: TaskProgress) -> None:
         self.scheduler.abort(request.sequence)
-        self._board.drop(request)
+        self._progress.drop(request)
 
     # --- steps
 
     def _between_steps(self, change: Callable[[], None]) -> None:
-        if self._flight is None:
+        if self._jump is None:
             change()
             self._tell_kv()
         else:
@@ -149,14 +149,14 @@ class LLMInstance:
 
     def _disturbed(self) -> None:
         """Something came from outside: cut a jump, or begin a step."""
-        flight, now_s = self._flight, self._around.now_s
-        if flight is None:
+        jump, now_s = self._jump, self._around.now_s
+        if jump is None:
             self._begin_soon()
             return
-        num_repeats = flight.num_repeats_by(now_s)
-        if num_repeats < flight.num_repeats:
-            self._cut(flight, num_repeats)
-            self._fly(flight)
+        num_repeats = jump.num_repeats_by(now_s)
+        if num_repeats < jump.num_repeats:
+            self._cut(jump, num_repeats)
+            self._fly(jump)
 
     def _begin_soon(self) -> None:
         """When all else of this instant has happened."""
@@ -174,53 +174,53 @@ class LLMInstance:
     def _begin(self) -> Sequence[Event]:
         """Take the next step, or as many as nothing can disturb."""
         self._will_begin = False
-        if self._is_dead or self._flight is not None or not self.scheduler.has_work():
+        if self._is_dead or self._jump is not None or not self.scheduler.has_work():
             return ()
         now_s = self._around.now_s
         batch = self.scheduler.schedule(now_s, self._max_repeats())
         self._tell_kv()
         if not batch.slices:
             return ()
-        self._flight = Flight(batch, batch_shape(batch), now_s, batch.num_repeats)
-        self._extend(self._flight)
-        return self._report(self._board.start(batch, now_s))
+        self._jump = StepJump(batch, batch_shape(batch), now_s, batch.num_repeats)
+        self._extend(self._jump)
+        return self._report(self._progress.start(batch, now_s))
 
-    def _extend(self, flight: Flight) -> None:
+    def _extend(self, jump: StepJump) -> None:
         """Know the end of some more repeats. A few at a time, as a cut may come and they cost something.
 
         Not beyond the time when one who waits gets another priority, nor so far that all fall silent.
         """
-        until_s = self._board.beat_due_s
-        if flight.num_repeats > 1:
-            until_s = min(until_s, self._next_ageing_s(flight.start_s))
-        num_known = len(flight.ends_s)
-        num_new = min(_AT_ONCE, flight.num_repeats - num_known)
-        times_s = step_times_s(self._model.cost, flight.shape, num_known, num_new)
+        until_s = self._progress.beat_due_s
+        if jump.num_repeats > 1:
+            until_s = min(until_s, self._next_ageing_s(jump.start_s))
+        num_known = len(jump.ends_s)
+        num_new = min(_AT_ONCE, jump.num_repeats - num_known)
+        times_s = step_times_s(self._model.cost, jump.shape, num_known, num_new)
         if self._is_steady:
-            flight.extend(times_s)
+            jump.extend(times_s)
         else:
-            flight.extend_unsteadily(times_s, self._jitter.take(num_new), self._slowness)
-        if flight.ends_s[-1] >= until_s:
-            self._cut(flight, bisect_left(flight.ends_s, until_s, num_known) + 1)
-        self._fly(flight)
+            jump.extend_unsteadily(times_s, self._jitter.take(num_new), self._slowness)
+        if jump.ends_s[-1] >= until_s:
+            self._cut(jump, bisect_left(jump.ends_s, until_s, num_known) + 1)
+        self._fly(jump)
 
     def _slowness(self, at_s: float) -> float:
         return self._around.slowness(self._engine.name, self._instance, at_s)
 
-    def _cut(self, flight: Flight, num_repeats: int) -> None:
-        self._jitter.give_back(flight.cut(num_repeats, self.scheduler))
+    def _cut(self, jump: StepJump, num_repeats: int) -> None:
+        self._jitter.give_back(jump.cut(num_repeats, self.scheduler))
 
-    def _fly(self, flight: Flight) -> None:
-        self._num_flights += 1
-        flight.number = number = self._num_flights
-        self._around.at(flight.ends_s[-1], lambda: self._land(number), self._rank)
+    def _fly(self, jump: StepJump) -> None:
+        self._num_jumps += 1
+        jump.number = number = self._num_jumps
+        self._around.at(jump.ends_s[-1], lambda: self._land(number), self._rank)
 
     def _max_repeats(self) -> int:
         """Until somebody's output, or an item of it, is complete."""
         scheduler = self.scheduler
         if self._model.max_jump == 1 or not scheduler.running:
             return 1
-        return max(1, min(self._model.max_jump, self._board.nearest_stop(scheduler.running)))
+        return max(1, min(self._model.max_jump, self._progress.nearest_stop(scheduler.running)))
 
     def _next_ageing_s(self, now_s: float) -> float:
         """When the order of those who wait may change while there is room for one of them."""
@@ -232,32 +232,32 @@ class LLMInstance:
         return now_s + min(ageing_s - age % ageing_s for age in ages)
 
     def _land(self, number: int) -> Sequence[Event]:
-        """What was in flight has been computed."""
-        flight = self._flight
-        if self._is_dead or flight is None or flight.number != number:
+        """What was in jump has been computed."""
+        jump = self._jump
+        if self._is_dead or jump is None or jump.number != number:
             return ()
-        batch, num_repeats = flight.batch, flight.num_repeats
-        if len(flight.ends_s) < num_repeats:
-            self._extend(flight)
+        batch, num_repeats = jump.batch, jump.num_repeats
+        if len(jump.ends_s) < num_repeats:
+            self._extend(jump)
             return ()
-        self._flight = None
+        self._jump = None
         now_s = self._around.now_s
-        sampled, to_tell = self._board.sample(batch, num_repeats, now_s)
+        sampled, to_tell = self._progress.sample(batch, num_repeats, now_s)
         self.scheduler.complete(batch, sampled)
         told: list[LLMEvent] = []
-        for request in self._board.tell(to_tell, now_s, told):
+        for request in self._progress.tell(to_tell, now_s, told):
             self.scheduler.finish(request.sequence)
         for change in self._deferred:
             change()
         self._deferred.clear()
-        self._board.note_beat(now_s)
+        self._progress.note_beat(now_s)
         self._tell_kv()
         self._around.watch_steps(
             StepsDone(
                 self._engine.name,
                 self._instance,
-                flight.start_s,
-                flight.ends_s,
+                jump.start_s,
+                jump.ends_s,
                 len(batch.slices),
                 batch.num_tokens,
             )
@@ -273,7 +273,7 @@ class LLMInstance:
     def _tell_kv(self) -> None:
         events = self.scheduler.cache.take_events()
         if events:
-            self._around.hear_kv(self._engine.name, self._instance, events)
+            self._around.on_kv(self._engine.name, self._instance, events)
 
 
 def died(engine: str, instance: int) -> InstanceLost:

@@ -17,18 +17,18 @@ from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.profile import LEAST_S, Profile, fit_profile
 from stretto.engine import Engine
 from stretto.errors import ConfigError, UserError
-from stretto.frontend.planner import Planner
+from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.passes.pipeline import select_passes
 from stretto.graph.types import item_type
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.sched.policies import POLICIES
-from stretto.sim.batch_engines import SyntheticBatch, SyntheticConfig
 from stretto.sim.driver import BatchCost, VirtualDriver
-from stretto.sim.llm_instance import LLMModel
-from stretto.sim.saying import Said, chars, drawn_lengths
-from stretto.sim.step_cost import ProfileCost
+from stretto.sim.llm_instance import SimulatedModel
+from stretto.sim.step_times import ProfileCost
+from stretto.sim.synthetic_batches import SyntheticBatch, SyntheticConfig
+from stretto.sim.synthetic_output import SyntheticOutput, chars, drawn_lengths
 from stretto.tasks import Decode, LLMTask
 from stretto.trace.run_file import (
     RecordedGraph,
@@ -75,19 +75,19 @@ def replay(run: RecordedRun, change: WhatIf = WhatIf()) -> list[Replayed]:
             graphs from before the passes.
     """
     engines = replay_engines(run, change)
-    planner = Planner({engine.name: engine.profile for engine in engines})
+    plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
     plans: dict[tuple[int, tuple[str, ...]], ExecutionGraph] = {}
     models = {engine.name: _model(engine, run) for engine in engines if engine.is_llm}
     spans = _by_engine(run)
     costs = {engine.name: _batch_cost(spans[engine.name]) for engine in engines if not engine.is_llm}
     known = {name: cost for name, cost in costs.items() if cost is not None}
-    driver = VirtualDriver(engines, expand=planner.expand, models=models, batch_costs=known)
+    driver = VirtualDriver(engines, expand=plan_cache.expand, models=models, batch_costs=known)
     for query in run.queries:
         recorded = run.graphs[query.graph]
         passes = query.passes if change.passes is None else select_passes(change.passes)
         key = query.graph, passes
         if key not in plans:
-            plans[key] = _plan(planner, recorded, passes, changes_passes=change.passes is not None)
+            plans[key] = _plan(plan_cache, recorded, passes, changes_passes=change.passes is not None)
         inputs = _inputs(recorded.graph, query)
         driver.submit(query.query, plans[key], inputs, at_s=query.arrival_s, passes=passes)
     replies = driver.run()
@@ -133,13 +133,13 @@ def replay_engines(run: RecordedRun, change: WhatIf) -> list[Engine]:
 
 
 def _plan(
-    planner: Planner, recorded: RecordedGraph, passes: tuple[str, ...], *, changes_passes: bool
+    plan_cache: PlanCache, recorded: RecordedGraph, passes: tuple[str, ...], *, changes_passes: bool
 ) -> ExecutionGraph:
     if not recorded.is_optimised:
-        return planner.compile(recorded.graph, passes)
+        return plan_cache.compile(recorded.graph, passes)
     if changes_passes:
         raise UserError(f"{recorded.graph.name} was recorded without its graph from before the passes")
-    return compile_graph(recorded.graph, planner.profiles)
+    return compile_graph(recorded.graph, plan_cache.profiles)
 
 
 def _by_engine(run: RecordedRun) -> dict[str, list[tuple[float, RecordedSpan]]]:
@@ -207,18 +207,18 @@ def _fit_llm(spans: Iterable[tuple[float, RecordedSpan]]) -> Profile | None:
     return None if fitted is None else replace(fitted, per_output_s=per_output_s)
 
 
-def _model(engine: Engine, run: RecordedRun) -> LLMModel:
+def _model(engine: Engine, run: RecordedRun) -> SimulatedModel:
     scheduler = SchedulerConfig(
         _NUM_BLOCKS,
         block_tokens=_BLOCK_TOKENS,
         max_running=engine.max_running,
         max_batch_tokens=512 + engine.max_running,
     )
-    return LLMModel(scheduler, ProfileCost(engine.profile), _Repeats(run, engine.name))
+    return SimulatedModel(scheduler, ProfileCost(engine.profile), _Repeats(run, engine.name))
 
 
 class _Repeats:
-    """A speaker that says as much as was said in the record: the k-th request of a step as the k-th was.
+    """An output source as long as the record: the k-th request of a step is answered as the k-th was.
 
     What a step says that other passes made of others is drawn from all that the engine said.
     """
@@ -234,7 +234,7 @@ class _Repeats:
         known = LengthsBySource({(engine, ""): output_lengths(counts or {1: 1})})
         self._drawn = drawn_lengths(known, engine, seed=0)
 
-    def __call__(self, task: LLMTask, decode: Decode) -> Said:
+    def __call__(self, task: LLMTask, decode: Decode) -> SyntheticOutput:
         spans = self._of_step.get((task.query, task.step))
         name = f"{task.query}/{task.step}/{task.id}"
         if not spans:
@@ -244,7 +244,7 @@ class _Repeats:
             span = spans.popleft() if len(spans) > 1 else spans[0]
             sizes, num_tokens, word = span.sizes, span.num_output, span.word
         if decode.items is None:
-            return Said(chars(name, int(sum(sizes)), word), num_tokens)
+            return SyntheticOutput(chars(name, int(sum(sizes)), word), num_tokens)
         items = [chars(f"{name}/{n}", int(size)) for n, size in enumerate(sizes)]
         total = sum(len(item) for item in items) or 1
         ends = []
@@ -252,7 +252,7 @@ class _Repeats:
         for item in items:
             done += len(item)
             ends.append(max(1, num_tokens * done // total))
-        return Said(items, num_tokens, tuple(ends))
+        return SyntheticOutput(items, num_tokens, tuple(ends))
 
 
 def _chunk_sizes(run: RecordedRun) -> Any:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import CommandLine
-from local_models import models_loaded_once
+from support.command_line import CommandLine
+from support.local_models import models_loaded_once
 
 TEXT = """\
 The Admiral Benbow is an inn near a cove. The captain lived at the inn with his sea chest.

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import CommandLine, serving
-from local_models import models_loaded_once
-from openai_stub import Reply
+from support.command_line import CommandLine, serving
+from support.local_models import models_loaded_once
+from support.openai_stub import Reply
 from test_documents import write_pdf
 
 from stretto.apps import naive_rag
@@ -22,7 +22,7 @@ from stretto.cli.answers import Answer
 from stretto.cli.indexing import Indexed, IndexingRecorder, indexing_template
 from stretto.cli.questions import Questions
 from stretto.core import Document, Section
-from stretto.engines.local import local_engines
+from stretto.engines.catalogue import local_engines
 from stretto.errors import EngineFailure
 from stretto.graph.passes.pipeline import PASSES
 from stretto.runtime.runtime import Runtime
@@ -138,7 +138,7 @@ def test_failed_indexing_ends_all_questions(
     def fail(self: object, applications: object) -> list[object]:
         raise EngineFailure("the disk is full")
 
-    monkeypatch.setattr("stretto.engines.vectors.MemoryVectors._ingest", fail)
+    monkeypatch.setattr("stretto.engines.batch.vectors.MemoryVectors._ingest", fail)
     questions = tmp_path / "questions.jsonl"
     questions.write_text('"Where?"\n"Who?"\n')
     args = ("ask", "--questions", questions, "--docs", doc)
@@ -201,7 +201,7 @@ def test_a_query_that_fails_leaves_its_trace(stretto: CommandLine, tmp_path: Pat
 
 
 def test_nothing_found_is_said(stretto: CommandLine, doc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stretto.engines.vectors.MemoryVectors._hits", lambda self, application: [])
+    monkeypatch.setattr("stretto.engines.batch.vectors.MemoryVectors._hits", lambda self, application: [])
     for mode in ("refine", "tree", "one_shot"):
         ended = stretto("ask", QUESTION, "--docs", doc, "--set", f"synthesis.mode={mode}")
         assert (ended.code, ended.out) == (0, "No passage was found.\n")

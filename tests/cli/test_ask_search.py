@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from command_line import CommandLine
+from support.command_line import CommandLine
 
 QUESTION = "Where did the captain live?"
 ANSWER = "The captain lived at the inn with his sea chest."

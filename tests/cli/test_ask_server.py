@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import CommandLine, serving
-from openai_stub import Reply
+from support.command_line import CommandLine, serving
+from support.openai_stub import Reply
 
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 QUESTION = "Where did the captain live?"
 

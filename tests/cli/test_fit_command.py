@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import CommandLine
-from step_costs import SMALL, shapes, true_cost
+from support.command_line import CommandLine
+from support.step_costs import SMALL, shapes, true_cost
 
 CONFIG = {
     "num_hidden_layers": SMALL.num_layers,

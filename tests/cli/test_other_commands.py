@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from command_line import CommandLine
+from support.command_line import CommandLine
 
-from stretto.engines.embedded_postgres import EmbeddedServer
+from stretto.engines.batch.embedded_postgres import EmbeddedServer
 
 QUESTION = "Where did the captain live?"
 ANSWER = "The captain lived at the inn with his sea chest."

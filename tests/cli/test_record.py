@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from command_line import CommandLine
+from support.command_line import CommandLine
 
 
 def test_a_question_is_recorded_and_replayed(stretto: CommandLine, doc: Path, tmp_path: Path) -> None:

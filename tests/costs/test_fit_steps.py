@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_costs import GPU, SMALL, TRUE, numbers, shapes, true_cost
+from support.step_costs import GPU, SMALL, TRUE, numbers, shapes, true_cost
 
 from stretto.costs.fit import MeasuredStep, fit_shared_costs, fit_step_cost
 from stretto.costs.nnls import nnls

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_costs import SMALL
+from support.step_costs import SMALL
 
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.per_batch_lines import fit_per_batch_lines

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from step_costs import numbers
+from support.step_costs import numbers
 
 from stretto.costs.loading import LoadingCost, fit_loading
 from stretto.costs.preble import preble_cost

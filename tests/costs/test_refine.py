@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_costs import true_cost
+from support.step_costs import true_cost
 
 from stretto.costs.refine import Factor, RefinedCost
 from stretto.costs.shape import StepShape

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_costs import GPU, MOE, SMALL, numbers
+from support.step_costs import GPU, MOE, SMALL, numbers
 
 from stretto.costs.shape import Hardware, LLMModel, StepShape, check_fits, model_of, shape_of
 from stretto.costs.step import NUMBERS, Kernels, LLMStepCost, StepFeatures

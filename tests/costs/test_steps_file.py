@@ -4,7 +4,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from step_costs import shapes
+from support.step_costs import shapes
 
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape

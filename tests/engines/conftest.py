@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stretto.engines.chunking import Chunking, ChunkingConfig
-from stretto.engines.embedding import Embedding, EmbeddingConfig
-from stretto.engines.postgres import PostgresConfig, PostgresVectors
+from stretto.engines.batch.chunking import Chunking, ChunkingConfig
+from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
+from stretto.engines.batch.postgres import PostgresConfig, PostgresVectors
 
 
 @pytest.fixture(scope="session")

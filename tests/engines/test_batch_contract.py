@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from stretto.core import Chunk, Document, Hit, Section
-from stretto.engines.base import BatchEngine
-from stretto.engines.calls import Calls, CallsConfig
-from stretto.engines.reranking import Reranking, RerankingConfig
-from stretto.engines.vectors import MemoryVectors, MemoryVectorsConfig
+from stretto.engines.batch.calls import Calls, CallsConfig
+from stretto.engines.batch.reranking import Reranking, RerankingConfig
+from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
+from stretto.engines.contract import BatchEngine
 from stretto.errors import BadReply, ConfigError, EngineFailure, StrettoError
 from stretto.tasks import Task
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from stretto.core import Chunk, Document, Section
-from stretto.engines.chunking import Chunking, ChunkingConfig, chunk_document, max_tokens
-from stretto.engines.embedding import MINILM, Embedding, minilm_path
+from stretto.engines.batch.chunking import Chunking, ChunkingConfig, chunk_document, max_tokens
+from stretto.engines.batch.embedding import MINILM, Embedding, minilm_path
 from stretto.errors import ConfigError
 from stretto.tasks import Task
 

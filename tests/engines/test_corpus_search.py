@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stretto.core import Document, Hit, Section
-from stretto.engines.corpus_search import CorpusSearch, CorpusSearchConfig
+from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.errors import ConfigError
 from stretto.tasks import Task
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from stretto.core import Segment
-from stretto.engines.base import SteppedLLM
+from stretto.engines.contract import SteppedLLM
 from stretto.engines.decoding import BASIC, changed, refuse_others
-from stretto.engines.standin import StandIn, StandInConfig
+from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.errors import ConfigError
 from stretto.tasks import Decode, Failed, LLMTask
 
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 
 def test_settings_that_are_the_default_are_not_changed() -> None:
@@ -42,6 +42,6 @@ def test_the_stand_in_refuses_a_setting_it_ignores() -> None:
 
 
 def test_the_reference_engine_refuses_a_setting_it_ignores(tiny_checkpoint: Path) -> None:
-    from stretto.engines.reference import ReferenceConfig, ReferenceLLM
+    from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
 
     assert isinstance(_failure(ReferenceLLM(ReferenceConfig(tiny_checkpoint))), ConfigError)

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from stretto.core import Chunk, Document, Hit
-from stretto.engines import embedding as module
-from stretto.engines.embedding import Embedding, EmbeddingConfig
+from stretto.engines.batch import embedding as module
+from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
 from stretto.errors import BadReply, ConfigError, EngineFailure
 from stretto.tasks import Task
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llm_running import drain, task, value
+from support.llm_running import drain, task, value
 
 from stretto.core import Chunk, Document, Hit, Section, Segment, document_order
-from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import BadReply, EngineUnavailable
 from stretto.tasks import Decode, Done, Failed, Task
 

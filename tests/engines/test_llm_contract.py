@@ -7,18 +7,18 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from llm_running import SteppedServer, drain, run, task, value
+from support.llm_running import SteppedServer, drain, run, task, value
 
 from stretto.core import Prompt, Segment
-from stretto.engines.base import SteppedLLM
-from stretto.engines.fake import FakeLLM, FakeLLMConfig
-from stretto.engines.reference import ReferenceConfig, ReferenceLLM
-from stretto.engines.standin import StandIn, StandInConfig
+from stretto.engines.contract import SteppedLLM
+from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import BadReply, ConfigError
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
 
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 MakeLLM = Callable[[], SteppedLLM]
 RIVER = "The river runs from the mountains to the sea, through forests and fields."

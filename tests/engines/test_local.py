@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stretto.engine import Engine
-from stretto.engines.calls import CallsConfig
-from stretto.engines.embedding import minilm_path
-from stretto.engines.local import (
+from stretto.engines.batch.calls import CallsConfig
+from stretto.engines.batch.embedding import minilm_path
+from stretto.engines.catalogue import (
     COMPLETION_STOP,
     SMALL_MODEL,
     STAND_IN,

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from openai_stub import EVENT_STREAM, OpenAIStub, Reply
+from support.openai_stub import EVENT_STREAM, OpenAIStub, Reply
 
 from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
@@ -18,7 +18,7 @@ from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError, UserError
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
 
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 OK = Reply(("so",))
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"

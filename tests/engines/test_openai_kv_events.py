@@ -12,8 +12,10 @@ import msgspec
 import pytest
 import zmq
 import zmq.asyncio
-from openai_stub import OpenAIStub, Reply
+from support.openai_stub import OpenAIStub, Reply
 
+from stretto.cluster.block_hashes import Hasher
+from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.config import KVEventsConfig
@@ -21,11 +23,9 @@ from stretto.engines.openai_server.kv_event_reader import KVEventReader, Sequenc
 from stretto.engines.openai_server.kv_event_stream import KVEventStream
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.errors import BadReply, ConfigError
-from stretto.llm.block_hashes import Hasher
-from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
 
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 HASHER = Hasher(2)
 ROOT = HASHER.root("")

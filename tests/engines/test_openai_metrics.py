@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from openai_stub import OpenAIStub, Reply
+from support.openai_stub import OpenAIStub, Reply
 
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.metrics import CacheConfig, ServerLoad, read_cache_config, read_load

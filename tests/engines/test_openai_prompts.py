@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_stub import MODEL, OpenAIStub, Reply
-from tiny_checkpoint import BOS, EOS, build_tokenizer
+from support.openai_stub import MODEL, OpenAIStub, Reply
+from support.tiny_checkpoint import BOS, EOS, build_tokenizer
 
 from stretto.core import Prompt, Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
@@ -18,7 +18,7 @@ from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask
 
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 PROMPT = (Segment("Say: "), Segment(f"hello{EOS}", "text"), Segment(f"{EOS}\nNow"))
 HELLO = Reply((" Hello",))

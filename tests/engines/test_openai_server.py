@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from openai_stub import EVENT_STREAM, MODEL, OpenAIStub, Reply
+from support.openai_stub import EVENT_STREAM, MODEL, OpenAIStub, Reply
 
 from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig

@@ -9,18 +9,18 @@ from random import Random
 from typing import Any
 
 import pytest
-from openai_stub import OpenAIStub, Reply
+from support.openai_stub import OpenAIStub, Reply
 
+from stretto.cluster.block_hashes import Hasher
+from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from stretto.core import Prompt, Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.held_prefixes import HeldPrefixes
 from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.llm.block_hashes import Hasher
-from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from stretto.tasks import Decode, Done, LLMEvent, LLMTask, Started
 
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 HEAD = Segment("x" * 256 + "The rules of the house are as follows, and they are many. " * 4)
 QUESTION = Segment("Who may enter?", "question")

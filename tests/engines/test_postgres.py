@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from stretto.core import Chunk, Document, Hit, Section
-from stretto.engines import embedded_postgres as module
-from stretto.engines.embedded_postgres import EmbeddedServer
-from stretto.engines.postgres import Collection, PostgresConfig, PostgresVectors
+from stretto.engines.batch import embedded_postgres as module
+from stretto.engines.batch.embedded_postgres import EmbeddedServer
+from stretto.engines.batch.postgres import Collection, PostgresConfig, PostgresVectors
 from stretto.errors import ConfigError, EngineUnavailable
 from stretto.tasks import Task
 
@@ -256,7 +256,7 @@ def test_unusable_configuration_is_a_config_error(config: PostgresConfig) -> Non
 _OTHER_PROCESS = """
 import sys
 from pathlib import Path
-from stretto.engines.postgres import PostgresConfig, PostgresVectors
+from stretto.engines.batch.postgres import PostgresConfig, PostgresVectors
 engine = PostgresVectors(PostgresConfig(data_dir=Path(sys.argv[1])))
 for line in sys.stdin:
     print([collection.name for collection in engine.collections()], flush=True)

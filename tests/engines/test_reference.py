@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from llm_running import drain, run, task, value
-from tiny_checkpoint import TEXT
+from support.llm_running import drain, run, task, value
+from support.tiny_checkpoint import TEXT
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stretto.core import Prompt, Segment
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.engines.reference import ReferenceConfig, ReferenceLLM, ReferenceUsage
+from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM, ReferenceUsage
 from stretto.errors import CapacityError, ConfigError, UserError
 from stretto.tasks import Decode, Done, Failed
 
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 WORDS = TEXT.split(" ")
 DECODE = Decode(max_tokens=16)

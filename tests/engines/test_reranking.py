@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.core import Chunk, Hit, document_order
-from stretto.engines.reranking import Reranking, RerankingConfig
+from stretto.engines.batch.reranking import Reranking, RerankingConfig
 from stretto.errors import BadReply, ConfigError
 from stretto.tasks import Task
 

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from llm_running import run, value
+from support.llm_running import run, value
 
 from stretto.core import Prompt, Segment
-from stretto.engines.standin import NO_ANSWER, StandIn, StandInConfig, quote, reformulate, sentences
+from stretto.engines.scripted.standin import NO_ANSWER, StandIn, StandInConfig, quote, reformulate, sentences
 from stretto.tasks import Decode, Done
 
 ASYNCIO = """# Asyncio

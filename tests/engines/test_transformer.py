@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from llm_running import drain, run, task
 from safetensors.torch import load_file, save_file
+from support.llm_running import drain, run, task
 from transformers import AutoModelForCausalLM
 
-from stretto.bench.llm_equality import (
+from checks.llm_equality import (
     FAMILIES,
     build_family,
     compare,
@@ -22,15 +22,15 @@ from stretto.bench.llm_equality import (
     random_config,
     random_prompts,
 )
+from stretto.cluster.kv_events import BlockRemoved, BlockStored
 from stretto.core import Segment
 from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.running_task import TransformerUsage
 from stretto.errors import CapacityError, ConfigError, UserError
-from stretto.llm.kv_events import BlockRemoved, BlockStored
 from stretto.tasks import Decode, Done, Failed, LLMTask
 
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 
 def engine(folder: Path, **settings: object) -> TransformerLLM:

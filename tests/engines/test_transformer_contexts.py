@@ -14,7 +14,7 @@ from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import CapacityError, ConfigError, QueryCancelled, UserError
 from stretto.tasks import Decode, LLMEvent
 
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 RIVER = (Segment("The river runs "), Segment("from the mountains to the sea", "way"))
 MORE = (Segment(" and back again, says the "), Segment("miller", "who"))

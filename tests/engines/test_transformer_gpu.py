@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernel_runs import DEVICE, HAS_GPU, skip_unless_kernels_run
-from tiny_checkpoint import build_tiny_checkpoint
+from support.kernel_runs import DEVICE, HAS_GPU, skip_unless_kernels_run
+from support.tiny_checkpoint import build_tiny_checkpoint
 from torch import Tensor
 
 from stretto.engines.transformer import decode_graphs, paged_decodes

@@ -12,12 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.engines.transformer.attention import Chunk, Decodes, Keys
+from stretto.engines.transformer.attention import Decodes, Keys, PrefillChunk
 from stretto.engines.transformer.config import ModelConfig
 from stretto.engines.transformer.kv_cache import KVCache
 from stretto.engines.transformer.sampler import Choice, choose
 from stretto.engines.transformer.text_stream import TextStream
-from stretto.llm.sampling import noise_seed
+from stretto.llm.output.sampling import noise_seed
 from stretto.tasks import Decode
 
 CONFIG = ModelConfig(
@@ -104,7 +104,7 @@ def test_chunks_equal_dense_attention(num_before: int, num_new: int, window: int
     length = num_before + num_new
     keys = Keys(table[: -(-length // BLOCK)], length, kv)
     q_THD = torch.randn(num_new, 6, 8)
-    out = Chunk.of(0, num_new, keys, (window,)).attend(q_THD, kv, 0, window)
+    out = PrefillChunk.of(0, num_new, keys, (window,)).attend(q_THD, kv, 0, window)
     for row in range(num_new):
         seen = slots(table, num_before + row + 1)[-(window or length) :]
         torch.testing.assert_close(out[row], dense(q_THD[row], values, seen), rtol=0, atol=1e-5)

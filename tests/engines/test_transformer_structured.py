@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from llm_running import drain, run, task
+from support.llm_running import drain, run, task
 from tokenizers import Tokenizer
 
 from stretto.core import Segment
@@ -17,10 +17,10 @@ from stretto.engines.transformer.token_texts import END, NOTHING, TokenTexts, ma
 from stretto.errors import ConfigError, EngineFailure
 from stretto.models import MINI
 from stretto.tasks import Decode, Done, Failed, LLMEvent
-from stretto.training.tokenizer import EOS, token_id
+from tools.training.tokenizer import EOS, token_id
 
 pytest.importorskip("llguidance")
-pytest_plugins = ("llm_fixtures",)
+pytest_plugins = ("support.llm_fixtures",)
 
 PROMPT = (Segment("Where does the river run?"),)
 SCHEMA = {

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernel_runs import DEVICE, skip_unless_kernels_run
+from support.kernel_runs import DEVICE, skip_unless_kernels_run
 
 skip_unless_kernels_run()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_runs import DEVICE, skip_unless_kernels_run
+from support.kernel_runs import DEVICE, skip_unless_kernels_run
 
 skip_unless_kernels_run()
 

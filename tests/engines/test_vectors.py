@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stretto.core import Chunk, Hit
-from stretto.engines.base import BatchEngine
-from stretto.engines.vectors import MemoryVectors, MemoryVectorsConfig
+from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
+from stretto.engines.contract import BatchEngine
 from stretto.errors import ConfigError
 from stretto.tasks import Task
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 
 from stretto.core import Hit
-from stretto.engines.web_search import WebSearch, WebSearchConfig
+from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
 from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable
 from stretto.tasks import Task
 

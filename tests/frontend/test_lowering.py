@@ -1,4 +1,4 @@
-"""The p-graphs of the ready-made apps, in full; and what the planner remembers of them."""
+"""The p-graphs of the ready-made apps, in full; and what the plan_cache remembers of them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from virtual_loop import in_virtual_time
+from support.virtual_loop import in_virtual_time
 
 from stretto import Component, Input, Runtime, Template, register_expansion
 from stretto.apps import advanced_rag, naive_rag
 from stretto.errors import ConfigError, GraphError
-from stretto.frontend import planner as planner_module
+from stretto.frontend import plan_cache as planner_module
 from stretto.frontend.component import Builder
-from stretto.frontend.planner import Planner
+from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import Port
 from stretto.graph.passes.pipeline import select_passes
@@ -132,50 +132,50 @@ def test_advanced_rag_refines_or_answers_at_once(settings: dict[str, object], ex
     assert print_graph(graph) == expected
 
 
-# --- the planner's memory
+# --- the plan_cache's memory
 
 
 def test_the_second_query_of_a_shape_finds_its_plan() -> None:
-    planner, app, other = Planner({}), naive_rag(), naive_rag()
-    plan = planner.plan(app, {}, ALL)
-    assert planner.plan(app, {}, ALL) is plan
-    assert planner.plan(app, {}, ()) is not plan
-    assert planner.plan(other, {}, ALL) is not plan
-    five = planner.plan(app, {"searching": {"top_k": 5}}, ALL)
+    plan_cache, app, other = PlanCache({}), naive_rag(), naive_rag()
+    plan = plan_cache.plan(app, {}, ALL)
+    assert plan_cache.plan(app, {}, ALL) is plan
+    assert plan_cache.plan(app, {}, ()) is not plan
+    assert plan_cache.plan(other, {}, ALL) is not plan
+    five = plan_cache.plan(app, {"searching": {"top_k": 5}}, ALL)
     assert five is not plan
-    assert planner.plan(app, {"searching": {"top_k": 5}}, ALL) is five
-    assert planner.plan(app, {"searching": {"top_k": 6}}, ALL) is not five
+    assert plan_cache.plan(app, {"searching": {"top_k": 5}}, ALL) is five
+    assert plan_cache.plan(app, {"searching": {"top_k": 6}}, ALL) is not five
 
 
 def test_equal_settings_of_other_types_are_other_settings() -> None:
-    planner, app = Planner({}), naive_rag()
-    planner.plan(app, {"searching": {"top_k": 1}}, ALL)
+    plan_cache, app = PlanCache({}), naive_rag()
+    plan_cache.plan(app, {"searching": {"top_k": 1}}, ALL)
     for wrong in (True, 1.0):
         with pytest.raises(ConfigError, match=f"top_k={wrong} is no int"):
-            planner.plan(app, {"searching": {"top_k": wrong}}, ALL)
+            plan_cache.plan(app, {"searching": {"top_k": wrong}}, ALL)
 
 
 @pytest.mark.parametrize("value", [["a"], {"a": 1}, {1, 2}])
 def test_a_setting_that_is_no_plain_value_is_refused(value: object) -> None:
     with pytest.raises(ConfigError, match="a setting of naive_rag is no plain value"):
-        Planner({}).plan(naive_rag(), {"synthesis": {"prompt": value}}, ALL)
+        PlanCache({}).plan(naive_rag(), {"synthesis": {"prompt": value}}, ALL)
 
 
 def test_a_plan_that_is_refused_is_not_remembered() -> None:
-    planner, app = Planner({}), naive_rag()
+    plan_cache, app = PlanCache({}), naive_rag()
     for _ in range(2):
         with pytest.raises(ConfigError):
-            planner.plan(app, {"searching": {"top_k": 0}}, ALL)
+            plan_cache.plan(app, {"searching": {"top_k": 0}}, ALL)
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner_module, "_MAX_CACHED", 2)
-    planner, app = Planner({}), naive_rag()
-    first = planner.plan(app, {}, ())
+    plan_cache, app = PlanCache({}), naive_rag()
+    first = plan_cache.plan(app, {}, ())
     for k in (5, 6, 7):
-        planner.plan(app, {"searching": {"top_k": k}}, ())
-    assert len(planner._plans) == 2
-    assert planner.plan(app, {}, ()) is not first
+        plan_cache.plan(app, {"searching": {"top_k": k}}, ())
+    assert len(plan_cache._plans) == 2
+    assert plan_cache.plan(app, {}, ()) is not first
 
 
 def _one_step(inputs: Mapping[str, object]) -> Graph:
@@ -191,19 +191,19 @@ def test_expansions_are_remembered_by_the_graph_they_make(monkeypatch: pytest.Mo
     register_expansion("broken", lambda inputs: Graph("broken", (), (), (), (("x", Ref("y")),)))
     with pytest.raises(ConfigError, match="expansion 'one_step' is registered already"):
         register_expansion("one_step", _one_step)
-    planner = Planner({})
-    plan = planner.expand("one_step", {"text": "abc"}, ALL)
-    assert planner.expand("one_step", {"text": "xyz"}, ALL) is plan
-    assert planner.expand("one_step", {"text": "xy"}, ALL) is not plan
-    assert planner.expand("one_step", {"text": "abc"}, ()) is not plan
+    plan_cache = PlanCache({})
+    plan = plan_cache.expand("one_step", {"text": "abc"}, ALL)
+    assert plan_cache.expand("one_step", {"text": "xyz"}, ALL) is plan
+    assert plan_cache.expand("one_step", {"text": "xy"}, ALL) is not plan
+    assert plan_cache.expand("one_step", {"text": "abc"}, ()) is not plan
     with pytest.raises(
         ConfigError, match="there is no expansion 'two_steps'; there are one_step, none, broken"
     ):
-        planner.expand("two_steps", {}, ALL)
+        plan_cache.expand("two_steps", {}, ALL)
     with pytest.raises(ConfigError, match="expansion 'none' made a graph with 0 outputs"):
-        planner.expand("none", {}, ALL)
+        plan_cache.expand("none", {}, ALL)
     with pytest.raises(GraphError, match="nothing produces"):
-        planner.expand("broken", {}, ALL)
+        plan_cache.expand("broken", {}, ALL)
 
 
 class Growing(Component):

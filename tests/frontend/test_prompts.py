@@ -7,14 +7,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_engines import AtOnce
-from virtual_loop import in_virtual_time
+from support.runtime_engines import AtOnce
+from support.virtual_loop import in_virtual_time
 
 from stretto import Chunk, Hit, Input, Runtime, Template
 from stretto.components import Synthesis
 from stretto.core import Segment
 from stretto.engine import Engine
-from stretto.engines.fake import FakeLLM, FakeLLMConfig
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import ConfigError
 from stretto.frontend.prompts import known_constants, load_prompt, parse_prompt, prompt_names
 from stretto.graph.graph import Constant, PromptParts, Slot

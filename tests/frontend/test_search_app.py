@@ -12,11 +12,11 @@ from stretto.components import Generation, Judge, WebSearch
 from stretto.core import ABSENT, Hit
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
-from stretto.engines.fake import FakeBatch, FakeBatchConfig
-from stretto.engines.scripted import ScriptedLLM
+from stretto.engines.scripted.engine import ScriptedLLM
+from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.errors import ConfigError, TemplateError
 from stretto.frontend.component import Input
-from stretto.frontend.planner import Planner
+from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Template
 from stretto.graph.passes.pipeline import PASSES
 from stretto.sim.driver import VirtualDriver
@@ -49,9 +49,9 @@ def engines() -> list[Engine]:
 
 def run(question: str, passes: tuple[str, ...]) -> tuple[Mapping[str, object], VirtualDriver]:
     all_engines = engines()
-    planner = Planner({engine.name: engine.profile for engine in all_engines})
+    plan_cache = PlanCache({engine.name: engine.profile for engine in all_engines})
     driver = VirtualDriver(all_engines, check=True)
-    driver.submit("q", planner.plan(search_empowered(), {}, passes), {"question": question})
+    driver.submit("q", plan_cache.plan(search_empowered(), {}, passes), {"question": question})
     reply = driver.run()["q"]
     assert reply.error is None
     assert reply.outputs is not None

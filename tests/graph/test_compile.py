@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from graphs import ADVANCED_RAG, OPTIMISED_RAG
+from support.graphs import ADVANCED_RAG, OPTIMISED_RAG
 
 from stretto.costs.profile import Profile
 from stretto.errors import ConfigError

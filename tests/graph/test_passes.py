@@ -5,10 +5,10 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
-from graphs import ADVANCED_RAG, OPTIMISED_RAG
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_apps import App, apps
+from support.graphs import ADVANCED_RAG, OPTIMISED_RAG
+from support.random_apps import App, apps
 
 from stretto.costs.profile import Profile
 from stretto.errors import ConfigError, GraphError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from graphs import ADVANCED_RAG, OPTIMISED_RAG
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from random_apps import App, apps
+from support.graphs import ADVANCED_RAG, OPTIMISED_RAG
+from support.random_apps import App, apps
 
 from stretto.errors import GraphError
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot, config_items

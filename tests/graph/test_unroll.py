@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from worked_example import PROFILES, e_graph, p_graph
+from support.worked_example import PROFILES, e_graph, p_graph
 
 from stretto.errors import ConfigError
 from stretto.graph.text import parse_graph

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.llm.blocks import BlockPool
+from stretto.llm.cache.block_pool import BlockPool
 
 
 @settings(max_examples=60, deadline=None)

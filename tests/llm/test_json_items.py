@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.errors import BadReply
-from stretto.llm.json_items import JsonItems
+from stretto.llm.output.json_items import JsonItems
 
 
 def parse(*deltas: str) -> list[str]:

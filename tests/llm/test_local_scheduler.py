@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kv_model import VOCABULARY, CheckedKV, completion, step
+from support.kv_model import VOCABULARY, CheckedKV, completion, step
 
 from stretto.errors import CapacityError, ConfigError
 from stretto.llm.admission import in_proportion
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
-from stretto.llm.sequence import Sequence, Status
+from stretto.llm.sequence import Status, TokenSequence
 
 TOKENS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
 
@@ -47,12 +47,12 @@ def test_any_workload_reads_the_right_kv_and_gives_every_block_back(data: st.Dat
         max_batch_tokens=data.draw(st.integers(7, 30)),
         policy=data.draw(st.sampled_from(["chunked", "prefill_first"])),
     )
-    kv, live, prompts = CheckedKV(machine), dict[int, Sequence](), list[list[int]]()
+    kv, live, prompts = CheckedKV(machine), dict[int, TokenSequence](), list[list[int]]()
     for number in range(data.draw(st.integers(1, 12))):
         kept = data.draw(st.sampled_from(prompts)) if prompts and data.draw(st.booleans()) else []
         tokens = (kept[: data.draw(st.integers(0, len(kept)))] + data.draw(TOKENS))[:40]
         prompts.append(tokens)
-        sequence = Sequence(
+        sequence = TokenSequence(
             number,
             list(tokens),
             data.draw(st.sampled_from([0, 1, 5, 12])),
@@ -90,7 +90,7 @@ def test_k_repeats_equal_k_single_steps(tasks: list[tuple[list[int], int]], max_
     for repeats in (1, max_repeats):
         machine = scheduler(60, max_running=4)
         kv = CheckedKV(machine)
-        sequences = [Sequence(n, list(tokens), count) for n, (tokens, count) in enumerate(tasks)]
+        sequences = [TokenSequence(n, list(tokens), count) for n, (tokens, count) in enumerate(tasks)]
         for sequence in sequences:
             machine.add(sequence, 0.0)
         order = run_all(machine, kv, repeats)
@@ -102,7 +102,7 @@ def test_repeats_stop_at_the_next_end() -> None:
     machine = scheduler()
     kv = CheckedKV(machine)
     for number, count in enumerate((9, 5)):
-        machine.add(Sequence(number, prompt(3, number), count), 0.0)
+        machine.add(TokenSequence(number, prompt(3, number), count), 0.0)
     step(machine, kv)
     assert machine.schedule(0.0, 100).num_repeats == 4
 
@@ -111,10 +111,10 @@ def test_prefill_never_delays_a_decode() -> None:
     """A prompt of many chunks joins: the one that decodes gets a token in every step."""
     machine = scheduler()
     kv = CheckedKV(machine)
-    first = Sequence(0, prompt(5), 30)
+    first = TokenSequence(0, prompt(5), 30)
     machine.add(first, 0.0)
     step(machine, kv)
-    machine.add(Sequence(1, prompt(90, 7), 4), 0.0)
+    machine.add(TokenSequence(1, prompt(90, 7), 4), 0.0)
     for count in range(2, 9):
         step(machine, kv)
         assert first.num_generated == count
@@ -123,10 +123,10 @@ def test_prefill_never_delays_a_decode() -> None:
 def test_prefill_first_lets_decodes_wait() -> None:
     machine = scheduler(policy="prefill_first")
     kv = CheckedKV(machine)
-    first = Sequence(0, prompt(5), 30)
+    first = TokenSequence(0, prompt(5), 30)
     machine.add(first, 0.0)
     step(machine, kv)
-    machine.add(Sequence(1, prompt(90, 7), 4), 0.0)
+    machine.add(TokenSequence(1, prompt(90, 7), 4), 0.0)
     batch = machine.schedule(0.0)
     assert [(piece.sequence.id, piece.num_tokens) for piece in batch.slices] == [(1, 90)]
 
@@ -134,7 +134,7 @@ def test_prefill_first_lets_decodes_wait() -> None:
 def test_second_of_two_equal_prompts_waits_for_the_first_and_finds_it_cached() -> None:
     machine = scheduler()
     kv = CheckedKV(machine)
-    sequences = [Sequence(number, prompt(50), 2) for number in range(3)]
+    sequences = [TokenSequence(number, prompt(50), 2) for number in range(3)]
     for sequence in sequences:
         machine.add(sequence, 0.0)
     run_all(machine, kv)
@@ -146,9 +146,9 @@ def test_second_of_two_equal_prompts_waits_for_the_first_and_finds_it_cached() -
 def test_fork_copies_the_block_that_it_writes_on() -> None:
     machine = scheduler()
     kv = CheckedKV(machine)
-    machine.add(Sequence(0, prompt(10), 0), 0.0)
+    machine.add(TokenSequence(0, prompt(10), 0), 0.0)
     run_all(machine, kv)
-    forks = [Sequence(1, [*prompt(10), 1], 3), Sequence(2, [*prompt(10), 2], 3)]
+    forks = [TokenSequence(1, [*prompt(10), 1], 3), TokenSequence(2, [*prompt(10), 2], 3)]
     for fork in forks:
         machine.add(fork, 0.0)
     batch = machine.schedule(0.0)
@@ -161,7 +161,7 @@ def test_fork_copies_the_block_that_it_writes_on() -> None:
 def test_growing_beyond_the_pool_preempts_the_last_comer_and_loses_nothing() -> None:
     machine = scheduler(12, max_running=3)
     kv = CheckedKV(machine)
-    sequences = [Sequence(number, prompt(8, number * 3), 30) for number in range(3)]
+    sequences = [TokenSequence(number, prompt(8, number * 3), 30) for number in range(3)]
     for sequence in sequences:
         machine.add(sequence, 0.0)
     assert run_all(machine, kv)[0] == 0
@@ -175,7 +175,7 @@ def test_preempted_sequence_does_not_come_back_in_the_same_step() -> None:
     """It has its slice when a second needs its block, and leads the queue when a third gives up its own."""
     machine = scheduler(3, ageing_s=1.0)
     kv = CheckedKV(machine)
-    sequences = [Sequence(n, [n] * count, 5, priority=n % 3) for n, count in ((3, 1), (2, 3), (1, 3))]
+    sequences = [TokenSequence(n, [n] * count, 5, priority=n % 3) for n, count in ((3, 1), (2, 3), (1, 3))]
     for sequence, arrived_s in zip(sequences, (0.0, 100.0, 100.0), strict=True):
         machine.add(sequence, arrived_s)
     for _ in range(2):
@@ -188,7 +188,7 @@ def test_preempted_sequence_does_not_come_back_in_the_same_step() -> None:
 def test_tenants_share_nothing() -> None:
     machine = scheduler()
     kv = CheckedKV(machine)
-    sequences = [Sequence(number, prompt(20), 1, salt=salt) for number, salt in enumerate("aba")]
+    sequences = [TokenSequence(number, prompt(20), 1, salt=salt) for number, salt in enumerate("aba")]
     for sequence in sequences:
         machine.add(sequence, 0.0)
         run_all(machine, kv)
@@ -197,8 +197,8 @@ def test_tenants_share_nothing() -> None:
 
 def test_strictest_class_on_board_limits_the_tokens() -> None:
     machine = scheduler()
-    patient = [Sequence(number, prompt(4, number), 6) for number in range(3)]
-    hasty = Sequence(9, prompt(4, 9), 6, capacity_tokens=20, priority=1.0)
+    patient = [TokenSequence(number, prompt(4, number), 6) for number in range(3)]
+    hasty = TokenSequence(9, prompt(4, 9), 6, capacity_tokens=20, priority=1.0)
     for sequence in (*patient, hasty):
         machine.add(sequence, 0.0)
     machine.schedule(0.0)
@@ -209,7 +209,7 @@ def test_waiting_raises_priority() -> None:
     machine = scheduler(max_running=1, ageing_s=1.0)
     kv = CheckedKV(machine)
     for number, (priority, arrived_s) in enumerate([(0.0, 0.0), (2.0, 1.0), (2.0, 3.0)]):
-        machine.add(Sequence(number, prompt(4, number), 1, priority=priority), arrived_s)
+        machine.add(TokenSequence(number, prompt(4, number), 1, priority=priority), arrived_s)
     ended = []
     while machine.has_work():
         ended += [sequence.id for sequence in step(machine, kv, 4.0)]
@@ -218,7 +218,7 @@ def test_waiting_raises_priority() -> None:
 
 def test_groups_are_served_in_proportion_to_their_share() -> None:
     """Of three groups: three of the best, two of the next, one of the last, and again."""
-    sequences = [Sequence(number, [0], 1) for number in range(12)]
+    sequences = [TokenSequence(number, [0], 1) for number in range(12)]
     share = {number: (1.0, 0.5, 0.0)[number % 3] for number in range(12)}
     ordered = in_proportion(sequences, lambda sequence: share[sequence.id], 2)
     assert [sequence.id for sequence in ordered] == [0, 3, 6, 1, 4, 2, 9, 7, 10, 5, 8, 11]
@@ -229,9 +229,9 @@ def test_shares_are_looked_up_again_when_the_cache_changes() -> None:
     machine = scheduler(max_running=1)
     kv = CheckedKV(machine)
     for sequence in (
-        Sequence(0, prompt(20, 5), 1),
-        Sequence(1, prompt(20, 9), 1),
-        Sequence(2, [*prompt(20, 5), 7], 1),
+        TokenSequence(0, prompt(20, 5), 1),
+        TokenSequence(1, prompt(20, 9), 1),
+        TokenSequence(2, [*prompt(20, 5), 7], 1),
     ):
         machine.add(sequence, 0.0)
     assert run_all(machine, kv) == [0, 2, 1]
@@ -241,13 +241,13 @@ def test_leases_outlive_other_idle_blocks() -> None:
     machine = scheduler(16, max_running=1)
     kv = CheckedKV(machine)
     for sequence in (
-        Sequence(0, prompt(12, 1), 0, query="ahead"),
-        Sequence(1, prompt(12, 2), 1, query="other"),
-        Sequence(2, prompt(44, 3), 1, query="other"),
+        TokenSequence(0, prompt(12, 1), 0, query="ahead"),
+        TokenSequence(1, prompt(12, 2), 1, query="other"),
+        TokenSequence(2, prompt(44, 3), 1, query="other"),
     ):
         machine.add(sequence, 0.0)
         run_all(machine, kv)
-    later = Sequence(3, [*prompt(12, 1), 1], 1, query="ahead")
+    later = TokenSequence(3, [*prompt(12, 1), 1], 1, query="ahead")
     machine.add(later, 0.0)
     run_all(machine, kv)
     assert later.num_cached == 12
@@ -264,4 +264,4 @@ def test_configuration_that_cannot_work_is_an_error(changed: dict[str, object]) 
 
 def test_sequence_that_never_fits_is_a_capacity_error() -> None:
     with pytest.raises(CapacityError, match="17 tokens need 5 KV blocks; the engine has 4"):
-        scheduler(4).add(Sequence(0, prompt(15), 2), 0.0)
+        scheduler(4).add(TokenSequence(0, prompt(15), 2), 0.0)

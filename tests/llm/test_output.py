@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.errors import BadReply, ConfigError
-from stretto.llm.output import Output
+from stretto.llm.output.output import Output
 from stretto.tasks import Decode
 
 

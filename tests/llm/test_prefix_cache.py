@@ -5,19 +5,19 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.llm.block_hashes import Hasher
-from stretto.llm.blocks import BlockPool
-from stretto.llm.cache_nodes import Node
-from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
-from stretto.llm.prefix_cache import PrefixCache
+from stretto.cluster.block_hashes import Hasher
+from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from stretto.llm.cache.block_pool import BlockPool
+from stretto.llm.cache.block_runs import BlockRun
+from stretto.llm.cache.prefix_cache import PrefixCache
 from stretto.llm.shared_prefixes import group_by_prefix
 
 SIZE = 3
 
 
-def keep(cache: PrefixCache, tokens: list[int], owner: str = "q", salt: str = "") -> Node:
+def keep(cache: PrefixCache, tokens: list[int], owner: str = "q", salt: str = "") -> BlockRun:
     """Fill blocks with `tokens` as a sequence does that finds nothing, and let go of them; the last node."""
-    node: Node | None = None
+    node: BlockRun | None = None
     for start in range(0, len(tokens) - SIZE + 1, SIZE):
         node, _ = cache.store(salt, node, tokens[start : start + SIZE], cache.acquire(1), owner)
     last, held = node, node

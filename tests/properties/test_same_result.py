@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from graph_oracle import interpret
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_apps import App, apps
-from worlds import BATCH_ENGINES, LLM_ENGINES, World, assert_nothing_is_left, worlds
+from support.graph_oracle import interpret
+from support.random_apps import App, apps
+from support.worlds import BATCH_ENGINES, LLM_ENGINES, World, assert_nothing_is_left, worlds
 
 from stretto.costs.profile import Profile
 from stretto.errors import BadReply, EngineFailure, QueryEnded

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from runtime_engines import LET_GO
+from support.runtime_engines import LET_GO
 
 from stretto.runtime import instances
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from graphs import ADVANCED_RAG
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_apps import App, apps, expander
-from runtime_engines import AtOnce
-from virtual_loop import VirtualLoop
-from worlds import LLM_ENGINES, World, worlds
+from support.graphs import ADVANCED_RAG
+from support.random_apps import App, apps, expander
+from support.runtime_engines import AtOnce
+from support.virtual_loop import VirtualLoop
+from support.worlds import LLM_ENGINES, World, worlds
 
 from stretto import Runtime
 from stretto.core import ABSENT, Document, Section
@@ -32,7 +32,7 @@ Queries = Sequence[tuple[App, tuple[str, ...]]]
 def on_the_loop(engine: Engine) -> Engine:
     """The same engine without threads."""
     if engine.kind == "batch":
-        return replace(engine, placement="inline")
+        return replace(engine, runs_in="loop")
     return replace(engine, kind="llm_server", executable=lambda config: AtOnce(engine.executable(config)))
 
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from runtime_engines import (
+from support.runtime_engines import (
     COMPLETE,
     LET_GO,
     SHOUT,
@@ -22,11 +22,11 @@ from runtime_engines import (
     graph,
     server,
 )
-from virtual_loop import in_real_time, in_virtual_time
+from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import Runtime
 from stretto.engine import Engine
-from stretto.engines.fake import FakeLLM, FakeLLMConfig
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import (
     BadReply,
     ConfigError,
@@ -41,7 +41,7 @@ from stretto.errors import (
 )
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
-PLACEMENTS = pytest.mark.parametrize("placement", ["inline", "thread"])
+PLACES = pytest.mark.parametrize("runs_in", ["loop", "thread"])
 
 
 # --- answers that are none
@@ -58,12 +58,12 @@ PLACEMENTS = pytest.mark.parametrize("placement", ["inline", "thread"])
         (SHOUT_EACH, "none", BadReply, "the engine returned None for item 1"),
     ],
 )
-@PLACEMENTS
+@PLACES
 @in_real_time
 async def test_an_answer_that_is_none_fails_its_query(
-    app: Any, text: str, kind: type[StrettoError], message: str, placement: str
+    app: Any, text: str, kind: type[StrettoError], message: str, runs_in: str
 ) -> None:
-    async with Runtime([acting(placement=placement)]) as runtime:
+    async with Runtime([acting(runs_in=runs_in)]) as runtime:
         inputs = {"text": text} if app is SHOUT else {"texts": ["ok", text]}
         with pytest.raises(kind) as caught:
             await runtime.run(app, inputs)
@@ -94,11 +94,11 @@ def _fail_at(*numbers: int) -> ActingConfig:
     return ActingConfig(makes=make)
 
 
-@PLACEMENTS
+@PLACES
 @in_real_time
-async def test_an_engine_that_cannot_be_constructed_is_named_at_the_start(placement: str) -> None:
+async def test_an_engine_that_cannot_be_constructed_is_named_at_the_start(runs_in: str) -> None:
     config = _fail_at(2)
-    runtime = Runtime([acting(config, placement=placement, instances=3), server()])
+    runtime = Runtime([acting(config, runs_in=runs_in, instances=3), server()])
     with pytest.raises(EngineFailure) as caught:
         await runtime.__aenter__()
     assert str(caught.value) == "engine 'acting': OSError: no model for number 2"
@@ -133,10 +133,10 @@ async def test_a_constructor_that_exits_keeps_nobody_waiting() -> None:
 
 @in_real_time
 async def test_an_llm_cannot_run_inline_and_placements_have_names() -> None:
-    with pytest.raises(ConfigError, match=r"^engine 'llm': an LLM cannot run inline$"):
-        await Runtime([acting(), fake_llm(placement="inline")]).__aenter__()
-    with pytest.raises(ConfigError, match=r"^engine 'acting': there is no placement 'cloud'$"):
-        await Runtime([acting(placement="cloud")]).__aenter__()
+    with pytest.raises(ConfigError, match=r"^engine 'llm': an LLM cannot run on the event loop$"):
+        await Runtime([acting(), fake_llm(runs_in="loop")]).__aenter__()
+    with pytest.raises(ConfigError, match=r"^engine 'acting': there is no runs_in 'cloud'$"):
+        await Runtime([acting(runs_in="cloud")]).__aenter__()
 
 
 # --- instances that die, and come back
@@ -165,12 +165,12 @@ async def test_work_that_always_kills_its_instance_fails_after_its_attempts() ->
     assert config.log.batches == [["q1", "q2"], ["q1"], ["q2"]]
 
 
-@PLACEMENTS
+@PLACES
 @in_real_time
-async def test_an_instance_that_does_not_come_back_fails_queries_and_not_hope(placement: str) -> None:
+async def test_an_instance_that_does_not_come_back_fails_queries_and_not_hope(runs_in: str) -> None:
     """Its second to fifth constructions fail: two queries fail, a later one finds it well."""
     config = _fail_at(2, 3, 4, 5)
-    async with Runtime([acting(config, placement=placement, max_attempts=3, keeps_state=True)]) as runtime:
+    async with Runtime([acting(config, runs_in=runs_in, max_attempts=3, keeps_state=True)]) as runtime:
         runtime._hear(("acting", 0), 1, _lost())
         for _ in range(2):
             with pytest.raises(EngineUnavailable) as caught:
@@ -234,30 +234,30 @@ async def test_a_stepped_llm_that_crashes_is_started_anew() -> None:
         assert (await runtime.run(COMPLETE, {"text": "a"}))["answer"]
 
 
-@PLACEMENTS
+@PLACES
 @in_real_time
-async def test_an_engine_that_fails_to_forget_is_lost_and_not_the_queries(placement: str) -> None:
+async def test_an_engine_that_fails_to_forget_is_lost_and_not_the_queries(runs_in: str) -> None:
     class Stubborn(Acting):
         def release(self, query: str) -> None:
             raise RuntimeError("I remember")
 
     config = ActingConfig(log=Log())
-    engine = Engine("acting", Stubborn, config, placement=placement, keeps_state=True)
+    engine = Engine("acting", Stubborn, config, runs_in=runs_in, keeps_state=True)
     async with Runtime([engine]) as runtime:
         for text in ("a", "b", "c"):
             assert await runtime.run(SHOUT, {"text": text}) == {"loud": text.upper()}
 
 
-@PLACEMENTS
+@PLACES
 @in_real_time
-async def test_an_engine_that_cannot_close_keeps_no_other_open(placement: str) -> None:
+async def test_an_engine_that_cannot_close_keeps_no_other_open(runs_in: str) -> None:
     class Stuck(Acting):
         def close(self) -> None:
             super().close()
             raise RuntimeError("the door is stuck")
 
     config = ActingConfig(log=Log())
-    async with Runtime([Engine("acting", Stuck, config, placement=placement, instances=3)]) as runtime:
+    async with Runtime([Engine("acting", Stuck, config, runs_in=runs_in, instances=3)]) as runtime:
         await runtime.run(SHOUT, {"text": "a"})
     assert len(config.log.closed) == 3
 
@@ -538,7 +538,7 @@ async def test_what_ends_an_inline_engine_does_not_end_the_loop(error: BaseExcep
         def run(self, tasks: Any) -> Any:
             raise error
 
-    engine = Engine("acting", Deadly, ActingConfig(), placement="inline", max_attempts=2)
+    engine = Engine("acting", Deadly, ActingConfig(), runs_in="loop", max_attempts=2)
     async with Runtime([engine]) as runtime:
         with pytest.raises(EngineUnavailable, match=f"acting/0 died: {type(error).__name__}"):
             await runtime.run(SHOUT, {"text": "a"}, deadline_s=5)
@@ -583,7 +583,7 @@ def test_a_runtime_belongs_to_one_event_loop() -> None:
         await runtime.run(SHOUT, {"text": "a"})
 
     async def main() -> None:
-        async with Runtime([acting(placement="inline")]) as runtime:
+        async with Runtime([acting(runs_in="loop")]) as runtime:
             with pytest.raises(UserError, match="another event loop"):
                 await asyncio.to_thread(lambda: asyncio.run(use(runtime)))
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, Acting, ActingConfig, acting, fake_llm, graph
-from virtual_loop import in_real_time
+from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, Acting, ActingConfig, acting, fake_llm, graph
+from support.virtual_loop import in_real_time
 
 from stretto import Runtime
 from stretto.engine import Engine
-from stretto.engines.calls import Calls, CallsConfig
+from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.errors import BadReply, ConfigError, EngineFailure, EngineTimeout, EngineUnavailable
 
 PASS_ON = graph(
@@ -33,11 +33,11 @@ def _own_pid() -> Any:
 
 @in_real_time
 async def test_processes_answer_and_their_failures_are_those_of_threads(tmp_path: Path) -> None:
-    calls = Engine("calls", Calls, CallsConfig({"make": lambda text: eval(text)}), placement="inline")
+    calls = Engine("calls", Calls, CallsConfig({"make": lambda text: eval(text)}), runs_in="loop")
     engines = [
-        acting(ActingConfig(folder=tmp_path), placement="process", keeps_state=True),
+        acting(ActingConfig(folder=tmp_path), runs_in="process", keeps_state=True),
         calls,
-        fake_llm(placement="process", keeps_state=True),
+        fake_llm(runs_in="process", keeps_state=True),
     ]
     async with Runtime(engines) as runtime:
         pid = (await runtime.run(SHOUT, {"text": "process"}))["loud"]
@@ -63,7 +63,7 @@ async def test_processes_answer_and_their_failures_are_those_of_threads(tmp_path
 
 @in_real_time
 async def test_a_process_that_is_lost_costs_a_retry_or_a_query_and_never_the_others(tmp_path: Path) -> None:
-    engine = acting(ActingConfig(folder=tmp_path), placement="process", max_attempts=1)
+    engine = acting(ActingConfig(folder=tmp_path), runs_in="process", max_attempts=1)
     async with Runtime([engine]) as runtime:
         with pytest.raises(EngineUnavailable) as caught:
             await runtime.run(SHOUT, {"text": "be killed"})
@@ -80,7 +80,7 @@ async def test_a_process_that_is_lost_costs_a_retry_or_a_query_and_never_the_oth
 @in_real_time
 async def test_a_process_that_hangs_is_killed_and_never_makes_the_loop_wait() -> None:
     """What it is sent meanwhile is more than a pipe holds."""
-    engine = acting(placement="process", timeout_s=1.0, max_attempts=1, instances=1)
+    engine = acting(runs_in="process", timeout_s=1.0, max_attempts=1, instances=1)
     async with Runtime([engine]) as runtime:
         hanging = await runtime.submit(SHOUT, {"text": "hang"})
         much = await runtime.submit(SHOUT_EACH, {"texts": ["x" * 1_000_000] * 32})
@@ -113,11 +113,11 @@ async def test_a_process_that_cannot_start_is_named() -> None:
             await Runtime([engine]).__aenter__()
         return str(caught.value)
 
-    unpicklable = acting(ActingConfig(makes=lambda number: None), placement="process")
+    unpicklable = acting(ActingConfig(makes=lambda number: None), runs_in="process")
     assert (await message(unpicklable, ConfigError)).startswith("engine 'acting' cannot be sent to a process")
     exits, refuses = await asyncio.gather(
-        message(Engine("acting", _ExitsWhenMade, placement="process"), EngineUnavailable),
-        message(Engine("acting", _CannotBeMade, placement="process"), ConfigError),
+        message(Engine("acting", _ExitsWhenMade, runs_in="process"), EngineUnavailable),
+        message(Engine("acting", _CannotBeMade, runs_in="process"), ConfigError),
     )
     assert exits == "engine 'acting': acting/0 died with exit code 5"
     assert refuses == "step 'somewhere': engine 'acting': no such model"
@@ -125,7 +125,7 @@ async def test_a_process_that_cannot_start_is_named() -> None:
 
 @in_real_time
 async def test_leaving_ends_processes_that_run_hang_or_have_died() -> None:
-    engines = [acting(placement="process", instances=3, max_batch=1)]
+    engines = [acting(runs_in="process", instances=3, max_batch=1)]
     async with Runtime(engines) as runtime:
         for text in ("hang", "exit at once", "a"):
             await runtime.submit(SHOUT, {"text": text})

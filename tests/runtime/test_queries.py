@@ -7,8 +7,18 @@ import resource
 import time
 
 import pytest
-from runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, ActingConfig, Log, acting, fake_llm, graph, server
-from virtual_loop import in_real_time, in_virtual_time
+from support.runtime_engines import (
+    COMPLETE,
+    SHOUT,
+    SHOUT_EACH,
+    ActingConfig,
+    Log,
+    acting,
+    fake_llm,
+    graph,
+    server,
+)
+from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import ABSENT, Chunk, Document, Hit, Input, Runtime, Section, Template
 from stretto.components import Synthesis
@@ -42,7 +52,7 @@ TYPED_INPUTS = {
 
 @in_virtual_time
 async def test_a_query_returns_its_outputs_by_name() -> None:
-    async with Runtime([acting(placement="inline")]) as runtime:
+    async with Runtime([acting(runs_in="loop")]) as runtime:
         assert await runtime.run(SHOUT, {"text": "hello"}) == {"loud": "HELLO"}
         query = await runtime.submit(SHOUT_EACH, {"texts": ["a", "b"]})
         assert not query.is_done()
@@ -59,7 +69,7 @@ async def test_threads_answer_as_inline_instances_do() -> None:
 
 @in_virtual_time
 async def test_a_query_can_be_awaited_twice_and_by_several() -> None:
-    async with Runtime([acting(placement="inline")]) as runtime:
+    async with Runtime([acting(runs_in="loop")]) as runtime:
         query = await runtime.submit(SHOUT, {"text": "a"})
         first, second = await asyncio.gather(query, query)
         assert first is second
@@ -81,7 +91,7 @@ async def test_a_waiter_that_is_cancelled_takes_nothing_from_the_others() -> Non
 
 @in_virtual_time
 async def test_an_error_names_the_step_and_its_cause() -> None:
-    async with Runtime([acting(placement="inline")]) as runtime:
+    async with Runtime([acting(runs_in="loop")]) as runtime:
         with pytest.raises(EngineFailure) as caught:
             await runtime.run(SHOUT, {"text": "raise"})
     assert str(caught.value) == "step 'loud': ValueError: told to"
@@ -161,7 +171,7 @@ async def test_a_stream_ends_by_raising_what_ended_the_query(how: str) -> None:
 
 @in_virtual_time
 async def test_a_stream_of_no_output_says_so_and_a_list_streams_nothing() -> None:
-    async with Runtime([acting(placement="inline")]) as runtime:
+    async with Runtime([acting(runs_in="loop")]) as runtime:
         query = await runtime.submit(SHOUT_EACH, {"texts": ["a"]})
         assert [piece async for piece in query.stream("loud")] == []
         with pytest.raises(UserError, match="there is no output 'quiet'; there are loud"):
@@ -174,7 +184,7 @@ async def test_a_stream_of_no_output_says_so_and_a_list_streams_nothing() -> Non
 @in_virtual_time
 async def test_apps_share_engines_and_their_batches() -> None:
     config = ActingConfig(log=Log())
-    async with Runtime([acting(config, placement="inline"), server()]) as runtime:
+    async with Runtime([acting(config, runs_in="loop"), server()]) as runtime:
         queries = [
             await runtime.submit(SHOUT, {"text": "a"}),
             await runtime.submit(SHOUT_EACH, {"texts": ["b", "c"]}),
@@ -203,7 +213,7 @@ async def test_three_hundred_queries_at_once_on_threads() -> None:
 
 @in_virtual_time
 async def test_a_failing_query_hurts_no_other_in_its_batch() -> None:
-    async with Runtime([acting(placement="inline")]) as runtime:
+    async with Runtime([acting(runs_in="loop")]) as runtime:
         texts = ["a", "raise", "b", "none", "c", "exit quietly"]
         queries = [await runtime.submit(SHOUT, {"text": text}) for text in texts]
         ends = await asyncio.gather(*queries, return_exceptions=True)
@@ -310,7 +320,7 @@ async def test_cancelling_who_awaits_run_cancels_the_query() -> None:
 @in_virtual_time
 async def test_a_query_cancelled_before_anything_happened_starts_nothing() -> None:
     config = ActingConfig(log=Log())
-    async with Runtime([acting(config, placement="inline")]) as runtime:
+    async with Runtime([acting(config, runs_in="loop")]) as runtime:
         query = await runtime.submit(SHOUT, {"text": "a"})
         query.cancel()
         with pytest.raises(QueryCancelled):
@@ -360,14 +370,14 @@ async def test_inputs_that_do_not_fit_are_refused(inputs: dict[str, object], mes
 
 @in_virtual_time
 async def test_an_engine_that_is_not_registered_is_refused_at_once_by_its_step() -> None:
-    async with Runtime([acting(placement="inline")]) as runtime:
+    async with Runtime([acting(runs_in="loop")]) as runtime:
         with pytest.raises(ConfigError, match=r"^step 'kv': there is no engine 'llm'"):
             await runtime.submit(COMPLETE, {"text": "a"})
 
 
 @in_virtual_time
 async def test_an_engine_of_the_wrong_kind_fails_the_query() -> None:
-    llm = Engine("llm", lambda config: None, placement="inline")
+    llm = Engine("llm", lambda config: None, runs_in="loop")
     async with Runtime([llm]) as runtime:
         with pytest.raises(ConfigError, match="engine 'llm' does not run"):
             await runtime.run(COMPLETE, {"text": "a"})
@@ -414,7 +424,7 @@ def test_engines_ask_for_no_more_than_there_is() -> None:
 @in_virtual_time
 async def test_the_recorder_notes_what_ran_when() -> None:
     recorder = Recorder()
-    async with Runtime([acting(placement="inline"), server()], recorder=recorder) as runtime:
+    async with Runtime([acting(runs_in="loop"), server()], recorder=recorder) as runtime:
         await runtime.run(SHOUT, {"text": "a"})
         await runtime.run(COMPLETE, {"text": "1 2"})
         with pytest.raises(EngineFailure):

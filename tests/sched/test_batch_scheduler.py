@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 
 import pytest
-from machines import batch_engine, batch_work
+from support.machines import batch_engine, batch_work
 
 from stretto.costs.profile import Profile
 from stretto.engine import Engine

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from machines import compiled
+from support.machines import compiled
 
 from stretto.core import ABSENT, KV, Segment
 from stretto.errors import BadReply, CapacityError, EngineFailure, GraphError, StrettoError, UserError

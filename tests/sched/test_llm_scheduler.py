@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from machines import llm_engine, llm_work
+from support.machines import llm_engine, llm_work
 
 from stretto.core import KV, Segment
 from stretto.costs.profile import Profile

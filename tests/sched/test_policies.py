@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from machines import batch_work, llm_work
+from support.machines import batch_work, llm_work
 
 from stretto.sched.policies import POLICIES, PolicyConfig, Selection
 from stretto.sched.work import Work

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from machines import CheckedSystem, batch_engine, compiled, llm_engine
+from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 
 from stretto.core import ABSENT, KV, Segment
 from stretto.errors import (

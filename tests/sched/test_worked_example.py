@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from zlib import crc32
 
 import pytest
-from graphs import ADVANCED_RAG
+from support.graphs import ADVANCED_RAG
 
 from stretto.core import Document, Section
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
-from stretto.engines.fake import FakeBatch, FakeBatchConfig
-from stretto.engines.scripted import ScriptedLLM
+from stretto.engines.scripted.engine import ScriptedLLM
+from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.compile import compile_graph
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from benchmarks.common.virtual_engines import PROFILES, documents, question
 from stretto.apps import APPS
-from stretto.bench.virtual import PROFILES, documents, question
+from stretto.cluster.block_hashes import BlockHash
+from stretto.cluster.kv_events import BlockRemoved, BlockStored, KVEvent
 from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
-from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import BadReply, ConfigError, EngineFailure, QueryEnded
-from stretto.frontend.planner import Planner
+from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
-from stretto.llm.block_hashes import BlockHash
-from stretto.llm.kv_events import BlockRemoved, BlockStored, KVEvent
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import (
     Action,
@@ -37,10 +37,10 @@ from stretto.messages import (
 from stretto.sched.policies import POLICIES
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness, draw_faults
-from stretto.sim.llm_instance import LLMModel
-from stretto.sim.saying import says_nothing_in_particular
-from stretto.sim.step_cost import ProfileCost
-from stretto.sim.watching import RunLog, StepsDone, Watcher
+from stretto.sim.llm_instance import SimulatedModel
+from stretto.sim.step_times import ProfileCost
+from stretto.sim.synthetic_output import filler_output
+from stretto.sim.watchers import RunLog, StepsDone, Watcher
 from stretto.tasks import Decode, Done, LLMTask
 
 NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "20"))
@@ -52,7 +52,7 @@ class Workload:
     """Queries, engines and model, drawn from a seed."""
 
     engines: list[Engine]
-    model: LLMModel
+    model: SimulatedModel
     queries: list[tuple[str, str, tuple[str, ...], dict[str, object], float, float | None]]
     jitter: float
 
@@ -95,10 +95,10 @@ def workload(seed: int) -> Workload:
     def length(task: LLMTask, decode: Decode) -> int:
         return 1 + sum(f"{task.query}{task.step}{seed}".encode()) % 40
 
-    model = LLMModel(
+    model = SimulatedModel(
         scheduler,
         ProfileCost(profile),
-        says_nothing_in_particular(length),
+        filler_output(length),
         max_jump=draw.choice((1, 16, 64)),
         keeps_released=False,
     )
@@ -174,7 +174,7 @@ class Checks(Watcher):
 
 def run(load: Workload, faults: FaultPlan, *watchers: Watcher, check: bool = False) -> VirtualDriver:
     profiles = {engine.name: engine.profile for engine in load.engines}
-    planner = Planner(profiles)
+    plan_cache = PlanCache(profiles)
     driver = VirtualDriver(
         load.engines,
         seed=7,
@@ -186,7 +186,7 @@ def run(load: Workload, faults: FaultPlan, *watchers: Watcher, check: bool = Fal
         watchers=watchers,
     )
     for query, app, passes, inputs, at_s, deadline_s in load.queries:
-        egraph = planner.plan(APPS[app](), {}, passes)
+        egraph = plan_cache.plan(APPS[app](), {}, passes)
         driver.submit(query, egraph, inputs, at_s=at_s, deadline_s=deadline_s)
     driver.run()
     return driver

@@ -8,20 +8,26 @@ from dataclasses import replace
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
-from machines import compiled
+from support.machines import compiled
 
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
-from stretto.engines.fake import FakeLLM, FakeLLMConfig
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import CapacityError, ConfigError
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness
-from stretto.sim.llm_instance import LLMModel
-from stretto.sim.saying import as_max_tokens, drawn_lengths, filler, says_as, says_nothing_in_particular
-from stretto.sim.step_cost import ProfileCost
-from stretto.sim.watching import RunLog
+from stretto.sim.llm_instance import SimulatedModel
+from stretto.sim.step_times import ProfileCost
+from stretto.sim.synthetic_output import (
+    as_max_tokens,
+    drawn_lengths,
+    filler,
+    filler_output,
+    output_as_of,
+)
+from stretto.sim.watchers import RunLog
 from stretto.tasks import Decode, LLMTask
 
 PROFILE = Profile(base_s=0.25, per_unit_s=0.0078125, per_output_s=0.0625)
@@ -48,14 +54,14 @@ def length(task: LLMTask, decode: Decode) -> int:
     return 1 + sum(task.query.encode()) % decode.max_tokens
 
 
-def model(**changes: object) -> LLMModel:
+def model(**changes: object) -> SimulatedModel:
     scheduler = SchedulerConfig(num_blocks=64, block_tokens=4, max_running=6, max_batch_tokens=32)
-    made = LLMModel(scheduler, ProfileCost(PROFILE), says_nothing_in_particular(length))
+    made = SimulatedModel(scheduler, ProfileCost(PROFILE), filler_output(length))
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def engines(**changes: object) -> list[Engine]:
-    from stretto.engines.fake import FakeBatch, FakeBatchConfig
+    from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 
     options = {"profile": PROFILE, "timeout_s": None, "keeps_state": True, **changes}
     return [
@@ -64,7 +70,7 @@ def engines(**changes: object) -> list[Engine]:
     ]
 
 
-def driver(made: LLMModel, log: RunLog, **options: object) -> VirtualDriver:
+def driver(made: SimulatedModel, log: RunLog, **options: object) -> VirtualDriver:
     engine_changes = options.pop("engine", {})
     return VirtualDriver(
         engines(**engine_changes),  # type: ignore[arg-type]
@@ -175,7 +181,7 @@ def assert_nothing_is_left(run: VirtualDriver) -> None:
 
 def test_a_jump_takes_one_event() -> None:
     log = RunLog()
-    made = model(speaker=says_nothing_in_particular(as_max_tokens))
+    made = model(output_source=filler_output(as_max_tokens))
     run = driver(made, log)
     run.submit("q", TEXT, {"q": "x" * 40})
     run.run()
@@ -214,9 +220,7 @@ def test_a_request_that_never_fits_fails_alone() -> None:
 
 def test_a_slow_instance_is_slow_while_it_is() -> None:
     def end_s(*slow: Slowness) -> float:
-        run = driver(
-            model(speaker=says_nothing_in_particular(as_max_tokens)), RunLog(), faults=FaultPlan(slow=slow)
-        )
+        run = driver(model(output_source=filler_output(as_max_tokens)), RunLog(), faults=FaultPlan(slow=slow))
         run.submit("q", TEXT, {"q": "x"})
         run.run()
         found = run.recorder.queries["q"].end_s
@@ -289,5 +293,5 @@ def test_it_says_what_a_deterministic_engine_says() -> None:
         run.submit("r", TEXT, {"q": "who?"})
         return {query: reply.outputs for query, reply in run.run().items()}
 
-    as_fake = model(speaker=says_as(FakeLLM(FakeLLMConfig())))
+    as_fake = model(output_source=output_as_of(FakeLLM(FakeLLMConfig())))
     assert outputs() == outputs(models={"llm": as_fake})

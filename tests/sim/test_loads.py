@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from stretto.errors import ConfigError
-from stretto.sim.loads import ARRIVALS, LOADS, load
+from stretto.sim.published_workloads import ARRIVALS, WORKLOADS, workload
+from stretto.sim.synthetic_workloads import prompt_text
 from stretto.sim.traces import TraceError
-from stretto.sim.workloads import prompt_text
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", LOADS)
+@pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize("arrivals", ARRIVALS)
 def test_every_load_arrives_at_times_of_its_own_and_is_the_same_for_the_same_seed(
     data: Path, name: str, arrivals: str
 ) -> None:
-    found = load(name, data, 3, max_tokens=5000)
+    found = workload(name, data, 3, max_tokens=5000)
     requests, again = (list(islice(found.arriving(ARRIVALS[arrivals](5.0, 3), 3), 50)) for _ in range(2))
     assert requests == again
     assert len(requests) == (2 if found.in_turn else 50)
@@ -45,13 +45,13 @@ def test_every_load_arrives_at_times_of_its_own_and_is_the_same_for_the_same_see
 
 
 def test_neighbours_in_a_trace_still_share_their_prefix(data: Path) -> None:
-    first, second = load("mooncake", data, 0, 5000).arriving(ARRIVALS["poisson"](1.0, 0), 0)
+    first, second = workload("mooncake", data, 0, 5000).arriving(ARRIVALS["poisson"](1.0, 0), 0)
     assert prompt_text("a", first)[:2048] == prompt_text("b", second)[:2048]
     assert prompt_text("a", first) != prompt_text("b", second)[: len(prompt_text("a", first))]
 
 
 def test_some_documents_are_asked_about_more_often_than_others() -> None:
-    requests = load("about-documents", None, 0, 8192).requests
+    requests = workload("about-documents", None, 0, 8192).requests
     asked = Counter(request.blocks[0] for request in requests)
     assert asked[0] > 10 * asked[4 * 150]
     assert len({request.blocks[4:] for request in requests}) == len(requests)
@@ -59,10 +59,10 @@ def test_some_documents_are_asked_about_more_often_than_others() -> None:
 
 def test_what_cannot_be_loaded_is_named(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no load 'x'; there are like-conversations"):
-        load("x", data, 0, 100)
+        workload("x", data, 0, 100)
     with pytest.raises(ConfigError, match=r"needs --data DIR, with traces/azure_llm_2023_code\.csv"):
-        load("azure-code", None, 0, 100)
+        workload("azure-code", None, 0, 100)
     with pytest.raises(ConfigError, match="no request has at most 100 tokens"):
-        load("arxiv", data, 0, 100)
+        workload("arxiv", data, 0, 100)
     with pytest.raises(TraceError, match="row 0: cannot be read"):
-        load("arxiv", tmp_path / "nothing", 0, 100)
+        workload("arxiv", tmp_path / "nothing", 0, 100)

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from command_line import CommandLine
+from support.command_line import CommandLine
 
+from benchmarks.common.virtual_engines import Lengths, inputs, profiles_of, virtual_engines
 from stretto.apps import APPS
-from stretto.bench.virtual import Lengths, inputs, profiles_of, virtual_engines
 from stretto.errors import ConfigError, UserError
-from stretto.frontend.planner import Planner
+from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.replay import WhatIf, replay
@@ -26,7 +26,7 @@ def record(
     path: Path, *, passes: tuple[str, ...] = tuple(PASSES), before: bool = True, num: int = 4
 ) -> VirtualDriver:
     """Queries of both apps in virtual time, by profiles alone; what a real run would write."""
-    planner = Planner(profiles_of(ENGINES))
+    plan_cache = PlanCache(profiles_of(ENGINES))
     templates = {name: make() for name, make in APPS.items()}
     graphs = [template.lower({}) for template in templates.values()] if before else []
     driver = VirtualDriver(ENGINES)
@@ -35,7 +35,7 @@ def record(
         app = ("advanced", "naive")[number % 2]
         driver.submit(
             f"q{number}",
-            planner.plan(templates[app], {}, passes),
+            plan_cache.plan(templates[app], {}, passes),
             inputs(12, number),
             at_s=0.8 * number,
             passes=passes,

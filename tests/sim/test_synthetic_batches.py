@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.common.virtual_engines import Lengths, documents, inputs, profiles_of, virtual_engines
 from stretto.apps import APPS
-from stretto.bench.virtual import Lengths, documents, inputs, profiles_of, virtual_engines
 from stretto.core import Chunk, Hit
 from stretto.engine import Engine
-from stretto.engines.fake import FakeBatch
+from stretto.engines.scripted.fake import FakeBatch
 from stretto.errors import BadReply
-from stretto.frontend.planner import Planner
+from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
-from stretto.sim.batch_engines import SyntheticBatch, SyntheticConfig
 from stretto.sim.driver import VirtualDriver
+from stretto.sim.synthetic_batches import SyntheticBatch, SyntheticConfig
 from stretto.tasks import Task
 
 
@@ -31,11 +31,11 @@ def synthetic_engines() -> list[Engine]:
 @pytest.mark.parametrize("app", sorted(APPS))
 def test_an_app_gives_the_same_answer_whatever_the_passes(app: str) -> None:
     engines = synthetic_engines()
-    planner = Planner(profiles_of(engines))
+    plan_cache = PlanCache(profiles_of(engines))
     outputs = []
     for passes in ((), tuple(PASSES)):
         driver = VirtualDriver(engines)
-        driver.submit("q", planner.plan(APPS[app](), {}, passes), inputs(9))
+        driver.submit("q", plan_cache.plan(APPS[app](), {}, passes), inputs(9))
         reply = driver.run()["q"]
         assert reply.error is None
         outputs.append(reply.outputs)

@@ -11,9 +11,8 @@ import pytest
 
 from stretto.core import Segment
 from stretto.costs.tokens import num_tokens
-from stretto.sim.saying import filler, prompt_ids, token_ids
-from stretto.sim.traces import Request, TraceError, read_azure, read_lengths, read_mooncake
-from stretto.sim.workloads import (
+from stretto.sim.synthetic_output import filler, prompt_ids, token_ids
+from stretto.sim.synthetic_workloads import (
     bursts,
     lognormal_lengths,
     poisson,
@@ -22,6 +21,7 @@ from stretto.sim.workloads import (
     submits,
     zipf,
 )
+from stretto.sim.traces import Request, TraceError, read_azure, read_lengths, read_mooncake
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

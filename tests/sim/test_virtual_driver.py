@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from machines import compiled
+from support.machines import compiled
 
 from stretto.core import KV, Segment
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
-from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import ConfigError, DeadlineExceeded, EngineFailure, EngineUnavailable, QueryCancelled
 from stretto.messages import Admit, Release, Restart, StartBatch, WakeAt
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan
-from stretto.sim.llm import SimulatedLLM
+from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.tasks import LLMTask, Task
 
 EMBED = "graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v"
@@ -204,7 +204,7 @@ def test_prefixes_go_with_their_query() -> None:
         (action.task.query, action.instance) for _, action in run.actions if isinstance(action, Admit)
     ]
     assert sorted(released) == sorted(admitted)
-    assert all(isinstance(llm, SimulatedLLM) and not llm._held for llm in run._llms.values())
+    assert all(isinstance(llm, ProfiledLLM) and not llm._held for llm in run._llms.values())
 
 
 def test_an_instance_that_crashes_is_lost_and_started_anew() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from worked_example import PROFILES, e_graph
+from support.worked_example import PROFILES, e_graph
 
 from stretto.core import Document, Section
 from stretto.engine import Engine
-from stretto.engines.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import compile_graph
 from stretto.sim.driver import VirtualDriver
 from stretto.tasks import Task

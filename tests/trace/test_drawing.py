@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worked_example import e_graph, p_graph
+from support.worked_example import e_graph, p_graph
 
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recorded import driver
-from worked_example import e_graph, p_graph
+from support.worked_example import e_graph, p_graph
 
 from stretto.errors import BadReply
 from stretto.graph.compile import compile_graph

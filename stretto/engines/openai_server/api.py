@@ -38,7 +38,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class StreamChunk:
     """One event of a stream. `finish` says why the text has ended, once it has.
 
     What a model thinks before it answers are tokens, but no text.
@@ -92,7 +92,7 @@ def _form(decode: Decode) -> dict[str, object]:
     return form
 
 
-def read_chunk(api: Api, event: Any) -> Chunk:
+def read_chunk(api: Api, event: Any) -> StreamChunk:
     """What an event says.
 
     Raises:
@@ -104,7 +104,7 @@ def read_chunk(api: Api, event: Any) -> Chunk:
             raise _failure(problem)
         counts = _counts(event.get("usage"))
         if not event["choices"]:
-            return Chunk(counts=counts)
+            return StreamChunk(counts=counts)
         choice = event["choices"][0]
         delta = choice["delta"] if api == "chat" else {"content": choice["text"]}
         text = "" if delta.get("content") is None else delta["content"]
@@ -115,7 +115,7 @@ def read_chunk(api: Api, event: Any) -> Chunk:
         raise BadReply(f"not a chunk of a {api} stream: {ascii(event)[:300]}") from error
     if finish in ("abort", "error"):
         raise EngineUnavailable(f"the server ended the request with {finish!r}")
-    return Chunk(text, is_output, finish, counts)
+    return StreamChunk(text, is_output, finish, counts)
 
 
 def _counts(usage: Any) -> Counts | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from stretto.llm.block_hashes import BlockHash, Hasher
-from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from stretto.cluster.block_hashes import BlockHash, Hasher
+from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 
 _MAX_BLOCKS = 1 << 16
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from stretto.cluster.block_hashes import BlockHash, Hasher
+from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from stretto.errors import BadReply
-from stretto.llm.block_hashes import BlockHash, Hasher
-from stretto.llm.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 
 Arrival: TypeAlias = Literal["take", "known", "gap", "restart"]
 

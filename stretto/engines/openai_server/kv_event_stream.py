@@ -13,10 +13,10 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from stretto.cluster.kv_events import KVEvent
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.engines.openai_server.kv_event_reader import KVEventReader, Sequencer
 from stretto.errors import BadReply, ConfigError
-from stretto.llm.kv_events import KVEvent
 
 _END = (-1).to_bytes(8, "big", signed=True)
 

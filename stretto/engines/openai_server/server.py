@@ -28,8 +28,8 @@ from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.metrics import ServerLoad, read_load
 from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError, UserError
-from stretto.llm.output import Output
-from stretto.llm.sampling import check_sampling
+from stretto.llm.output.output import Output
+from stretto.llm.output.sampling import check_sampling
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ class Part(Protocol):
 
 
 @dataclass(slots=True)
-class Chunk:
+class PrefillChunk:
     """Rows [start, stop) of the step: the last tokens of those that `keys` holds, of one sequence."""
 
     start: int
@@ -74,7 +74,7 @@ class Chunk:
     masks: dict[int | None, Tensor | None]
 
     @classmethod
-    def of(cls, start: int, stop: int, keys: Keys, windows: tuple[int | None, ...]) -> Chunk:
+    def of(cls, start: int, stop: int, keys: Keys, windows: tuple[int | None, ...]) -> PrefillChunk:
         """A chunk, with its mask for every window that a layer has."""
         masks = {window: _chunk_mask(stop - start, keys, window) for window in dict.fromkeys(windows)}
         return cls(start, stop, keys, masks)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from stretto.cluster.kv_events import KVEvent
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.runner import Runner
 from stretto.engines.transformer.running_task import RunningTask
@@ -17,11 +18,10 @@ from stretto.engines.transformer.sampler import Choice, Chosen
 from stretto.engines.transformer.structured import Structure, Structures, is_structured
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.errors import CapacityError, ConfigError, StrettoError, UserError
-from stretto.llm.kv_events import KVEvent
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
-from stretto.llm.output import Output
-from stretto.llm.sampling import check_sampling, ending_tokens
-from stretto.llm.sequence import Sequence
+from stretto.llm.output.output import Output
+from stretto.llm.output.sampling import check_sampling, ending_tokens
+from stretto.llm.sequence import TokenSequence
 from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Started
 
 
@@ -139,7 +139,7 @@ class TransformerLLM:
                 f"{len(tokens)} prompt tokens and max_tokens {max_new_tokens} exceed "
                 f"the model's context of {self.runner.config.context_tokens} tokens"
             )
-        sequence = Sequence(
+        sequence = TokenSequence(
             self._num_sequences,
             tokens,
             max_new_tokens,
@@ -209,7 +209,7 @@ class TransformerLLM:
             self._structures = Structures(Path(self._config.path), self.runner.config.vocabulary)
         return self._structures.make(decode)
 
-    def _choice_of(self, sequence: Sequence, chosen: list[Chosen]) -> Choice | None:
+    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> Choice | None:
         return self._by_sequence[sequence.id].choice(chosen)
 
     def _forget(self, one: RunningTask) -> None:

@@ -61,7 +61,7 @@ class Tuning:
 def tuning(device: torch.device, dtype: torch.dtype) -> Tuning:
     """By the number of multiprocessors.
 
-    Chosen by what the compiler says of registers, not yet by measurements: `stretto.bench.gpu` tries others.
+    Chosen by what the compiler says of registers, not yet by measurements: `benchmarks.gpu` tries others.
     """
     count = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     # In float32 there are no tensor cores to use, and a product takes many more registers.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.engines.transformer.attention import Chunk, Decodes, Keys, Part, StepAttention
+from stretto.engines.transformer.attention import Decodes, Keys, Part, PrefillChunk, StepAttention
 from stretto.engines.transformer.config import ModelConfig, read_config
 from stretto.engines.transformer.decode_graphs import DecodeGraphs
 from stretto.engines.transformer.device import device_of, has_kernels
@@ -22,7 +22,7 @@ from stretto.engines.transformer.paged_decodes import Group, PagedDecodes
 from stretto.engines.transformer.sampler import Choice, Chosen, choose
 from stretto.engines.transformer.weights import load_weights
 from stretto.errors import ConfigError
-from stretto.llm.sequence import Sequence
+from stretto.llm.sequence import TokenSequence
 from stretto.llm.shared_prefixes import group_by_prefix
 from stretto.llm.step_batch import Slice, StepBatch
 
@@ -38,7 +38,7 @@ class _Inputs:
     positions_T: Tensor
     attention: StepAttention
     sample_rows: list[int]
-    sampling: list[Sequence]
+    sampling: list[TokenSequence]
 
 
 class Runner:
@@ -88,7 +88,7 @@ class Runner:
 
     @torch.inference_mode()
     def run(
-        self, batch: StepBatch, choice_of: Callable[[Sequence, list[Chosen]], Choice | None]
+        self, batch: StepBatch, choice_of: Callable[[TokenSequence, list[Chosen]], Choice | None]
     ) -> Mapping[int, list[Chosen]]:
         """Compute a step; by sequence id the tokens chosen, one for each repeat.
 
@@ -153,7 +153,9 @@ class Runner:
             tokens += piece.sequence.tokens[piece.start : end]
             positions += range(piece.start, end)
             blocks += [table[position // size] for position in range(piece.start, end)]
-            parts.append(Chunk.of(start, len(tokens), Keys(table[: -(-end // size)], end, kv), windows))
+            parts.append(
+                PrefillChunk.of(start, len(tokens), Keys(table[: -(-end // size)], end, kv), windows)
+            )
             if piece.samples:
                 rows.append(piece)
                 sample_rows.append(len(tokens) - 1)
@@ -188,7 +190,7 @@ class Runner:
             if len(tables) > 1:
                 parts.append(Decodes.of(start, tables, lengths, num_shared, kv, windows))
             else:
-                parts.append(Chunk.of(start, start + 1, Keys(tables[0], lengths[0], kv), windows))
+                parts.append(PrefillChunk.of(start, start + 1, Keys(tables[0], lengths[0], kv), windows))
             start += len(tables)
         return parts
 

@@ -8,9 +8,9 @@ from stretto.engines.transformer.sampler import Choice, Chosen, TokenLogprobs
 from stretto.engines.transformer.structured import Structure
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.errors import StrettoError
-from stretto.llm.output import Output
-from stretto.llm.sampling import is_plain_greedy
-from stretto.llm.sequence import Sequence
+from stretto.llm.output.output import Output
+from stretto.llm.output.sampling import is_plain_greedy
+from stretto.llm.sequence import TokenSequence
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 
@@ -34,7 +34,7 @@ class RunningTask:
     """
 
     task: LLMTask
-    sequence: Sequence
+    sequence: TokenSequence
     output: Output | None
     text: TextStream
     ending: frozenset[int]

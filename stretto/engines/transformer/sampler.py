@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stretto.llm.sampling import noise_seed
+from stretto.llm.output.sampling import noise_seed
 from stretto.tasks import Decode
 
 

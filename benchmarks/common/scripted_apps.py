@@ -1,0 +1,61 @@
+"""The three apps for real: settings, inputs and questions, and the engines of this machine for a scheme."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benchmarks.teola.schemes import Scheme
+from stretto.core import Document
+from stretto.engine import Engine
+
+_WORDS = 4
+
+
+def configuration(app: str, answer_tokens: int) -> dict[str, dict[str, object]]:
+    """Of one of the three apps: the most tokens that an answer may have."""
+    steps = ("proxy", "answer") if app == "search" else ("synthesis",)
+    return {step: {"max_tokens": answer_tokens} for step in steps}
+
+
+def inputs_of(app: str, question: str, documents: Sequence[Document]) -> dict[str, object]:
+    """What a query brings."""
+    inputs: dict[str, object] = {"question": question}
+    return inputs if app == "search" else {**inputs, "files": list(documents)}
+
+
+def fresh_questions(documents: Sequence[Document], count: int, seed: str) -> list[str]:
+    """As many different questions, each about a few words in a row; another `seed`, other questions.
+
+    What is different from its first words on finds no prompt of another question in a cache, beyond what
+    every prompt begins with.
+    """
+    texts = [section.text.split() for document in documents for section in document.sections]
+    long = [words for words in texts if len(words) > _WORDS] or texts
+    generator = random.Random(seed)
+    questions = []
+    for number in range(1, count + 1):
+        words = generator.choice(long)
+        start = generator.randrange(max(1, len(words) - _WORDS))
+        place = " ".join(words[start : start + _WORDS])
+        questions.append(f"{place}: what is said about this, and why? ({seed}, no. {number})")
+    return questions
+
+
+def scripted_engines(
+    scheme: Scheme, llm_config: object, documents: Sequence[Document], vectors: Engine | None = None
+) -> list[Engine]:
+    """What the apps run on, one instance of each engine; search is in `documents`.
+
+    Args:
+        llm_config: the `TransformerConfig` of both LLMs.
+        vectors: default: in memory.
+    """
+    from benchmarks.common.scripted_transformer import ForgetfulLLM, ScriptedTransformer
+    from stretto.engines.catalogue import llm_engine, local_engines, search_engines
+
+    executable = ScriptedTransformer if scheme.caches else ForgetfulLLM
+    llm = replace(llm_engine(None), executable=executable, config=llm_config)
+    engines = [*local_engines(llm=llm, vectors=vectors), *search_engines(llm, None, documents)[1:]]
+    return [replace(engine, policy=scheme.policy, fill_timeout_s=scheme.fill_timeout_s) for engine in engines]

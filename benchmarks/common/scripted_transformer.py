@@ -1,0 +1,96 @@
+"""The in-process LLM engine, told which tokens to choose: a small model's work, the stand-in's words.
+
+A small model writes nonsense, or not always the same. Told what to say, every scheme has the same work and
+the same answers, and so has simulation. A token is told by allowing no other, as a structured output does;
+prompts and steps are computed in full.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import torch
+
+from stretto.core import Prompt, Segment
+from stretto.engines.prompt_tokens import PromptTokenizer
+from stretto.engines.scripted.standin import StandIn, StandInConfig
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.running_task import RunningTask
+from stretto.engines.transformer.sampler import Choice, Chosen
+from stretto.engines.transformer.text_stream import TextStream
+from stretto.llm.output.output import Output
+from stretto.llm.sequence import TokenSequence
+from stretto.sim.synthetic_output import SyntheticOutput, output_as_of
+from stretto.tasks import Decode, LLMTask
+
+
+class Script:
+    """What is said: the words of the stand-in, as tokens of a checkpoint."""
+
+    def __init__(self, tokenizer: PromptTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._stand_in = output_as_of(StandIn(StandInConfig()))
+        self._num_before = len(tokenizer.encode(()))
+        self._known: dict[int, str] = {}
+
+    def tokens(self, task: LLMTask, decode: Decode) -> list[int]:
+        """All of the output, the end of sequence included."""
+        value = self._stand_in(task, decode).value
+        text = value if isinstance(value, str) else json.dumps(value)
+        assert self._tokenizer.eos_token_id is not None
+        words = self._tokenizer.encode((Segment(text, "answer"),))[self._num_before :]
+        return [*words, self._tokenizer.eos_token_id]
+
+    def said(self, task: LLMTask, decode: Decode) -> SyntheticOutput:
+        """What the engine makes of these tokens: a `OutputSource` for simulation."""
+        output, text = Output(decode), TextStream(self._tokenizer, self._known)
+        tokens = self.tokens(task, decode)
+        ends: list[int] = []
+        for number, token in enumerate(tokens[: decode.max_tokens], 1):
+            is_last = token == tokens[-1]
+            if not is_last:
+                pieces, is_last = output.feed(text.feed(token))
+                ends += [number] * len(pieces)
+            if is_last or number == decode.max_tokens:
+                break
+        pieces, value = output.finish()
+        ends += [number] * len(pieces)
+        assert isinstance(value, str | list)
+        return SyntheticOutput(value, number, tuple(ends) if isinstance(value, list) else ())
+
+    def prompt(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt."""
+        return self._tokenizer.encode(prompt)
+
+
+class ScriptedTransformer(TransformerLLM):
+    """A `SteppedLLM` that says what `Script` says, at the speed of `TransformerLLM`."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self._script = Script(self.tokenizer)
+        self._told: dict[int, list[int]] = {}
+
+    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> Choice | None:
+        task = self._by_sequence[sequence.id].task
+        decode = task.decode
+        assert decode is not None
+        if task.id not in self._told:
+            self._told[task.id] = self._script.tokens(task, decode)
+        prompt, generated = sequence.tokens[: sequence.num_prompt_tokens], len(sequence.tokens) + len(chosen)
+        allowed_V = torch.zeros(self.runner.config.vocabulary, dtype=torch.bool)  # noqa: N806
+        allowed_V[self._told[task.id][generated - len(prompt)]] = True
+        return Choice(decode, prompt, [], frozenset(), allowed_V)
+
+    def _forget(self, one: RunningTask) -> None:
+        self._told.pop(one.task.id, None)
+        super()._forget(one)
+
+
+class ForgetfulLLM(ScriptedTransformer):
+    """Computes every prompt whole: each request is of a tenant of its own. For schemes that do not cache."""
+
+    def admit(self, task: LLMTask, priority: float) -> None:
+        """Queue a task."""
+        super().admit(replace(task, tenant=f"{task.tenant}/{task.id}"), priority)

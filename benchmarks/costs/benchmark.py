@@ -1,0 +1,195 @@
+"""How true the cost models are: fitted to a few measured steps, compared with all the others.
+
+Two questions. Do they predict steps of real engines, of shapes and of models that the fit has not seen? And
+do they, with the production scheduler, predict how long whole recorded runs took?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.costs.roofline import fit_roofline
+from benchmarks.costs.runs import replay_goals, replay_rows
+from benchmarks.costs.step_profiles import STEPS, Profile, load_profiles
+from benchmarks.registry import Options
+from benchmarks.report import Goal, Report, Row, Value
+from stretto.costs.fit import PARTS, MeasuredStep, fit_shared_costs, fit_step_cost, parts_s
+from stretto.costs.nnls import Floats
+from stretto.costs.per_batch_lines import fit_per_batch_lines
+from stretto.costs.step import NUMBERS
+from stretto.costs.steps_file import sample_steps
+from stretto.errors import ConfigError
+
+FITTED = "mean error (%) of the steps not fitted to, by model"
+MEAN = "mean error (%), all models"
+SHARE = 0.02
+_SHARED_SHARE = 0.01
+_PAPER_PARTS = ("forward", "preparation", "sampling")
+_QUICK_MODELS = 6
+
+Predict = Callable[[Sequence[str]], Floats]
+Where = Mapping[str, "np.typing.NDArray[np.bool_]"]
+
+
+def run_benchmark(options: Options) -> Report:
+    """Needs the folder with the profiles: some minutes, or one when `quick`."""
+    if options.data is None or not (options.data / STEPS).exists():
+        raise ConfigError(f"bench costs needs --data DIR, a folder with {STEPS}")
+    return measure(options, options.data)
+
+
+def measure(options: Options, data: Path) -> Report:
+    """Every model of the profiles, or the first few when `quick`; and the recorded runs."""
+    options.say("reading profiles")
+    profiles = [_Case(profile) for profile in load_profiles(data)]
+    rows: list[Row] = []
+    known: dict[tuple[object, ...], Mapping[str, float]] = {}
+    for number, case in enumerate(profiles[:_QUICK_MODELS] if options.quick else profiles):
+        options.say(f"model {number + 1} of {len(profiles)}: {case.profile.name}")
+        if (key := case.like) not in known:
+            known[key] = _shared(case, profiles, options.seed)
+        rows += _rows(case, known[key], options.seed)
+    rows += _means(rows)
+    runs = replay_rows(data, options)
+    means = {row.name: row.values for row in rows if row.table == MEAN}
+    goals = (
+        Goal("% error, decode, fitted to 2 % of the rows", _number(means, "physical", "decode"), 5, "lower"),
+        Goal(
+            "% error, prefill, fitted to 2 % of the rows", _number(means, "physical", "prefill"), 6, "lower"
+        ),
+        Goal(
+            "% error, decode of unlike contexts, none of them fitted to",
+            _number(means, "physical, no unlike contexts fitted to", "unlike contexts"),
+            8,
+            "lower",
+        ),
+        *replay_goals(runs),
+    )
+    config = {"share": SHARE, "shared_share": _SHARED_SHARE, "numbers": len(NUMBERS), "quick": options.quick}
+    notes = (
+        "errors are |predicted / measured - 1| of computation, preparation and sampling together, as "
+        "per_batch_lines has them; 'whole step' is with the host's share too",
+        "the fit is pulled weakly towards what models of other shapes on the same GPUs share; no step of a "
+        "model with the same layers, width and heads is in that",
+        "per_batch_lines and the roofline are fitted to one of the two repetitions of nearly every point, "
+        "and compared with the other",
+    )
+    return Report("costs", options.seed, config, (*rows, *runs), goals, notes)
+
+
+class _Case:
+    """A profile with what all forms are compared on."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        features = profile.features
+        self.table = np.array([features.of(step.shape) for step in profile.steps])
+        self.parts = {part: np.array([(step.parts or {})[part] for step in profile.steps]) for part in PARTS}
+        is_prefill = np.array([step.shape.num_prefills > 0 for step in profile.steps])
+        is_unlike = np.array([kind == "skew" for kind in profile.kinds])
+        self.where = {"decode": ~is_prefill, "prefill": is_prefill, "unlike contexts": is_unlike}
+        model = features.model
+        self.like = (model.num_layers, model.hidden_size, model.num_heads, features.tensor_parallel)
+
+    def sample(self, share: float, seed: int, *, with_unlike: bool = True) -> list[int]:
+        """Indices of at most that share of the steps."""
+        kept = [i for i, kind in enumerate(self.profile.kinds) if with_unlike or kind != "skew"]
+        share *= len(self.profile.steps) / len(kept)
+        return [kept[i] for i in sample_steps([self.profile.steps[i] for i in kept], share, seed)]
+
+    def steps(self, indices: Sequence[int]) -> list[MeasuredStep]:
+        """Of the profile."""
+        return [self.profile.steps[index] for index in indices]
+
+    def errors(self, parts: Mapping[str, Floats], fitted_to: Sequence[int]) -> dict[str, Value]:
+        """Mean errors of a form by kind of step, those that it was fitted to left out."""
+        rest = np.ones(len(self.profile.steps), dtype=bool)
+        rest[list(fitted_to)] = False
+        measured = np.sum([self.parts[part] for part in _PAPER_PARTS], axis=0)
+        predicted = np.sum([parts[part] for part in _PAPER_PARTS], axis=0)
+        errors: dict[str, Value] = {}
+        for kind, chosen in self.where.items():
+            if (chosen & rest).any():
+                errors[kind] = _error(predicted, measured, chosen & rest)
+                errors[f"{kind}, computation"] = _error(
+                    parts["forward"], self.parts["forward"], chosen & rest
+                )
+                if "host" in parts:
+                    whole = measured + self.parts["host"]
+                    errors[f"{kind}, whole step"] = _error(predicted + parts["host"], whole, chosen & rest)
+        return errors
+
+
+def _error(predicted: Floats, measured: Floats, chosen: np.typing.NDArray[np.bool_]) -> float:
+    return round(100 * float(np.abs(predicted / measured - 1)[chosen].mean()), 2)
+
+
+def _shared(case: _Case, profiles: Sequence[_Case], seed: int) -> Mapping[str, float]:
+    """Numbers shared by the models of other shapes, on as many GPUs."""
+    others = [other for other in profiles if other.like != case.like and other.like[3] == case.like[3]]
+    samples = [(other.profile.features, other.steps(other.sample(_SHARED_SHARE, seed))) for other in others]
+    return fit_shared_costs(samples)[0].numbers
+
+
+def _rows(case: _Case, known: Mapping[str, float], seed: int) -> list[Row]:
+    features, name = case.profile.features, case.profile.name
+    rows = []
+
+    def add(form: str, errors: Mapping[str, Value], num_fitted: int) -> None:
+        share = round(100 * num_fitted / len(case.profile.steps), 2)
+        rows.append(Row(FITTED, f"{form}: {name}", {"fitted to %": share, **errors}, "computed"))
+
+    few = case.sample(SHARE, seed)
+    add(
+        "physical",
+        case.errors(parts_s(case.table, fit_step_cost(features, case.steps(few), known).numbers), few),
+        len(few),
+    )
+    add(
+        "physical, own steps alone",
+        case.errors(parts_s(case.table, fit_step_cost(features, case.steps(few)).numbers), few),
+        len(few),
+    )
+    even = case.sample(SHARE, seed, with_unlike=False)
+    cost = fit_step_cost(features, case.steps(even), known)
+    add(
+        "physical, no unlike contexts fitted to",
+        case.errors(parts_s(case.table, cost.numbers), even),
+        len(even),
+    )
+    add("physical, model never seen", case.errors(parts_s(case.table, known), ()), 0)
+    half = list(range(0, len(case.profile.steps), 2))
+    lines = fit_per_batch_lines(features.model, features.tensor_parallel, case.steps(half))
+    parts = [lines.parts(step.shape) for step in case.profile.steps]
+    predicted = {part: np.array([found[part] for found in parts]) for part in _PAPER_PARTS}
+    add("per_batch_lines", case.errors(predicted, half), len(half))
+    decodes = [index for index in half if case.where["decode"][index]]
+    roofline = fit_roofline(case.steps(decodes))
+    errors = case.errors(roofline([step.shape for step in case.profile.steps]), half)
+    add("roofline", {key: value for key, value in errors.items() if "prefill" not in key}, len(half))
+    return rows
+
+
+def _means(rows: Sequence[Row]) -> list[Row]:
+    """Per form, the mean over models."""
+    by_form: dict[str, list[Mapping[str, Value]]] = {}
+    for row in rows:
+        by_form.setdefault(row.name.partition(": ")[0], []).append(row.values)
+    means = []
+    for form, found in by_form.items():
+        columns = list(dict.fromkeys(column for values in found for column in values))
+        values: dict[str, Value] = {}
+        for column in columns:
+            numbers = [float(v) for one in found if isinstance(v := one.get(column), int | float)]
+            values[column] = round(sum(numbers) / len(numbers), 2)
+        means.append(Row(MEAN, form, {"models": len(found), **values}, "computed"))
+    return means
+
+
+def _number(means: Mapping[str, Mapping[str, Value]], form: str, column: str) -> float:
+    value = means[form][column]
+    assert isinstance(value, int | float)
+    return float(value)

@@ -1,0 +1,55 @@
+"""LangGraph: a `StateGraph` with a reducer for what the nodes side by side return, run with `ainvoke`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypedDict
+
+from langgraph.graph import END, START, StateGraph
+
+from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
+
+
+class State(TypedDict):
+    """`value` along the chain, `results` of the nodes side by side."""
+
+    value: int
+    results: Annotated[list[int], operator.add]
+
+
+async def _chain(state: State) -> dict[str, int]:
+    return {"value": state["value"] + 1}
+
+
+async def _side(state: State) -> dict[str, list[int]]:
+    return {"results": [state["value"] + 1]}
+
+
+def compiled() -> Any:
+    """Chain, then fan-out."""
+    graph = StateGraph(State)
+    before = START
+    for place in range(CHAIN):
+        graph.add_node(f"chain{place}", _chain)
+        graph.add_edge(before, f"chain{place}")
+        before = f"chain{place}"
+    for place in range(FAN_OUT):
+        graph.add_node(f"side{place}", _side)
+        graph.add_edge(before, f"side{place}")
+        graph.add_edge(f"side{place}", END)
+    return graph.compile()
+
+
+@asynccontextmanager
+async def open_runner() -> AsyncIterator[RunOnce]:
+    """The graph is compiled once."""
+    graph = compiled()
+
+    async def run_once() -> list[int]:
+        state = await graph.ainvoke({"value": 0, "results": []})
+        results: list[int] = state["results"]
+        return results
+
+    yield run_once

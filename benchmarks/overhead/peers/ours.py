@@ -1,0 +1,72 @@
+"""Stretto: a template of components on an engine that runs on the event loop.
+
+A run is `Runtime.run(template, inputs)`: look-up of the plan, schedulers, driver, reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
+from stretto.engine import Engine
+from stretto.frontend.component import Builder, Component, Input, Source
+from stretto.frontend.template import Template
+from stretto.graph.graph import Ref
+from stretto.graph.ops import Port
+from stretto.runtime.runtime import Runtime
+from stretto.tasks import Task
+from stretto.trace.recorder import Recorder
+
+
+class AddOne(Component):
+    """One primitive."""
+
+    ports = (Port("value", "number"),)
+    outs = {"value": "number"}  # noqa: RUF012
+
+    def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
+        """A `call`."""
+        call = build.add("add", "call", (build.take("value"),), engine="noop", config={"result": "number"})
+        return {"value": call}
+
+
+class Noop:
+    """A `BatchEngine` that adds 1."""
+
+    def __init__(self, config: object) -> None:
+        pass
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """One result per task."""
+        return [task.inputs["value"] + 1 for task in tasks]  # type: ignore[operator]
+
+    def release(self, query: str) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def template() -> Template:
+    """Chain, then fan-out."""
+    value: Source = Input("value", "number")
+    for place in range(CHAIN):
+        value = AddOne(name=f"chain{place}", value=value)["value"]
+    last = [AddOne(name=f"side{place}", value=value) for place in range(FAN_OUT)]
+    return Template("workload", last, {node.name: node["value"] for node in last})
+
+
+@asynccontextmanager
+async def open_runner(recorder: Recorder | None = None) -> AsyncIterator[RunOnce]:
+    """A runtime with one engine."""
+    app = template()
+    names = list(app.outputs)
+    engine = Engine("noop", Noop, runs_in="loop", max_batch=1024)
+    async with Runtime([engine], recorder=recorder) as runtime:
+
+        async def run_once() -> list[int]:
+            outputs = await runtime.run(app, {"value": 0})
+            return [outputs[name] for name in names]
+
+        yield run_once

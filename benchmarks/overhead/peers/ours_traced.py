@@ -1,0 +1,13 @@
+"""Stretto with tracing on."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+
+from benchmarks.overhead.peers import RunOnce, ours
+from stretto.trace.recorder import Recorder
+
+
+def open_runner() -> AbstractAsyncContextManager[RunOnce]:
+    """As without tracing, and a recorder that keeps every span."""
+    return ours.open_runner(Recorder())

@@ -1,0 +1,124 @@
+"""What planning a query and scheduling its chunks cost, in CPU time of this process."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+from benchmarks.common.virtual_engines import PROFILES, inputs, virtual_engines
+from benchmarks.report import Row, Value, spread
+from stretto.apps import advanced_rag, naive_rag
+from stretto.frontend.plan_cache import PlanCache
+from stretto.frontend.template import Template
+from stretto.graph.compile import compile_graph
+from stretto.graph.passes.pipeline import PASSES, optimise
+from stretto.messages import Action, Event, Submit
+from stretto.sched.system import System
+from stretto.sim.driver import VirtualDriver
+
+PLANNING = "planning"
+PLANNING_BY_CHUNKS = "planning, by chunks"
+SCHEDULING_BY_CHUNKS = "scheduling, by chunks"
+_CALLS = 100
+_PASSES = tuple(PASSES)
+
+
+def plan_rows(repetitions: int) -> list[Row]:
+    """Of each app: a plan by a new plan_cache in a warm process, step by step; and one that is remembered.
+
+    Files with prompts are read when an app is made, before anything is measured.
+    """
+    rows: list[Row] = []
+    for template in (naive_rag(), advanced_rag()):
+        for name, step, calls in _steps(template):
+            rows.append(Row(PLANNING, f"{template.name}: {name}", _times_us(step, repetitions, calls)))
+    rows.append(
+        Row(
+            PLANNING,
+            "Teola prototype: advanced RAG, build and passes",
+            {"median_us": 1620.0},
+            "quoted",
+            "666 passages; super-linear in passages: the passes alone take 74 ms for 50,000",
+        )
+    )
+    return rows
+
+
+def _steps(template: Template) -> list[tuple[str, Callable[[], object], int]]:
+    graph = template.lower({})
+    optimised = optimise(graph, PROFILES, _PASSES)
+    plan_cache = PlanCache(PROFILES)
+    plan_cache.plan(template, {}, _PASSES)
+    return [
+        ("lower", lambda: template.lower({}), 1),
+        ("passes", lambda: optimise(graph, PROFILES, _PASSES), 1),
+        ("compile", lambda: compile_graph(optimised, PROFILES), 1),
+        ("lower, passes, compile", lambda: PlanCache(PROFILES).plan(template, {}, _PASSES), 1),
+        ("found in the cache", lambda: plan_cache.plan(template, {}, _PASSES), _CALLS),
+    ]
+
+
+def _times_us(step: Callable[[], object], repetitions: int, calls: int) -> dict[str, Value]:
+    """Microseconds of a call, from runs of `calls` calls, after a tenth as many to warm up."""
+    times = []
+    for number in range(repetitions + repetitions // 10):
+        start = time.perf_counter()
+        for _ in range(calls):
+            step()
+        if number >= repetitions // 10:
+            times.append((time.perf_counter() - start) / calls * 1e6)
+    return spread(times, "us")
+
+
+class TimedSystem(System):
+    """Adds up the CPU time that the schedulers take."""
+
+    cpu_s = 0.0
+    num_events = 0
+
+    def handle(self, events: Sequence[Event], now_s: float) -> list[Action]:
+        """As it is, timed."""
+        start = time.thread_time()
+        actions = super().handle(events, now_s)
+        self.cpu_s += time.thread_time() - start
+        self.num_events += len(events)
+        return actions
+
+
+def chunk_rows(repetitions: int, chunks: Sequence[int]) -> list[Row]:
+    """Advanced RAG over documents of more and more chunks: planning, starting, and scheduling one query."""
+    rows = []
+    template = advanced_rag()
+    for num_chunks in chunks:
+        query = inputs(num_chunks)
+
+        def plan_and_start(query: dict[str, object] = query) -> object:
+            egraph = PlanCache(PROFILES).plan(template, {}, _PASSES)
+            return System(virtual_engines()).handle([Submit("query", egraph, query)], 0.0)
+
+        rows.append(Row(PLANNING_BY_CHUNKS, f"{num_chunks}", _times_us(plan_and_start, 30 * repetitions, 1)))
+    for num_chunks in chunks[1:]:
+        cpu_s, num_events = _schedule(template, num_chunks, repetitions)
+        values = {"cpu_ms": cpu_s * 1e3, "us_per_chunk": cpu_s / num_chunks * 1e6, "events": num_events}
+        rows.append(Row(SCHEDULING_BY_CHUNKS, f"{num_chunks}", dict(values)))
+    return rows
+
+
+def _schedule(template: Template, num_chunks: int, repetitions: int) -> tuple[float, int]:
+    """Median CPU seconds of all schedulers for one query, engines excluded; and the events they handled."""
+    egraph = PlanCache(PROFILES).plan(template, {}, _PASSES)
+    query = inputs(num_chunks)
+    times, num_events = [], 0
+    for _ in range(repetitions):
+        gc.collect()
+        driver = VirtualDriver(virtual_engines())
+        driver.system = system = TimedSystem(driver.engines.values())
+        driver.submit("query", egraph, query)
+        reply = driver.run()["query"]
+        if reply.error is not None:
+            raise reply.error
+        times.append(system.cpu_s)
+        num_events = system.num_events
+    return statistics.median(times), num_events

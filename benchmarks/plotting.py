@@ -1,0 +1,62 @@
+"""A report as a picture: horizontal bars, one group per table that its benchmark names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.registry import BENCHMARKS
+from benchmarks.report import Report, Value, show
+from stretto.errors import ConfigError
+
+
+def plot(report: Report, path: str | Path) -> None:
+    """Write a picture of the report's most telling tables (PNG, SVG or PDF, by suffix).
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as cause:
+        raise ConfigError("a plot needs matplotlib: pip install 'stretto[bench]'") from cause
+    charts: dict[str, list[str]] = {}
+    for table, column in BENCHMARKS[report.name].charts:
+        charts.setdefault(table, []).append(column)
+    figure = Figure(figsize=(8, 1 + 4 * len(charts)), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, (table, columns) in enumerate(charts.items(), start=1):
+        axes = figure.add_subplot(len(charts), 1, place)
+        rows = [row for row in report.table(table).values() if columns[0] in row.values]
+        height = 0.8 / len(columns)
+        for offset, column in enumerate(columns):
+            values = [row.values.get(column) for row in rows]
+            lengths = [float(value) if isinstance(value, int | float) else 0.0 for value in values]
+            bars = axes.barh([i + offset * height for i in range(len(rows))], lengths, height, label=column)
+            axes.bar_label(bars, [show(value) for value in values], padding=3)
+        axes.set_yticks(
+            [i + 0.4 - height / 2 for i in range(len(rows))],
+            [f"{row.name} ({row.origin})" if row.origin == "quoted" else row.name for row in rows],
+        )
+        axes.invert_yaxis()
+        axes.set_title(table, loc="left")
+        axes.set_xlabel(columns[0] if len(columns) == 1 else _unit(table, columns))
+        if len(columns) > 1:
+            axes.legend()
+        if _is_wide([row.values[columns[0]] for row in rows]):
+            axes.set_xscale("log")
+        axes.margins(x=0.15)
+    figure.savefig(path, dpi=150)
+
+
+def _unit(table: str, columns: list[str]) -> str:
+    """Of several columns in one chart."""
+    if "speed-up" in table:
+        return "times as fast"
+    return "share" if all(column.endswith("_share") for column in columns) else "seconds"
+
+
+def _is_wide(values: list[Value]) -> bool:
+    """Whether the values need a logarithmic axis."""
+    numbers = [value for value in values if isinstance(value, int | float) and value > 0]
+    return len(numbers) > 1 and max(numbers) > 100 * min(numbers)

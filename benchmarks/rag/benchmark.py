@@ -1,0 +1,181 @@
+"""`stretto bench rag`: the schemes of `stretto bench teola`, with the engines of this machine.
+
+MiniLM embeddings, vectors in memory, BM25 for the web, and a random Llama that is told what to write
+(`scripted_transformer.py`), so that it costs what a model costs and every scheme has the same work.
+The hand-written scheme is an asyncio program (`hand_written/`); each of the others has a runtime of its own.
+
+No round finds in a cache what another has left (`runs.py`): within one, LlamaDist computes every prompt
+whole, and the others find again what their own queries share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from benchmarks.common.checkpoint import TINY, Shape, build_checkpoint
+from benchmarks.common.corpora import some_documents
+from benchmarks.common.scripted_apps import fresh_questions
+from benchmarks.rag.runs import Ask, Timed, as_they_arrive, asking, one_by_one
+from benchmarks.registry import Options
+from benchmarks.report import Goal, Report, Row, Value, quantile
+from benchmarks.teola.schemes import HAND_WRITTEN, OURS, PAPERS, SCHEMES
+from stretto.core import Document
+
+LATENCIES = "median seconds of a query, engines of this machine"
+SPEED_UPS = "speed-up of ours, median of queries, engines of this machine"
+SPREADS = "10th to 90th percentile of queries"
+ALONE, TOGETHER = "alone", "together"
+
+Results: TypeAlias = dict[tuple[str, str], dict[str, Timed]]
+"""By app and load, and then by scheme."""
+
+
+@dataclass(frozen=True, slots=True)
+class RagSize:
+    """How much is done.
+
+    Attributes:
+        num_queries: of each app, one by one; and then as many in each round in which they arrive at random.
+        rounds: such rounds, unless `max_s`, for all queries, allows fewer; at least one.
+    """
+
+    apps: tuple[str, ...] = ("search", "naive", "advanced")
+    schemes: tuple[str, ...] = tuple(SCHEMES)
+    num_queries: int = 6
+    rounds: int = 3
+    max_s: float = 360.0
+    max_chars: int = 16_000
+    answer_tokens: int = 24
+    shape: Shape = Shape()
+
+
+QUICK = RagSize(num_queries=2, rounds=1, max_s=60.0, max_chars=3_000, answer_tokens=12, shape=TINY)
+
+
+def run_benchmark(options: Options) -> Report:
+    """About seven minutes, or one when `quick`."""
+    return measure(QUICK if options.quick else RagSize(), options)
+
+
+def measure(size: RagSize, options: Options) -> Report:
+    """As large as `size` says."""
+    source, documents = some_documents(options.data, size.max_chars)
+    texts = [section.text for document in documents for section in document.sections]
+    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as folder:
+        options.say("rag: building a checkpoint")
+        checkpoint = build_checkpoint(Path(folder), texts, shape=size.shape, seed=options.seed)
+        timed = asyncio.run(_run(size, checkpoint, documents, options))
+    rows = [row for (app, load), by_scheme in timed.items() for row in _rows(app, load, by_scheme)]
+    rows.sort(key=lambda row: (LATENCIES, SPEED_UPS, SPREADS).index(row.table))
+    counts = {
+        f"{len(one.seconds)}" for (_, load), of in timed.items() for one in of.values() if load == TOGETHER
+    }
+    notes = (
+        f"{len(documents)} documents from {source}, cut to {sum(map(len, texts)):,} characters; one instance"
+        " of every engine, one thread each, all on the same cores: what can overlap is bounded by them",
+        f"{ALONE}: {size.num_queries} queries of each app and scheme, one after the other; {TOGETHER}:"
+        f" {' or '.join(sorted(counts, key=int))}, in rounds of {size.num_queries}, Poisson arrivals, one for"
+        " every 0.6 times that a query of ours takes alone",
+        "schemes take turns, and every scheme gets the same questions and arrivals; every round has its own"
+        " questions and an empty prefix cache",
+        "the LLM is a random model that writes the words of the stand-in; search is in the same documents",
+    )
+    return Report("rag", options.seed, asdict(size), tuple(rows), _goals(timed), notes)
+
+
+async def _run(size: RagSize, checkpoint: Path, documents: list[Document], options: Options) -> Results:
+    results: Results = {}
+    async with AsyncExitStack() as stack:
+        asks: dict[str, Ask] = {}
+        for name in size.schemes:
+            options.say(f"rag: loading models of {name}")
+            asks[name] = await asking(stack, SCHEMES[name], checkpoint, documents, size.answer_tokens)
+        start_s = time.perf_counter()
+        for number, app in enumerate(size.apps, 1):
+            due_s = start_s + size.max_s * number / len(size.apps)
+            results |= await run_app(asks, app, size, documents, due_s, options)
+    return results
+
+
+async def run_app(
+    asks: Mapping[str, Ask],
+    app: str,
+    size: RagSize,
+    documents: list[Document],
+    due_s: float,
+    options: Options,
+) -> Results:
+    """Both loads of an app under all schemes. After `due_s` no further round begins, but for the first."""
+
+    def questions(load: str) -> list[str]:
+        return fresh_questions(documents, size.num_queries, f"{app}/{load}/{options.seed}")
+
+    options.say(f"rag: {app}, {ALONE}")
+    await one_by_one(asks, app, questions("warm")[:1], "warm")
+    alone = await one_by_one(asks, app, questions(ALONE), f"{app}/{ALONE}")
+    gap_s = 0.6 * statistics.median(alone[OURS].seconds)
+    together = {name: Timed() for name in asks}
+    for number in range(size.rounds):
+        options.say(f"rag: {app}, {TOGETHER}, {number + 1} of {size.rounds}")
+        begin_s, load = time.perf_counter(), f"{TOGETHER}/{number}"
+        found = await as_they_arrive(asks, app, questions(load), f"{app}/{load}", gap_s, number)
+        for name, one in found.items():
+            together[name].add(one)
+        now_s = time.perf_counter()
+        if now_s + (now_s - begin_s) > due_s:  # the next one would end too late
+            break
+    return {(app, ALONE): alone, (app, TOGETHER): together}
+
+
+def _rows(app: str, load: str, timed: Mapping[str, Timed]) -> list[Row]:
+    outputs = [one.outputs for one in timed.values()]
+    num_equal = sum(all(a == answers[0] for a in answers) for answers in zip(*outputs, strict=True))
+    latencies: dict[str, Value] = {name: statistics.median(one.seconds) for name, one in timed.items()}
+    latencies["equal_answers"] = f"{num_equal} of {len(outputs[0])}"
+    ratios = {name: _ratios(timed, name) for name in timed if name != OURS}
+    speed_ups: dict[str, Value] = {name: statistics.median(values) for name, values in ratios.items()}
+    return [
+        Row(LATENCIES, f"{app}, {load}", latencies),
+        Row(SPEED_UPS, f"{app}, {load}", speed_ups),
+        Row(SPREADS, f"{app}, {load}: seconds", {name: _spread(one.seconds) for name, one in timed.items()}),
+        Row(SPREADS, f"{app}, {load}: speed-up", {name: _spread(values) for name, values in ratios.items()}),
+    ]
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{quantile(values, 0.1):.2f}-{quantile(values, 0.9):.2f}"
+
+
+def _ratios(timed: Mapping[str, Timed], name: str) -> list[float]:
+    """Query by query."""
+    return [other / ours for other, ours in zip(timed[name].seconds, timed[OURS].seconds, strict=True)]
+
+
+def _goals(results: Results) -> tuple[Goal, ...]:
+    def speed_ups(names: Sequence[str], load: str) -> list[float]:
+        return [
+            statistics.median(_ratios(timed, name))
+            for (_, of_load), timed in results.items()
+            for name in names
+            if of_load == load and name in timed
+        ]
+
+    different = sum(
+        any(answer != answers[0] for answer in answers)
+        for timed in results.values()
+        for answers in zip(*(one.outputs for one in timed.values()), strict=True)
+    )
+    goals = [Goal("queries that schemes answer differently", different, 0, "lower")]
+    for whom, names in (("the paper's schemes", PAPERS), ("hand-written", (HAND_WRITTEN,))):
+        for load in (ALONE, TOGETHER):
+            if ratios := speed_ups(names, load):
+                goals.append(Goal(f"least median speed-up over {whom}, {load}", min(ratios), 1.0, "higher"))
+    return tuple(goals)

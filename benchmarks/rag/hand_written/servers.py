@@ -1,0 +1,218 @@
+"""Engines as servers for asyncio programs: each on a thread of its own, with dynamic batching."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Thread
+from typing import Any
+
+from stretto.core import Prompt
+from stretto.engine import Engine
+from stretto.engines.contract import BatchEngine, SteppedLLM
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Task
+
+
+@dataclass(slots=True)
+class _Call:
+    task: Task
+    units: int
+    answer: asyncio.Future[Any]
+
+
+class BatchServer:
+    """Batches whatever waits, first come first served, as soon as the engine is free."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=engine.name)
+        self._waiting: asyncio.Queue[_Call] = asyncio.Queue()
+        self._ids = count(1)
+        self._executable: BatchEngine | None = None
+
+    async def start(self) -> None:
+        """Make the engine, on its thread."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._make)
+
+    async def serve(self) -> None:
+        """Answer calls until cancelled."""
+        loop = asyncio.get_running_loop()
+        assert self._executable is not None
+        left: _Call | None = None
+        while True:
+            batch = [left or await self._waiting.get()]
+            units, left = batch[0].units, None
+            while not self._waiting.empty():
+                left = self._waiting.get_nowait()
+                if units + left.units > self._engine.batch_units:
+                    break
+                batch.append(left)
+                units, left = units + left.units, None
+            try:
+                answers = await loop.run_in_executor(
+                    self._thread, self._executable.run, [c.task for c in batch]
+                )
+            except Exception as error:
+                for call in batch:
+                    _settle(call.answer, error=error)
+                continue
+            for call, answer in zip(batch, answers, strict=True):
+                _settle(call.answer, answer)
+
+    async def one(
+        self, query: str, op: str, inputs: Mapping[str, object], config: Mapping[str, object], units: int = 1
+    ) -> Any:
+        """A single application."""
+        return await self._call(Task(next(self._ids), query, op, op, inputs, config), units)
+
+    async def each(
+        self, query: str, op: str, columns: Mapping[str, Sequence[object]], config: Mapping[str, object]
+    ) -> Any:
+        """An application to each row of the columns."""
+        num_items = len(next(iter(columns.values())))
+        task = Task(next(self._ids), query, op, op, columns, config, num_items, tuple(columns))
+        return await self._call(task, num_items)
+
+    async def release(self, query: str) -> None:
+        """The query has ended."""
+        assert self._executable is not None
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._executable.release, query)
+
+    async def _call(self, task: Task, units: int) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait(_Call(task, units, answer))
+        return await answer
+
+    async def close(self) -> None:
+        """Free the engine, on its thread, if it has been made."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._free)
+        self._thread.shutdown()
+
+    def _make(self) -> None:
+        self._executable = self._engine.executable(self._engine.config)
+
+    def _free(self) -> None:
+        if self._executable is not None:
+            self._executable.close()
+
+
+@dataclass(slots=True)
+class LLMServer:
+    """Steps the engine while it has work; requests join between steps."""
+
+    engine: Engine
+    _admitted: queue.SimpleQueue[LLMTask | None] = field(default_factory=queue.SimpleQueue)
+    _answers: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
+    _ids: count[int] = field(default_factory=lambda: count(1))
+    _thread: Thread | None = None
+    _error: Exception | None = None
+
+    async def start(self) -> None:
+        """Make the engine, on its thread."""
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        self._thread = Thread(target=self._run, args=(loop, ready), name=self.engine.name)
+        self._thread.start()
+        await ready
+
+    async def complete(self, query: str, step: str, prompt: Prompt, decode: Decode, tenant: str = "") -> Any:
+        """The value of a completion.
+
+        Raises:
+            Exception: what went wrong with it, or what the engine has died of.
+        """
+        if self._error is not None:
+            raise self._error
+        task = LLMTask(next(self._ids), query, step, prompt, decode, tenant)
+        self._answers[task.id] = answer = asyncio.get_running_loop().create_future()
+        self._admitted.put(task)
+        return await answer
+
+    async def close(self) -> None:
+        """End the thread."""
+        self._admitted.put(None)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def _run(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Future[None]) -> None:
+        try:
+            llm: SteppedLLM = self.engine.executable(self.engine.config)
+        except Exception as error:
+            loop.call_soon_threadsafe(_settle, ready, None, error)
+            return
+        loop.call_soon_threadsafe(_settle, ready)
+        try:
+            self._serve(loop, llm)
+        except Exception as error:
+            loop.call_soon_threadsafe(self._die, error)
+        llm.close()
+
+    def _serve(self, loop: asyncio.AbstractEventLoop, llm: SteppedLLM) -> None:
+        while True:
+            while not self._admitted.empty() or not llm.has_work():
+                task = self._admitted.get()
+                if task is None:
+                    return
+                llm.admit(task, 0.0)
+            events = llm.step()
+            loop.call_soon_threadsafe(self._hear, events)
+
+    def _die(self, error: Exception) -> None:
+        self._error = error
+        while self._answers:
+            _settle(self._answers.popitem()[1], error=error)
+
+    def _hear(self, events: Sequence[LLMEvent]) -> None:
+        for event in events:
+            if isinstance(event, Done):
+                _settle(self._answers.pop(event.task), event.value)
+            elif isinstance(event, Failed):
+                _settle(self._answers.pop(event.task), error=event.error)
+
+
+def _settle(answer: asyncio.Future[Any], value: object = None, error: Exception | None = None) -> None:
+    """Unless nobody waits for it any more."""
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(value)
+    else:
+        answer.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """By engine name."""
+
+    batch: Mapping[str, BatchServer]
+    llm: Mapping[str, LLMServer]
+
+    async def end(self, query: str) -> None:
+        """Nothing of the query is needed any more."""
+        await self.batch["vectors"].release(query)
+
+
+@asynccontextmanager
+async def serving(engines: Sequence[Engine]) -> AsyncIterator[Servers]:
+    """Servers of the engines, one instance each."""
+    async with AsyncExitStack() as stack:
+        llms = {}
+        for engine in engines:
+            if engine.is_llm:
+                llms[engine.name] = server = LLMServer(engine)
+                stack.push_async_callback(server.close)
+                await server.start()
+        batches = {}
+        for engine in engines:
+            if not engine.is_llm:
+                batches[engine.name] = batch = BatchServer(engine)
+                stack.push_async_callback(batch.close)
+                await batch.start()
+                serve = asyncio.create_task(batch.serve())
+                stack.callback(serve.cancel)
+        yield Servers(batches, llms)

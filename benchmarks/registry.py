@@ -1,0 +1,136 @@
+"""The benchmarks, by name, and how to run one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.report import Report
+from stretto.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a benchmark is run with.
+
+    Attributes:
+        quick: fewer repetitions, under two minutes.
+        data: a folder with real inputs; None for those that come with the project.
+        seed: of everything random.
+        say: told what is being done.
+        vllm: the Python of an environment with vLLM; None for where `make vllm-env` puts it.
+        checkpoint: a folder with an LLM; None for the benchmark's own.
+    """
+
+    quick: bool = False
+    data: Path | None = None
+    seed: int = 0
+    say: Callable[[str], None] = lambda _: None
+    vllm: Path | None = None
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One question, answered by `run_benchmark(options) -> Report` of `module`, imported when it is run.
+
+    `charts` are the (table, column) pairs that a plot shows.
+    """
+
+    name: str
+    summary: str
+    module: str
+    charts: tuple[tuple[str, str], ...] = ()
+
+    def run(self, options: Options) -> Report:
+        """Run it."""
+        report: Report = import_module(self.module).run_benchmark(options)
+        return report
+
+
+_ALL = (
+    Benchmark(
+        "overhead",
+        "What orchestration costs: per no-op primitive, per planned query, per second of waiting",
+        "benchmarks.overhead.benchmark",
+        (("chain of 10, then fan-out of 10", "median_us_per_node"),),
+    ),
+    Benchmark(
+        "passes",
+        "What the passes and policies save, end to end: in virtual time and with the engines of this machine",
+        "benchmarks.passes.benchmark",
+        (("end to end, one query", "none_s"), ("end to end, one query", "all_s")),
+    ),
+    Benchmark(
+        "teola",
+        "The Teola paper's evaluation in virtual time: its apps, models and baselines, and a stronger one",
+        "benchmarks.teola.benchmark",
+        (
+            ("Figure 8: speed-up of ours", "greatest"),
+            ("Figure 8: speed-up of ours", "hand-written"),
+            ("Figure 9: passes, advanced RAG, TruthfulQA", "high_speed_up"),
+            ("Figure 10: batching, advanced RAG, TruthfulQA, all passes", "0.8_speed_up"),
+            ("batching, advanced RAG, both sets, all passes", "0.8_speed_up"),
+            ("Figure 11: where the time goes, advanced RAG, TruthfulQA", "orchestration_share"),
+            ("Figure 11: where the time goes, advanced RAG, TruthfulQA", "queueing_share"),
+            ("Figure 11: where the time goes, advanced RAG, TruthfulQA", "execution_share"),
+        ),
+    ),
+    Benchmark(
+        "rag",
+        "The same schemes with the engines of this machine",
+        "benchmarks.rag.benchmark",
+        (
+            ("median seconds of a query, engines of this machine", "hand-written"),
+            ("median seconds of a query, engines of this machine", "ours"),
+        ),
+    ),
+    Benchmark(
+        "twin",
+        "How true the simulation is: three apps at two loads on this machine, for real and simulated",
+        "benchmarks.twin.benchmark",
+        (
+            ("end to end, real and simulated", "mean_s"),
+            ("end to end, real and simulated", "simulated_mean_s"),
+        ),
+    ),
+    Benchmark(
+        "sim",
+        "How fast the simulator is: LLM requests per second of a core, 64 instances at 70 % load",
+        "benchmarks.sim.benchmark",
+        (("simulated requests per second of a core", "requests_per_s_of_core"),),
+    ),
+    Benchmark(
+        "llm",
+        "What the in-process LLM engine does with a small model, next to transformers and vLLM",
+        "benchmarks.llm.benchmark",
+        (("tokens/s by concurrency", "median_tokens_per_s"),),
+    ),
+    Benchmark(
+        "costs",
+        "How true the cost models are: steps of 13 models on A100, and recorded runs replayed",
+        "benchmarks.costs.benchmark",
+        (("mean error (%), all models", "decode"), ("mean error (%), all models", "unlike contexts")),
+    ),
+    Benchmark(
+        "vllm",
+        "What passes 3 and 4 save on an unmodified vLLM server",
+        "benchmarks.vllm.benchmark",
+        (("advanced RAG on vLLM, float32", "median_s"), ("advanced RAG on vLLM, bfloat16", "median_s")),
+    ),
+)
+
+BENCHMARKS: Mapping[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}
+
+
+def run(name: str, options: Options | None = None) -> Report:
+    """Run one benchmark.
+
+    Raises:
+        ConfigError: there is no such benchmark.
+    """
+    if name not in BENCHMARKS:
+        raise ConfigError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    return BENCHMARKS[name].run(options or Options())

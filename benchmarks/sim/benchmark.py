@@ -1,0 +1,188 @@
+"""How fast the simulator is: LLM requests per second of one core, with 64 instances at 70 % load.
+
+Instances are Llama-2-7b on an A100-80G by the preset. The load is a share of what 64 instances finish when
+they are never idle, which is simulated first. Time is processor time of this process.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice, repeat
+
+from benchmarks.registry import Options
+from benchmarks.report import Goal, Report, Row, Value, quantile
+from stretto.costs.presets import load_preset
+from stretto.costs.profile import Profile
+from stretto.costs.shape import check_fits
+from stretto.engine import Engine
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.messages import Action, Event, Reply, Submit
+from stretto.sim.driver import VirtualDriver
+from stretto.sim.llm_instance import SimulatedModel
+from stretto.sim.published_workloads import ARRIVALS, Workload, workload
+from stretto.sim.synthetic_output import filler_output, lengths_by_query
+from stretto.sim.synthetic_workloads import request_graph, submits
+from stretto.sim.traces import Request
+from stretto.sim.watchers import StepsDone, Watcher
+
+SPEED = "simulated requests per second of a core"
+GOAL_PER_S = 2000.0
+MODEL = "Llama-2-7b-hf"
+APP_CALLS = "calls of apps"
+_CALLS = Workload(
+    tuple(Request(0.0, *tokens) for tokens in ((90, 40), (330, 30), (360, 30), (360, 30))),
+    "of advanced RAG: 90 + 40 tokens for an expansion, 330 + 30 and 360 + 30 for answers from chunks",
+)
+_MAX_TOKENS = 8192
+_OTHER_LOADS = ((APP_CALLS, "poisson"), ("like-conversations", "poisson"), ("about-documents", "bursts"))
+_LOADS = (
+    (APP_CALLS, "poisson"),
+    ("azure-conversations", "poisson"),
+    ("azure-code", "bursts"),
+    ("about-documents", "bursts"),
+    ("mooncake", "poisson"),
+    ("arxiv", "poisson"),
+)
+_WITH_GOAL = (APP_CALLS, "like-conversations", "azure-conversations")
+
+
+@dataclass(frozen=True, slots=True)
+class SimSize:
+    """How much is simulated, of what."""
+
+    instances: int = 64
+    load: float = 0.7
+    requests: int = 20_000
+    saturating: int = 400
+    max_running: int = 64
+    max_batch_tokens: int = 2048
+    block_tokens: int = 32
+
+
+QUICK = SimSize(requests=4000, saturating=200)
+
+
+def run_benchmark(options: Options) -> Report:
+    """Calls of apps and conversations, whose speed is a goal, and other loads."""
+    return measure(QUICK if options.quick else SimSize(), options)
+
+
+def measure(size: SimSize, options: Options) -> Report:
+    """As much as `size` says."""
+    rows, goals = [], []
+    for name, arrivals in _OTHER_LOADS if options.data is None else _LOADS:
+        found = _CALLS if name == APP_CALLS else workload(name, options.data, options.seed, _MAX_TOKENS)
+        options.say(f"{name}: what one instance finishes at most")
+        capacity_per_s = _capacity_per_s(size, found, options.seed)
+        rate_per_s = size.load * size.instances * capacity_per_s
+        options.say(f"{name}: {rate_per_s:.0f} requests a second")
+        values = _run(size, found, ARRIVALS[arrivals](rate_per_s, options.seed), options.seed)
+        values |= {"arrivals_per_s": rate_per_s, "arrivals": arrivals}
+        rows.append(Row(SPEED, name, values, "measured", f"lengths {found.source}"))
+        speed = values["requests_per_s_of_core"]
+        assert isinstance(speed, float)
+        if name in _WITH_GOAL:
+            goals.append(
+                Goal(f"{name}: simulated requests per second of a core", speed, GOAL_PER_S, "higher")
+            )
+    notes = (
+        f"requests of up to {_MAX_TOKENS} tokens; a load has as many as `requests` says, or all of its trace",
+        f"step costs and KV memory of {MODEL} on an A100-80G, from the preset",
+        "schedulers, block pools and prefix caches are the production ones; nothing is recorded",
+    )
+    return Report("sim", options.seed, asdict(size), tuple(rows), tuple(goals), notes)
+
+
+class _Counts(Watcher):
+    """What happened, in numbers."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self.busy_s = 0.0
+        self.sequence_s = 0.0
+        self.last_s = 0.0
+        self.latencies_s: list[float] = []
+        self._arrived_s: dict[str, float] = {}
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        if isinstance(event, Submit):
+            self._arrived_s[event.query] = now_s
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        if isinstance(action, Reply):
+            self.last_s = now_s
+            self.latencies_s.append(now_s - self._arrived_s.pop(action.query))
+
+    def on_steps(self, steps: StepsDone) -> None:
+        taken_s = steps.ends_s[-1] - steps.start_s
+        self.num_steps += len(steps.ends_s)
+        self.busy_s += taken_s
+        self.sequence_s += taken_s * steps.num_sequences
+
+
+def _driver(size: SimSize, instances: int, requests: Sequence[Request], counts: Watcher) -> VirtualDriver:
+    preset = load_preset("A100-80G")
+    model = preset.model(MODEL)
+    assert preset.hardware is not None
+    num_tokens = check_fits(model, preset.hardware, 1)
+    lengths: dict[str, int] = {}
+    scheduler = SchedulerConfig(
+        num_tokens // size.block_tokens,
+        block_tokens=size.block_tokens,
+        max_running=size.max_running,
+        max_batch_tokens=size.max_batch_tokens,
+    )
+    simulated = SimulatedModel(scheduler, preset.step_cost(model), filler_output(lengths_by_query(lengths)))
+    engine = Engine(
+        "llm",
+        FakeLLM,
+        FakeLLMConfig(),
+        kind="llm",
+        instances=instances,
+        max_batch=num_tokens,
+        max_running=size.max_running,
+        keeps_state=True,
+        profile=Profile(base_s=0.02, per_unit_s=0.0001, per_output_s=0.02),
+    )
+    driver = VirtualDriver([engine], models={"llm": simulated}, keeps=False, watchers=(counts,))
+    longest = max(request.output_tokens for request in requests)
+    driver.submit_all(submits(requests, request_graph(longest), lengths.__setitem__))
+    return driver
+
+
+def _capacity_per_s(size: SimSize, found: Workload, seed: int) -> float:
+    """Requests that an instance finishes in a second when enough of them wait all the time."""
+    requests = list(islice(found.arriving(repeat(0.0), seed), size.saturating))
+    counts = _Counts()
+    _driver(size, 1, requests, counts).run()
+    return len(requests) / counts.last_s
+
+
+def _run(size: SimSize, found: Workload, arrivals_s: Iterator[float], seed: int) -> dict[str, Value]:
+    requests = list(islice(found.arriving(arrivals_s, seed), size.requests))
+    counts = _Counts()
+    driver = _driver(size, size.instances, requests, counts)
+    gc.collect()
+    begun_s = time.process_time()
+    replies = driver.run()
+    cpu_s = time.process_time() - begun_s
+    failed = [reply.error for reply in replies.values() if reply.error is not None]
+    if failed:
+        raise failed[0]
+    return {
+        "requests_per_s_of_core": len(requests) / cpu_s,
+        "events_per_s_of_core": driver.num_events / cpu_s,
+        "steps_per_s_of_core": counts.num_steps / cpu_s,
+        "cpu_s": cpu_s,
+        "simulated_s": counts.last_s,
+        "requests": len(requests),
+        "instances": size.instances,
+        "busy_share": counts.busy_s / counts.last_s / size.instances,
+        "sequences_on_board": counts.sequence_s / counts.busy_s,
+        "p50_latency_s": quantile(counts.latencies_s, 0.5),
+        "p99_latency_s": quantile(counts.latencies_s, 0.99),
+    }

@@ -1,0 +1,107 @@
+"""What orchestration takes of a query's time on this machine: the paper's Figure 11.
+
+The production runtime runs the apps on engines that compute next to nothing and note when they do.
+Orchestration is all the time from submission to reply in which no engine computes: planning (from the cache),
+scheduling, queues, and the ways to the engines and back. (A recorder's spans begin and end at the schedulers,
+so the ways would pass for engines' time.) The engines are in threads of this process, or in processes of
+their own; the paper's are behind remote procedure calls on several servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
+
+from benchmarks.teola.schemes import OURS, SCHEMES
+from benchmarks.teola.simulate import Testbed
+from benchmarks.teola.workload import Asked, templates
+from stretto.engine import Engine, RunsIn
+from stretto.runtime.runtime import Runtime
+
+_COMPUTES = ("run", "admit", "step")
+
+
+@dataclass(slots=True)
+class _Noting:
+    """An executable that notes when it computes, and writes it to a new file in `folder` when closed."""
+
+    inner: Any
+    folder: Path
+    busy_s: list[tuple[float, float]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> object:
+        method = getattr(self.inner, name)
+        if name not in _COMPUTES:
+            return method
+
+        def noted(*args: object) -> object:
+            start_s = time.monotonic()
+            try:
+                return method(*args)
+            finally:
+                self.busy_s.append((start_s, time.monotonic()))
+
+        return noted
+
+    def close(self) -> None:
+        """Also of what is inside."""
+        (self.folder / f"{uuid4().hex}.json").write_text(json.dumps(self.busy_s))
+        self.inner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Executable:
+    """Makes one; pickles, for processes."""
+
+    inner: Any
+    folder: Path
+
+    def __call__(self, config: object) -> _Noting:
+        return _Noting(self.inner(config), self.folder)
+
+
+def orchestration_s(testbed: Testbed, asked: Sequence[Asked], runs_in: RunsIn) -> float:
+    """Median of these queries, one after the other, the first tenth not counted."""
+    with TemporaryDirectory() as folder:
+        noting = [_noting(engine, Path(folder), runs_in) for engine in testbed.engines(SCHEMES[OURS])]
+        queries_s = asyncio.run(_run(noting, asked))
+        busy_s = [
+            (start_s, end_s)
+            for file in Path(folder).iterdir()
+            for start_s, end_s in json.loads(file.read_text())
+        ]
+    return median([idle_s(start_s, end_s, busy_s) for start_s, end_s in queries_s[len(asked) // 10 :]])
+
+
+def idle_s(start_s: float, end_s: float, busy_s: Iterable[tuple[float, float]]) -> float:
+    """Of the time between two points, what is in none of the intervals, which may overlap."""
+    idle = 0.0
+    for busy_start_s, busy_end_s in sorted(busy_s):
+        if busy_end_s <= start_s or busy_start_s >= end_s:
+            continue
+        idle += max(0.0, busy_start_s - start_s)
+        start_s = busy_end_s
+    return idle + max(0.0, end_s - start_s)
+
+
+async def _run(engines: Sequence[Engine], asked: Sequence[Asked]) -> list[tuple[float, float]]:
+    apps = templates()
+    queries_s = []
+    async with Runtime(engines) as runtime:
+        for query in asked:
+            start_s = time.monotonic()
+            await runtime.run(apps[query.app], query.inputs)
+            queries_s.append((start_s, time.monotonic()))
+    return queries_s
+
+
+def _noting(engine: Engine, folder: Path, runs_in: RunsIn) -> Engine:
+    return replace(engine, executable=_Executable(engine.executable, folder), runs_in=runs_in)

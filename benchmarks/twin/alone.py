@@ -1,0 +1,210 @@
+"""Engines measured one at a time, each in a process of its own, on batches and requests that are given.
+
+Times are from the sending of a batch to the receiving of its answer, so what crossing processes costs is in
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import queue
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from benchmarks.twin.costs import Sharing, num_items
+from stretto.engine import Engine
+from stretto.errors import EngineFailure
+from stretto.messages import BatchDone, BatchFailed, LLMReport
+from stretto.runtime.instances import start_instance
+from stretto.runtime.worker import AdmitTask, ForgetQuery, NotReady, RunBatch, Said
+from stretto.tasks import Done, Failed, LLMTask, Task, Usage
+from stretto.trace.run_file import num_chars
+
+_START_S = 180.0
+_ANSWER_S = 60.0
+
+
+class Measurable(Protocol):
+    """An instance that is given one batch at a time."""
+
+    def batch_s(self, tasks: Sequence[Task]) -> float:
+        """Seconds until a batch is answered."""
+        ...
+
+    def forget(self, queries: Iterable[str]) -> None:
+        """These have ended."""
+        ...
+
+
+class Alone:
+    """An instance in a process of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._said: queue.SimpleQueue[Said] = queue.SimpleQueue()
+        self._instance = start_instance(replace(engine, runs_in="process"), 0, self._said.put)
+        self._name = engine.name
+
+    def wait(self) -> None:
+        """Until it is ready."""
+        said = self._next(_START_S)
+        if isinstance(said, NotReady):
+            raise said.error
+
+    def batch_s(self, tasks: Sequence[Task]) -> float:
+        start_s = time.perf_counter()
+        self._instance.send(RunBatch(0, tuple(tasks)))
+        said = self._next(_ANSWER_S)
+        seconds = time.perf_counter() - start_s
+        if isinstance(said, BatchFailed):
+            raise said.error
+        if not isinstance(said, BatchDone):
+            raise EngineFailure(f"{self._name} said {type(said).__name__}")
+        return seconds
+
+    def request_s(self, task: LLMTask) -> tuple[float, Usage]:
+        """Seconds until a request has ended, and its tokens."""
+        start_s = time.perf_counter()
+        self.send(task)
+        usage = self.next_end()
+        return time.perf_counter() - start_s, usage
+
+    def send(self, task: LLMTask) -> None:
+        """Begin a request."""
+        self._instance.send(AdmitTask(task, 0.0))
+
+    def next_end(self) -> Usage:
+        """Wait for the end of a request."""
+        while True:
+            match self._next(_ANSWER_S):
+                case LLMReport(event=Done(usage=usage)):
+                    return usage
+                case LLMReport(event=Failed(error=error)):
+                    raise error
+                case LLMReport():
+                    pass
+                case said:
+                    raise EngineFailure(f"{self._name} said {type(said).__name__}")
+
+    def forget(self, queries: Iterable[str]) -> None:
+        for query in queries:
+            self._instance.send(ForgetQuery(query))
+
+    def _next(self, max_s: float) -> Said:
+        try:
+            return self._said.get(timeout=max_s)
+        except queue.Empty:
+            raise EngineFailure(f"{self._name} said nothing for {max_s:.0f} s") from None
+
+    def close(self) -> None:
+        """End the process."""
+        asyncio.run(self._instance.close())
+
+
+@contextmanager
+def alone(engines: Iterable[Engine]) -> Iterator[dict[str, Alone]]:
+    """`Alone` instances by name, all ready."""
+    instances: dict[str, Alone] = {}
+    try:
+        for engine in engines:
+            instances[engine.name] = Alone(engine)
+        for instance in instances.values():
+            instance.wait()
+        yield instances
+    finally:
+        for instance in instances.values():
+            instance.close()
+
+
+def measure_batches(
+    instance: Measurable,
+    batches: Sequence[Sequence[Task]],
+    *,
+    rounds: int,
+    keeps_state: bool,
+    max_s: float = math.inf,
+) -> list[tuple[Sequence[Task], float]]:
+    """Median seconds of each batch. With state, each batch is run once in every round, in the given order, as
+    what one adds is what a later one finds. No round begins after `max_s`, but for the first."""
+    queries = {task.query for tasks in batches for task in tasks}
+    instance.batch_s(batches[0])
+    instance.forget(queries if keeps_state else ())
+    seconds: list[list[float]] = [[] for _ in batches]
+    due_s = time.perf_counter() + max_s
+    for number in range(rounds):
+        if number and time.perf_counter() >= due_s:
+            break
+        for tasks, found in zip(batches, seconds, strict=True):
+            found.append(instance.batch_s(tasks))
+        instance.forget(queries if keeps_state else ())
+    return [(tasks, statistics.median(found)) for tasks, found in zip(batches, seconds, strict=True)]
+
+
+def choose_evenly(batches: Sequence[Sequence[Task]], count: int) -> list[Sequence[Task]]:
+    """So many of them, from the smallest to the largest."""
+    ordered = sorted(batches, key=lambda tasks: (sum(map(num_items, tasks)), num_chars(tasks)))
+    if len(ordered) <= count:
+        return ordered
+    return [ordered[round(i * (len(ordered) - 1) / max(1, count - 1))] for i in range(count)]
+
+
+def measure_sharing(
+    llm: Alone,
+    second_llm: Alone,
+    tasks: Sequence[LLMTask],
+    other: Measurable,
+    batch: Sequence[Task],
+    cores: int,
+) -> Sharing:
+    """Each at work by itself, and then together: batches in a row beside most of the requests, and the same
+    requests at both LLMs."""
+
+    def all_s(beside_s: float) -> tuple[float, float, list[float]]:
+        """Seconds of the requests, seconds of them beside batches, and of each batch."""
+        start_s = time.perf_counter()
+        for task in tasks:
+            llm.send(task)
+        batches = []
+        while time.perf_counter() < start_s + beside_s:
+            batches.append(other.batch_s(batch))
+        shared_s = time.perf_counter() - start_s
+        for _ in tasks:
+            llm.next_end()
+        seconds = time.perf_counter() - start_s
+        llm.forget({task.query for task in tasks})
+        return seconds, shared_s, batches
+
+    alone_s = statistics.median(all_s(0.0)[0] for _ in range(3))
+    batch_s = statistics.median(other.batch_s(batch) for _ in range(3))
+    together = [all_s(0.8 * alone_s) for _ in range(3)]
+    of_llm = statistics.median(
+        slowdown(alone_s, seconds, min(shared_s, seconds)) for seconds, shared_s, _ in together
+    )
+    of_llms = statistics.median(_both_s(llm, second_llm, tasks) for _ in range(3)) / alone_s
+    of_other = statistics.median(one for _, _, batches in together for one in batches) / batch_s
+    return Sharing(of_llm, max(1.0, of_llms), max(1.0, of_other), cores)
+
+
+def _both_s(llm: Alone, second_llm: Alone, tasks: Sequence[LLMTask]) -> float:
+    """Seconds that two LLMs take for the same requests, side by side; their mean."""
+    ends_s = []
+    start_s = time.perf_counter()
+    for task in tasks:
+        llm.send(task)
+        second_llm.send(task)
+    for one in (llm, second_llm):
+        for _ in tasks:
+            one.next_end()
+        ends_s.append(time.perf_counter() - start_s)
+        one.forget({task.query for task in tasks})
+    return statistics.mean(ends_s)
+
+
+def slowdown(alone_s: float, seconds: float, shared_s: float) -> float:
+    """By how much work that takes `alone_s` is slowed down in the `shared_s` of its `seconds` when it is not
+    alone; at least 1."""
+    return max(1.0, shared_s / max(1e-9, alone_s - (seconds - shared_s)))

@@ -1,0 +1,37 @@
+"""Exact search that also notes how close each of its decisions was."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from stretto.core import Hit
+from stretto.engines.batch.applications import Application
+from stretto.engines.batch.vectors import (
+    MemoryVectors,
+    MemoryVectorsConfig,
+    num_wanted,
+    shelf_key,
+    vector_at,
+)
+
+
+class _Notes(Protocol):
+    def note(self, query: str, gap: float) -> None: ...
+
+
+class WatchedVectors(MemoryVectors):
+    """As `MemoryVectors`; tells `notes` the score between the last hit and the first left out."""
+
+    def __init__(self, notes: _Notes) -> None:
+        super().__init__(MemoryVectorsConfig())
+        self._notes = notes
+
+    def _hits(self, application: Application) -> list[Hit]:
+        query, k = vector_at(application, "queries"), num_wanted(application.task)
+        collection = self._shelf(application).get(shelf_key(application))
+        if collection is None:
+            return []
+        hits = collection.best(query, k + 1, step=application.task.step)
+        if len(hits) > k:
+            self._notes.note(application.task.query, hits[k - 1].score - hits[k].score)
+        return hits[:k]

@@ -1,0 +1,59 @@
+"""Native functions as an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from stretto.engines.batch.applications import Application, answer_batch, setting
+from stretto.errors import ConfigError, EngineFailure
+from stretto.tasks import Task
+
+
+@dataclass(frozen=True, slots=True)
+class CallsConfig:
+    """The functions a workflow may call, by the name it calls them by."""
+
+    functions: Mapping[str, Callable[..., object]] = field(default_factory=dict)
+
+
+class Calls:
+    """Runs native functions, one after the other.
+
+    Op `call`: config `function` names one; the inputs become its keyword arguments.
+    """
+
+    def __init__(self, config: CallsConfig) -> None:
+        self._functions = config.functions
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        for task in tasks:
+            self._function(task)
+        return answer_batch(tasks, {"call": self._call})
+
+    def release(self, query: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _function(self, task: Task) -> Callable[..., object]:
+        name = setting(task, "function", str)
+        if name not in self._functions:
+            known = ", ".join(sorted(self._functions)) or "none"
+            raise ConfigError(f"no function {name!r}; there is: {known}", step=task.step)
+        return self._functions[name]
+
+    def _call(self, applications: Sequence[Application]) -> list[object]:
+        return [self._apply(application) for application in applications]
+
+    def _apply(self, application: Application) -> object:
+        task = application.task
+        try:
+            return self._function(task)(**application.inputs)
+        except Exception as cause:  # a user's function may raise anything
+            name = cast(str, task.config["function"])
+            raise EngineFailure(
+                f"function {name!r} raised {type(cause).__name__}: {cause}", step=task.step
+            ) from cause

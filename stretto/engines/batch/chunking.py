@@ -1,0 +1,295 @@
+"""Documents into chunks of whole sentences that the embedder reads to the end.
+
+A document's text is its sections' texts in order. A chunk is a piece of that text, character for
+character: sentences are packed while they fit, and the next chunk begins with the last few of them again.
+
+Sections. Pages are one continuous text: sentences and chunks run across their ends. A new heading ends
+the sentence, and it ends the chunk unless that is still tiny (under a quarter full); so short sections
+under several headings share a chunk, and nothing overlaps across a heading. A chunk has the page and
+title of the section it starts in.
+
+Tokens. The tokenizers of all-MiniLM-L6-v2 and its kind split at white space before anything else, so the
+tokens of a chunk are those of its sentences added up, and each sentence is tokenised once. A tokenizer that
+counts the space before a word (RoBERTa's) may find one more for each further sentence of a chunk.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from stretto.core import Chunk, Document, Section
+from stretto.documents.sentences import split_sentences
+from stretto.engines.batch.applications import Application, answer_batch, setting
+from stretto.engines.batch.embedding import MINILM, MISSING_PACKAGES, model_file
+from stretto.errors import ConfigError
+from stretto.tasks import Task
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+DEFAULT_TOKENS = 256
+DEFAULT_OVERLAP = 30
+MIN_TOKENS = 16
+NUM_SPECIAL_TOKENS = 2  # before and behind a text, as [CLS] and [SEP]
+_NO_LIMIT = 1_000_000  # tokenizers that know none name a huge number
+TINY = 4  # a chunk under 1/4 of the budget runs on past a heading
+MAX_TOKENS_PER_LETTER = 3  # a Hangul syllable is three
+_UNBROKEN = re.compile(r"[^ \t\r\n]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkingConfig:
+    """`model` is the embedder whose tokens count, as in `EmbeddingConfig`; sizes come with each task."""
+
+    model: str = MINILM
+
+
+class Chunking:
+    """Cuts documents.
+
+    Op `chunk`: port `files` (a Document); config `tokens` (the most in a chunk, special tokens included)
+    and `overlap` (the most taken over from the chunk before). Answers the document's chunks in order.
+    """
+
+    def __init__(self, config: ChunkingConfig) -> None:
+        """Load the tokenizer.
+
+        Raises:
+            ConfigError: packages are missing, there is no such model, or it has no usable tokenizer.
+        """
+        self._max_tokens = max_tokens(config.model)
+        self._tokenizer = _load_tokenizer(config.model)
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """See `BatchEngine`.
+
+        Raises:
+            ConfigError: `tokens` is out of range, or `overlap` leaves no room for anything new.
+            BadReply: an input is no document.
+        """
+        return answer_batch(tasks, {"chunk": self._chunk})
+
+    def release(self, query: str) -> None:
+        """Nothing is kept for a query."""
+
+    def close(self) -> None:
+        """Memory goes with the object."""
+
+    def _chunk(self, applications: Sequence[Application]) -> list[object]:
+        return [
+            chunk_document(
+                application.require("files", Document), self._tokenizer, *self._sizes(application.task)
+            )
+            for application in applications
+        ]
+
+    def _sizes(self, task: Task) -> tuple[int, int]:
+        """Tokens of a chunk's text, and of these the most that overlap."""
+        tokens = setting(task, "tokens", int, DEFAULT_TOKENS)
+        overlap = setting(task, "overlap", int, DEFAULT_OVERLAP)
+        check_sizes(tokens, overlap, self._max_tokens, step=task.step)
+        return tokens - NUM_SPECIAL_TOKENS, overlap
+
+
+def chunk_document(
+    document: Document, tokenizer: Tokenizer, budget_tokens: int, overlap_tokens: int
+) -> list[Chunk]:
+    """The document's chunks, of up to `budget_tokens` each without special tokens. O(length)."""
+    text, pieces = _pieces(document.sections, tokenizer, budget_tokens)
+    runs = [pieces[first:end] for first, end in _pack(pieces, budget_tokens, overlap_tokens)]
+    return [
+        Chunk(
+            source=document.source,
+            index=index,
+            text=text[run[0].start : run[-1].end],
+            title=run[0].section.title,
+            page=run[0].section.page,
+            document_sha256=document.sha256,
+            num_chunks=len(runs),
+        )
+        for index, run in enumerate(runs)
+    ]
+
+
+class _Span(NamedTuple):
+    """`text[start:end]` and its tokens."""
+
+    start: int
+    end: int
+    num_tokens: int
+
+
+class _Piece(NamedTuple):
+    """A sentence, or a part of one that is too long for a chunk."""
+
+    start: int
+    end: int
+    num_tokens: int
+    section: Section
+    opens_heading: bool
+
+
+def _pieces(
+    sections: Sequence[Section], tokenizer: Tokenizer, budget_tokens: int
+) -> tuple[str, list[_Piece]]:
+    """The document's text, and what its chunks are packed from."""
+    text, starts, openings = _join(sections)
+    sentences = [
+        (begin + start, begin + end, position == 0)
+        for begin, after in pairwise([*openings, len(text)])
+        for position, (start, end) in enumerate(split_sentences(text[begin:after]))
+    ]
+    encodings = tokenizer.encode_batch(
+        [text[start:end] for start, end, _ in sentences], add_special_tokens=False
+    )
+    pieces: list[_Piece] = []
+    for (start, end, opens_heading), encoding in zip(sentences, encodings, strict=True):
+        spans = [_Span(0, end - start, max(1, len(encoding)))]  # none is free to overlap
+        if len(encoding) > budget_tokens:
+            spans = _split_long(text[start:end], encoding, budget_tokens)
+        for span in spans:
+            section = sections[bisect_right(starts, start + span.start) - 1]
+            opens = opens_heading and span.start == 0
+            pieces.append(_Piece(start + span.start, start + span.end, span.num_tokens, section, opens))
+    return text, pieces
+
+
+def _join(sections: Sequence[Section]) -> tuple[str, list[int], list[int]]:
+    """The document's text, where each section starts in it, and which of these starts open a heading."""
+    parts: list[str] = []
+    starts: list[int] = []
+    openings: list[int] = []
+    length = 0
+    for index, section in enumerate(sections):
+        opens = index == 0 or section.title != sections[index - 1].title
+        separator = "" if index == 0 else "\n\n" if opens else "\n"
+        parts += separator, section.text
+        length += len(separator)
+        starts.append(length)
+        if opens:
+            openings.append(length)
+        length += len(section.text)
+    return "".join(parts), starts, openings
+
+
+def _pack(pieces: Sequence[_Piece], budget_tokens: int, overlap_tokens: int) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of `pieces`, one per chunk."""
+    first, used_tokens = 0, 0
+    for index, piece in enumerate(pieces):
+        is_full = used_tokens + piece.num_tokens > budget_tokens
+        if is_full or (piece.opens_heading and used_tokens * TINY >= budget_tokens):
+            yield first, index
+            room_tokens = min(overlap_tokens, budget_tokens - piece.num_tokens)
+            first, used_tokens = _step_back(pieces, index, room_tokens)
+        used_tokens += piece.num_tokens
+    if pieces:
+        yield first, len(pieces)
+
+
+def _step_back(pieces: Sequence[_Piece], index: int, room_tokens: int) -> tuple[int, int]:
+    """Where a chunk of which `index` is the first new piece starts, and the tokens it takes over."""
+    first, overlap_tokens = index, 0
+    while not pieces[first].opens_heading:
+        overlap_tokens += pieces[first - 1].num_tokens
+        if overlap_tokens > room_tokens:
+            return first, overlap_tokens - pieces[first - 1].num_tokens
+        first -= 1
+    return first, overlap_tokens
+
+
+def _split_long(sentence: str, encoding: Encoding, budget_tokens: int) -> list[_Span]:
+    """A sentence of more than `budget_tokens`, in parts that are as long as they can be."""
+    spans: list[_Span] = []
+    for start, end, num_tokens in _atoms(sentence, encoding, budget_tokens):
+        if spans and spans[-1].num_tokens + num_tokens <= budget_tokens:
+            spans[-1] = _Span(spans[-1].start, end, spans[-1].num_tokens + num_tokens)
+        else:
+            spans.append(_Span(start, end, num_tokens))
+    return spans
+
+
+def _atoms(sentence: str, encoding: Encoding, budget_tokens: int) -> Iterator[_Span]:
+    """What a long sentence may be cut into: what stands between white space, where that fits.
+
+    What does not (text without spaces, long links) is cut into the tokenizer's words, and of these one that
+    still does not into runs of so few letters that they fit, however they are tokenised.
+    """
+    tokens = list(zip(encoding.word_ids, encoding.offsets, strict=True))
+    after = 0
+    for match in _UNBROKEN.finditer(sentence):
+        first = after
+        while after < len(tokens) and tokens[after][1][0] < match.end():
+            after += 1
+        if after - first <= budget_tokens:
+            yield _Span(*match.span(), after - first)
+            continue
+        words = [list(word) for _, word in groupby(tokens[first:after], key=lambda token: token[0])]
+        borders = [match.start(), *(word[0][1][0] for word in words[1:]), match.end()]
+        for (start, end), word in zip(pairwise(borders), words, strict=True):
+            if len(word) <= budget_tokens:
+                yield _Span(start, end, len(word))
+            else:
+                step = budget_tokens // MAX_TOKENS_PER_LETTER
+                yield from (_Span(at, min(at + step, end), budget_tokens) for at in range(start, end, step))
+
+
+def max_tokens(model: str) -> int:
+    """The most tokens of a text that an embedder reads, special ones included. Loads no model.
+
+    Raises:
+        ConfigError: there is no such model, or it does not say.
+    """
+    for name, key in (
+        ("sentence_bert_config.json", "max_seq_length"),
+        ("tokenizer_config.json", "model_max_length"),
+        ("config.json", "max_position_embeddings"),
+    ):
+        path = model_file(model, name)
+        try:
+            found = json.loads(path.read_text("utf-8")).get(key) if path is not None else None
+        except (OSError, ValueError, AttributeError) as cause:
+            raise ConfigError(f"cannot load the model {model!r}: {path}: {cause}") from cause
+        if isinstance(found, int) and found < _NO_LIMIT:
+            return found
+    raise ConfigError(f"the model {model!r} cannot be found, or does not say how many tokens it reads")
+
+
+def check_sizes(tokens: int, overlap: int, most_tokens: int, *, step: str | None = None) -> None:
+    """Refuse chunks that an embedder with `most_tokens` would not read to the end, and degenerate ones.
+
+    Raises:
+        ConfigError: what is out of range.
+    """
+    if not MIN_TOKENS <= tokens <= most_tokens:
+        raise ConfigError(
+            f"chunk: tokens is {tokens}, must be {MIN_TOKENS} to {most_tokens} (the embedder reads no more)",
+            step=step,
+        )
+    if not 0 <= overlap < tokens - NUM_SPECIAL_TOKENS:
+        raise ConfigError(
+            f"chunk: overlap is {overlap}, must leave room for new text in chunks of {tokens} tokens",
+            step=step,
+        )
+
+
+def _load_tokenizer(model: str) -> Tokenizer:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as cause:
+        raise ConfigError(f"chunking {MISSING_PACKAGES}") from cause
+    path = model_file(model, "tokenizer.json")
+    if path is None:
+        raise ConfigError(f"the model {model!r} has no tokenizer.json, by which chunks are measured")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as cause:  # tokenizers raises nothing more special
+        raise ConfigError(f"cannot load the model {model!r}: {path}: {cause}") from cause
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -1,0 +1,93 @@
+"""Search in a fixed set of documents, behind the same op as web search: BM25 over paragraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stretto.core import Chunk, Document, Hit, document_order
+from stretto.documents.sentences import split_sentences
+from stretto.engines.batch.applications import Application, answer_batch, setting
+from stretto.errors import ConfigError
+from stretto.tasks import Task
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSearchConfig:
+    """The documents; a passage is whole sentences of one section, of about `passage_chars` characters."""
+
+    documents: tuple[Document, ...]
+    passage_chars: int = 600
+
+
+class CorpusSearch:
+    """A `BatchEngine`. Op `web_search`: port `queries` (a text); config `k`; answers up to `k` hits.
+
+    Passages that share no word with the query are no hits. Equal scores stand in document order.
+    """
+
+    def __init__(self, config: CorpusSearchConfig) -> None:
+        """Index the documents.
+
+        Raises:
+            ConfigError: there is no text in them, or packages are missing.
+        """
+        try:
+            import bm25s
+        except ImportError as cause:
+            raise ConfigError("search in documents needs bm25s: pip install 'stretto[local]'") from cause
+        self._passages = list(_passages(config))
+        if not self._passages:
+            raise ConfigError("there is no text to search in")
+        tokens = bm25s.tokenize([p.text for p in self._passages], return_ids=False, show_progress=False)
+        self._tokenize = bm25s.tokenize
+        self._words = {word for words in tokens for word in words}
+        self._index = bm25s.BM25(backend="numpy")
+        self._index.index(tokens, show_progress=False)
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """See `BatchEngine`."""
+        return answer_batch(tasks, {"web_search": self._search})
+
+    def release(self, query: str) -> None:
+        """Nothing is kept for a query."""
+
+    def close(self) -> None:
+        """Memory goes with the object."""
+
+    def _search(self, applications: Sequence[Application]) -> list[object]:
+        return [self._hits(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]
+
+    def _hits(self, query: str, k: int) -> list[Hit]:
+        (words,) = self._tokenize([query], return_ids=False, show_progress=False)
+        known = [word for word in words if word in self._words]
+        if not known:
+            return []
+        scores = self._index.get_scores(known)
+        found = [Hit(p, float(score)) for p, score in zip(self._passages, scores, strict=True) if score > 0]
+        return document_order(found)[:k]
+
+
+def _passages(config: CorpusSearchConfig) -> Iterable[Chunk]:
+    for document in config.documents:
+        found = [
+            (section.title, section.page, section.text[start:end].strip())
+            for section in document.sections
+            for start, end in _spans(section.text, config.passage_chars)
+        ]
+        texts = [row for row in found if row[2]]
+        for index, (title, page, text) in enumerate(texts):
+            yield Chunk(document.source, index, text, title, page, document.sha256, len(texts))
+
+
+def _spans(text: str, size: int) -> Iterable[tuple[int, int]]:
+    """Half-open spans of whole sentences, each as long as it takes to reach `size`."""
+    start: int | None = None
+    end = 0
+    for lo, end in split_sentences(text):
+        start = lo if start is None else start
+        if end - start >= size:
+            yield start, end
+            start = None
+    if start is not None:
+        yield start, end

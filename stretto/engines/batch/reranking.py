@@ -1,0 +1,162 @@
+"""Reranking: how well a passage answers a question, one pair at a time.
+
+Strictly pointwise: a pair's score depends on that pair alone, so reranking a list in pieces and merging
+gives the order of reranking it whole.
+
+Without a model the score mixes three numbers from 0 to 1, by 3 : 2 : 1: the score that the hit came with,
+the share of the question's content words in the passage's best sentence, and the share of its word pairs
+in the passage. Searches often ask an expanded question, so the first alone says little about this one.
+
+Measured on the English part of XQuAD (240 paragraphs, the 16 best by all-MiniLM-L6-v2; weights chosen on
+the questions of every other article, figures from the 578 of the rest), in percent:
+
+    hits from                      scores      hit@1   hit@3   MRR
+    the question                   as found     88.9    96.9   93.0
+                                   reranked     96.2    98.6   97.3
+    three drifting expansions      as found     77.7    97.4   87.3
+    (question vector + 0.7 x       reranked     96.5    99.5   97.9
+    that of another question)
+
+Its questions were written with the paragraph in view and share words with it more than most do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice, pairwise
+from typing import TypeAlias
+
+from stretto.core import Hit, document_order
+from stretto.documents.sentences import split_sentences
+from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.embedding import loading_model
+from stretto.errors import BadReply
+from stretto.tasks import Task
+
+Pair: TypeAlias = tuple[str, Hit]
+
+
+@dataclass(frozen=True, slots=True)
+class RerankingConfig:
+    """`model` is a cross-encoder that sentence-transformers loads by name or path; None needs no weights."""
+
+    model: str | None = None
+    num_threads: int | None = 1
+    device: str = "cpu"
+
+
+class Reranking:
+    """Scores hits again.
+
+    Op `rerank`: ports `question` and `hits` (a list of Hit). Answers the same chunks with new scores, best
+    first. All pairs of a batch go through a cross-encoder in one call.
+    """
+
+    def __init__(self, config: RerankingConfig) -> None:
+        """Load the model, if there is one.
+
+        Raises:
+            ConfigError: packages are missing, or the model cannot be loaded.
+        """
+        self._score = _score_lexically if config.model is None else _cross_encoder(config, config.model)
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """See `BatchEngine`.
+
+        Raises:
+            BadReply: the question is no text, or the hits are no list of hits.
+        """
+        return answer_batch(tasks, {"rerank": self._rerank})
+
+    def release(self, query: str) -> None:
+        """Nothing is kept for a query."""
+
+    def close(self) -> None:
+        """Memory goes with the object."""
+
+    def _rerank(self, applications: Sequence[Application]) -> list[object]:
+        lists = [_hits(application) for application in applications]
+        questions = [application.require("question", str) for application in applications]
+        pairs = [(question, hit) for question, hits in zip(questions, lists, strict=True) for hit in hits]
+        scores = iter(self._score(pairs))
+        return [
+            document_order(
+                Hit(hit.chunk, score) for hit, score in zip(hits, islice(scores, len(hits)), strict=True)
+            )
+            for hits in lists
+        ]
+
+
+def _hits(application: Application) -> list[Hit]:
+    hits = application.require("hits", list)
+    if not all(isinstance(hit, Hit) for hit in hits):
+        raise BadReply("rerank: port 'hits' wants hits", step=application.task.step)
+    return hits
+
+
+def _score_lexically(pairs: Sequence[Pair]) -> list[float]:
+    return [_lexical_score(question, hit) for question, hit in pairs]
+
+
+def _lexical_score(question: str, hit: Hit) -> float:
+    """From 0 to 1; see the head of this file."""
+    text = hit.chunk.text
+    asked = _stems(question)
+    terms = set(asked) - _STOP_STEMS
+    bigrams = {pair for pair in pairwise(asked) if not _STOP_STEMS.issuperset(pair)}
+    sentences = [_stems(text[start:end]) for start, end in split_sentences(text)]
+    found_terms = max((len(terms.intersection(sentence)) for sentence in sentences), default=0)
+    found_bigrams = len(bigrams.intersection(chain.from_iterable(map(pairwise, sentences))))
+    found = min(1.0, max(0.0, hit.score))
+    return (3 * found + 2 * found_terms / max(1, len(terms)) + found_bigrams / max(1, len(bigrams))) / 6
+
+
+def _stems(text: str) -> list[str]:
+    return [_stem(word) for word in _WORD.findall(text.lower())]
+
+
+@lru_cache(maxsize=50_000)
+def _stem(word: str) -> str:
+    """The word without its commonest English endings: enough to join "leads", "leading" and "lead"."""
+    for ending, instead in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            word = word[: -len(ending)] + instead
+            break
+    if len(word) > 4 and word[-1] == word[-2] and word[-1] not in "lsz":
+        word = word[:-1]  # "stopp"
+    return word[:-1] if word.endswith("e") and len(word) > 4 else word
+
+
+_WORD = re.compile(r"[^\W_]+")
+_ENDINGS = (
+    *(("ies", "y"), ("sses", "ss"), ("ss", "ss"), ("us", "us"), ("is", "is")),
+    *(("ing", ""), ("edly", ""), ("ed", ""), ("ly", ""), ("es", ""), ("s", "")),
+)
+_STOP_STEMS = frozenset(
+    _stems(
+        "what which who whom whose when where why how is are was were be been being do does did a an the of"
+        " in on at to for from by with and or as it its that this these those there their his her he she they"
+        " we i you not have has had can could will would may might must shall should many much some any about"
+        " into than then also s t"
+    )
+)
+
+
+def _cross_encoder(config: RerankingConfig, model: str) -> Callable[[Sequence[Pair]], list[float]]:
+    with loading_model(model, config.num_threads):
+        from sentence_transformers import CrossEncoder
+
+        encoder = CrossEncoder(model, device=config.device)
+        if encoder.num_labels != 1:
+            raise ValueError(f"it classifies pairs into {encoder.num_labels} labels")
+
+    def score(pairs: Sequence[Pair]) -> list[float]:
+        if not pairs:
+            return []
+        texts = [(question, hit.chunk.text) for question, hit in pairs]
+        return [float(score) for score in encoder.predict(texts, show_progress_bar=False)]
+
+    return score

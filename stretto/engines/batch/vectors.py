@@ -1,0 +1,197 @@
+"""Vector search in memory: exact, and the same to the last bit however it is called.
+
+A matrix product's last bits depend on its shape, hence on what else was ingested and asked. So the
+float32 product only nominates: every row that could be among the best `k` given the product's error bound
+is scored again by `math.fsum`, which rounds the true inner product correctly and so has one possible
+value. Equal scores go by document order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.core import Chunk, Hit, document_order
+from stretto.engines.batch.applications import Application, answer_batch, setting
+from stretto.errors import BadReply, ConfigError
+from stretto.tasks import Task
+
+Vector: TypeAlias = NDArray[np.float32]
+ChunkKey: TypeAlias = tuple[str, int, str]
+
+DEFAULT_K = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryVectorsConfig:
+    """Where collections are kept: with the configuration, so that they outlive any one instance."""
+
+    shelves: Shelves = field(default_factory=lambda: Shelves())
+
+
+class MemoryVectors:
+    """Collections of chunks and their vectors, in this process.
+
+    Op `ingest`: ports `chunks`, `vectors` (float32, one dimension; of unit length if scores are to be
+    cosines), optional `collection`. Answers True. Ingesting a chunk again (same source, document and
+    index) replaces it.
+
+    Op `search`: port `queries` (a vector), optional `collection`; config `k`. Answers the `k` best hits,
+    all of them when there are fewer, none from a collection that does not exist.
+
+    A collection without a name belongs to its query and goes with it.
+    """
+
+    def __init__(self, config: MemoryVectorsConfig) -> None:
+        self._named = config.shelves.named
+        self._private = config.shelves.private
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """See `BatchEngine`.
+
+        Raises:
+            ConfigError: vectors of different dimensions meet in a collection; `k` below 1.
+            BadReply: an input has the wrong type.
+        """
+        return answer_batch(tasks, {"ingest": self._ingest, "search": self._search})
+
+    def release(self, query: str) -> None:
+        """Drop the query's own collection."""
+        self._private.pop(query, None)
+
+    def close(self) -> None:
+        """Memory goes with the configuration."""
+
+    def _ingest(self, applications: Sequence[Application]) -> list[object]:
+        for application in applications:
+            chunk, vector = application.require("chunks", Chunk), vector_at(application, "vectors")
+            collection = self._shelf(application).setdefault(shelf_key(application), _Collection())
+            collection.put(chunk, vector, step=application.task.step)
+        return [True] * len(applications)
+
+    def _search(self, applications: Sequence[Application]) -> list[object]:
+        return [self._hits(application) for application in applications]
+
+    def _hits(self, application: Application) -> list[Hit]:
+        query, k = vector_at(application, "queries"), num_wanted(application.task)
+        collection = self._shelf(application).get(shelf_key(application))
+        return [] if collection is None else collection.best(query, k, step=application.task.step)
+
+    def _shelf(self, application: Application) -> dict[str, _Collection]:
+        return self._private if collection_name(application) is None else self._named
+
+
+def collection_name(application: Application) -> str | None:
+    """The collection's name; None for the query's own."""
+    return application.get("collection", str)
+
+
+def shelf_key(application: Application) -> str:
+    """What a collection is found by among the named or among the private ones."""
+    return collection_name(application) or application.task.query
+
+
+def vector_at(application: Application, port: str) -> Vector:
+    """The vector at `port`, as float32.
+
+    Raises:
+        BadReply: there is none.
+    """
+    vector = np.asarray(application.require(port, np.ndarray), dtype=np.float32)
+    if vector.ndim != 1:
+        task = application.task
+        raise BadReply(f"{task.op}: port {port!r} wants a vector, got shape {vector.shape}", step=task.step)
+    return vector
+
+
+def num_wanted(task: Task) -> int:
+    """The setting `k`."""
+    k = setting(task, "k", int, DEFAULT_K)
+    if k < 1:
+        raise ConfigError(f"search: k is {k}, must be at least 1", step=task.step)
+    return k
+
+
+def wrong_dimension(dimension: int, stored: int, step: str) -> ConfigError:
+    """The error for a vector that does not fit its collection."""
+    return ConfigError(
+        f"a vector of dimension {dimension} in a collection of {stored}: was it made by another embedder?",
+        step=step,
+    )
+
+
+@dataclass(slots=True)
+class _Collection:
+    """Rows by document order; the matrix is built when a search first needs it."""
+
+    chunks: dict[ChunkKey, Chunk] = field(default_factory=dict)
+    vectors: dict[ChunkKey, Vector] = field(default_factory=dict)
+    table: _Table | None = None
+
+    def put(self, chunk: Chunk, vector: Vector, step: str) -> None:
+        self._check(vector, step)
+        key = (chunk.source, chunk.index, chunk.document_sha256)
+        self.chunks[key], self.vectors[key] = chunk, vector
+        self.table = None
+
+    def best(self, query: Vector, k: int, step: str) -> list[Hit]:
+        if not self.chunks:
+            return []
+        self._check(query, step)
+        if self.table is None:
+            keys = sorted(self.chunks)
+            matrix_ND = np.stack([self.vectors[key] for key in keys])  # noqa: N806
+            self.table = _Table([self.chunks[key] for key in keys], matrix_ND)
+            self.vectors = dict(zip(keys, matrix_ND, strict=True))  # one copy of each row
+        return self.table.best(query, k)
+
+    def _check(self, vector: Vector, step: str) -> None:
+        stored = next(iter(self.vectors.values()), vector)
+        if len(vector) != len(stored):
+            raise wrong_dimension(len(vector), len(stored), step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shelves:
+    """Collections by name, and those of one query by its id. Mutable; shared by all instances."""
+
+    named: dict[str, _Collection] = field(default_factory=dict)
+    private: dict[str, _Collection] = field(default_factory=dict)
+
+    def __reduce__(self) -> str:
+        raise TypeError("collections in memory belong to one process")
+
+
+class _Table:
+    """An immutable matrix of N rows and D columns, and what each row is the vector of."""
+
+    def __init__(self, chunks: Sequence[Chunk], matrix_ND: Vector) -> None:  # noqa: N803
+        self.chunks = chunks
+        self.matrix_ND = matrix_ND
+        self._longest = float(np.linalg.norm(matrix_ND, axis=1).max())
+
+    def best(self, query_D: Vector, k: int) -> list[Hit]:  # noqa: N803
+        """The best `k` hits in O(N D), plus O(D) for each row that is a candidate."""
+        rows = self._candidates(query_D, k)
+        products = self.matrix_ND[rows].astype(np.float64) * query_D.astype(np.float64)  # exact
+        scores = map(math.fsum, products.tolist())
+        hits = [Hit(self.chunks[row], score) for row, score in zip(rows, scores, strict=True)]
+        return document_order(hits)[:k]
+
+    def _candidates(self, query_D: Vector, k: int) -> NDArray[np.intp]:  # noqa: N803
+        """Rows that may be among the best `k`, in document order.
+
+        A float32 inner product of length D errs by at most D eps |x| |q|, whatever the order of its sum.
+        """
+        num_rows, dim = self.matrix_ND.shape
+        if num_rows <= k:
+            return np.arange(num_rows)
+        approximate = np.einsum("nd,d->n", self.matrix_ND, query_D)  # BLAS would start threads for this
+        error = dim * float(np.finfo(np.float32).eps) * self._longest * float(np.linalg.norm(query_D))
+        kth_best = np.partition(approximate, -k)[-k]
+        return np.flatnonzero(approximate >= kth_best - 2 * error)

@@ -1,0 +1,197 @@
+"""The reference LLM engine: transformers' own model and cache, one sequence at a time.
+
+Slow and plain on purpose, as faster engines are tested against it: nothing is batched, paged or fused.
+With float32 its logits agree to about 1e-5 however a prompt was cut and however much of it was cached.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from transformers.cache_utils import DynamicCache
+
+from stretto.engines.decoding import BASIC, refuse_others
+from stretto.engines.reference.checkpoint import load_checkpoint
+from stretto.engines.reference.prefix_store import PrefixStore
+from stretto.engines.scripted.task_queue import TaskQueue
+from stretto.errors import CapacityError, StrettoError, UserError
+from stretto.llm.output.output import Output
+from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+
+_CHUNK_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceConfig:
+    """`path` is a checkpoint in Hugging Face layout; `max_cached_tokens` bounds the prefixes kept."""
+
+    path: str | Path
+    dtype: str = "float32"
+    device: str = "cpu"
+    max_running: int = 8
+    num_threads: int = 1
+    max_cached_tokens: int = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceUsage(Usage):
+    """`min_gap` is the smallest gap between the two best logits of any greedy step: how near to a tie."""
+
+    min_gap: float = math.inf
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A running task. `cache` holds the leading tokens of `tokens`; `logits` follow the last of them."""
+
+    task: LLMTask
+    tokens: list[int]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    cache: DynamicCache
+    output: Output | None
+    sampler: torch.Generator
+    logits: torch.Tensor | None = None
+    generated: list[int] = field(default_factory=list)
+    num_chars: int = 0
+    min_gap: float = math.inf
+
+
+class ReferenceLLM:
+    """A `SteppedLLM`: a step prefills one chunk of one sequence, or decodes a token of each running one."""
+
+    def __init__(self, config: ReferenceConfig) -> None:
+        """Raises ConfigError if the checkpoint is missing, corrupt or of an unsupported kind."""
+        torch.set_num_threads(config.num_threads)
+        self._max_running = config.max_running
+        self._tokenizer, self._model = load_checkpoint(Path(config.path), config.dtype, config.device)
+        self._context_tokens: int = self._model.config.get_text_config().max_position_embeddings
+        eos = self._model.generation_config.eos_token_id
+        self._eos = {self._tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
+        self._prefixes = PrefixStore(config.max_cached_tokens)
+        self._waiting = TaskQueue()
+        self._prefilling: _Sequence | None = None
+        self._decoding: dict[int, _Sequence] = {}
+
+    def admit(self, task: LLMTask, priority: float) -> None:
+        """Queue a task."""
+        self._waiting.push(task, priority)
+
+    def cancel(self, task: int) -> None:
+        """Stop a task, waiting or running; what it computed is not kept."""
+        self._waiting.discard(task)
+        self._decoding.pop(task, None)
+        if self._prefilling is not None and self._prefilling.task.id == task:
+            self._prefilling = None
+
+    def has_work(self) -> bool:
+        """Whether any task waits or runs."""
+        return bool(self._waiting or self._prefilling or self._decoding)
+
+    @torch.inference_mode()
+    def step(self) -> list[LLMEvent]:
+        """Prefill goes first; the next task starts when the last prefill is over, so it finds its prefix."""
+        if self._prefilling is not None:
+            return self._prefill(self._prefilling)
+        if self._waiting and len(self._decoding) < self._max_running:
+            task = self._waiting.pop()
+            try:
+                self._prefilling = self._start(task)
+            except StrettoError as error:
+                return [Started(task.id), Failed(task.id, error.at(task.step))]
+            return [Started(task.id), *self._prefill(self._prefilling)]
+        return [event for sequence in list(self._decoding.values()) for event in self._decode(sequence)]
+
+    def release(self, query: str) -> None:
+        """Drop the query's prefixes."""
+        self._prefixes.release(query)
+
+    def close(self) -> None:
+        """Drop the model."""
+        del self._model
+
+    def _start(self, task: LLMTask) -> _Sequence:
+        tokens = self._tokenizer.encode(task.prompt)
+        num_prompt_tokens, max_tokens = len(tokens), 0
+        output, sampler = None, torch.Generator()
+        if task.decode is not None:
+            refuse_others(task.decode, BASIC, "the reference engine")
+            output, max_tokens = Output(task.decode), task.decode.max_tokens
+            sampler.manual_seed(task.decode.seed)
+            tokens += self._tokenizer.suffix
+            if not tokens:
+                raise UserError("the prompt is empty: there is nothing to complete")
+        if len(tokens) + max_tokens > self._context_tokens:
+            raise CapacityError(
+                f"{len(tokens)} prompt tokens and max_tokens {max_tokens} exceed "
+                f"the model's context of {self._context_tokens} tokens"
+            )
+        cache = self._prefixes.fork(task.tenant, tokens)
+        return _Sequence(task, tokens, num_prompt_tokens, cache.get_seq_length(), cache, output, sampler)
+
+    def _prefill(self, sequence: _Sequence) -> list[LLMEvent]:
+        position = sequence.cache.get_seq_length()
+        chunk = sequence.tokens[position : position + _CHUNK_TOKENS]
+        if chunk:
+            self._forward(sequence, chunk)
+        if position + len(chunk) < len(sequence.tokens):
+            return []
+        self._prefilling = None
+        if sequence.output is None:
+            return [self._done(sequence, None)]
+        self._decoding[sequence.task.id] = sequence
+        return []
+
+    def _decode(self, sequence: _Sequence) -> list[LLMEvent]:
+        """Choose a token and, unless it is the last one, run it."""
+        task, output = sequence.task, sequence.output
+        assert output is not None
+        assert task.decode is not None
+        token = self._choose(sequence, task.decode.temperature)
+        sequence.generated.append(token)
+        pieces: list[str] = []
+        finished = token in self._eos
+        try:
+            if not finished:
+                pieces, finished = output.feed(self._new_text(sequence))
+            if not finished and len(sequence.generated) < task.decode.max_tokens:
+                self._forward(sequence, [token])
+                return [Piece(task.id, piece) for piece in pieces]
+            last, value = output.finish()
+            ending: LLMEvent = self._done(sequence, value)
+        except StrettoError as error:
+            last, ending = [], Failed(task.id, error.at(task.step))
+        del self._decoding[task.id]
+        return [*(Piece(task.id, piece) for piece in pieces + last), ending]
+
+    def _forward(self, sequence: _Sequence, tokens: list[int]) -> None:
+        input_ids = torch.tensor([tokens], device=self._model.device)
+        logits = self._model(input_ids, past_key_values=sequence.cache, logits_to_keep=1).logits
+        sequence.logits = logits[0, -1].float().cpu()
+
+    def _choose(self, sequence: _Sequence, temperature: float) -> int:
+        assert sequence.logits is not None
+        if temperature > 0:
+            weights = torch.softmax(sequence.logits / temperature, dim=-1)
+            return int(torch.multinomial(weights, 1, generator=sequence.sampler))
+        best, second = sequence.logits.topk(2).values.tolist()
+        sequence.min_gap = min(sequence.min_gap, best - second)
+        return int(sequence.logits.argmax())
+
+    def _new_text(self, sequence: _Sequence) -> str:
+        """What the last token added; nothing while the text ends within a character."""
+        text = self._tokenizer.decode(sequence.generated)
+        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        start, sequence.num_chars = sequence.num_chars, len(text)
+        return text[start:]
+
+    def _done(self, sequence: _Sequence, value: object) -> Done:
+        """The prompt's part of the cache is kept; what was generated is text from now on."""
+        prompt = sequence.tokens[: sequence.num_prompt_tokens]
+        self._prefixes.keep(sequence.task.tenant, sequence.task.query, prompt, sequence.cache)
+        counts = (len(sequence.tokens), sequence.num_cached_tokens, len(sequence.generated))
+        return Done(sequence.task.id, value, ReferenceUsage(*counts, min_gap=sequence.min_gap))

@@ -1,0 +1,120 @@
+"""An LLM engine without a model: everything of one but the weights.
+
+Its text is a function of the task, and it spends steps, slots and cached prefixes on it as a model
+would, a word counting as a token. The stand-in and the fake engine are two such functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from operator import eq
+from typing import TypeAlias
+
+from stretto.core import Prompt
+from stretto.engines.decoding import BASIC, refuse_others
+from stretto.engines.scripted.task_queue import TaskQueue
+from stretto.errors import StrettoError
+from stretto.llm.output.output import Output
+from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
+
+Answer: TypeAlias = Callable[[LLMTask, Decode], str]
+
+_CHUNK_TOKENS = 512
+_TOKEN = re.compile(r"\s*\S+")
+_END = ""  # stands for the end-of-text token
+
+
+class ScriptedLLM:
+    """A `SteppedLLM` that writes `answer(task, decode)` word by word.
+
+    A step gives every running sequence one chunk of prefill or one token of output. Prefixes are held
+    per query until its release. A `StrettoError` out of `answer` fails the task; anything else leaves
+    `step`, as a crash of the instance would.
+    """
+
+    def __init__(self, answer: Answer, max_running: int) -> None:
+        self._answer = answer
+        self._max_running = max_running
+        self._waiting = TaskQueue()
+        self._running: dict[int, Iterator[list[LLMEvent]]] = {}
+        self._held: dict[str, list[list[str]]] = {}
+
+    def admit(self, task: LLMTask, priority: float) -> None:
+        """Queue a task."""
+        self._waiting.push(task, priority)
+
+    def cancel(self, task: int) -> None:
+        """Stop a task, waiting or running."""
+        self._running.pop(task, None)
+        self._waiting.discard(task)
+
+    def has_work(self) -> bool:
+        """Whether any task waits or runs."""
+        return bool(self._waiting or self._running)
+
+    def step(self) -> list[LLMEvent]:
+        """Fill the slots by priority, then let every running sequence take its turn."""
+        events: list[LLMEvent] = []
+        while self._waiting and len(self._running) < self._max_running:
+            task = self._waiting.pop()
+            self._running[task.id] = self.sequence(task)
+            events.append(Started(task.id))
+        for task_id, sequence in list(self._running.items()):
+            turn = next(sequence)
+            if turn and isinstance(turn[-1], Done | Failed):
+                del self._running[task_id]
+            events += turn
+        return events
+
+    def release(self, query: str) -> None:
+        """Drop the query's prefixes."""
+        self._held.pop(query, None)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def sequence(self, task: LLMTask) -> Iterator[list[LLMEvent]]:
+        """The life of a task: the events of its turns, the last of which ends with `Done` or `Failed`."""
+        try:
+            tokens = _tokens(task.prompt)
+            num_cached = self._num_cached(task.query, tokens)
+            for _ in range(num_cached + _CHUNK_TOKENS, len(tokens), _CHUNK_TOKENS):
+                yield []
+            self._hold(task.query, tokens)
+            if task.decode is None:
+                yield [Done(task.id, None, Usage(len(tokens), num_cached))]
+                return
+            refuse_others(task.decode, BASIC, "an engine without a model")
+            output = Output(task.decode)
+            text = [*_TOKEN.findall(self._answer(task, task.decode)), _END][: task.decode.max_tokens]
+            for num_output, token in enumerate(text, start=1):
+                pieces, finished = output.feed(token)
+                if finished or num_output == len(text):
+                    break
+                yield [Piece(task.id, piece) for piece in pieces]
+            last, value = output.finish()
+            usage = Usage(len(tokens), num_cached, num_output)
+            yield [*(Piece(task.id, piece) for piece in pieces + last), Done(task.id, value, usage)]
+        except StrettoError as error:
+            yield [Failed(task.id, error.at(task.step))]
+
+    def _num_cached(self, query: str, tokens: list[str]) -> int:
+        """Length of the longest held prefix; as in a model, one token is left to run."""
+        shared = (_num_shared(tokens, held) for held in self._held.get(query, ()))
+        return max(0, min(max(shared, default=0), len(tokens) - 1))
+
+    def _hold(self, query: str, tokens: list[str]) -> None:
+        """Hold `tokens` in place of the prefixes that they extend."""
+        held = self._held.get(query, ())
+        self._held[query] = [*(old for old in held if _num_shared(old, tokens) < len(old)), tokens]
+
+
+def _tokens(prompt: Prompt) -> list[str]:
+    return [word for segment in prompt for word in segment.text.split()]
+
+
+def _num_shared(a: list[str], b: list[str]) -> int:
+    """Length of the common prefix."""
+    return sum(1 for _ in takewhile(bool, map(eq, a, b)))

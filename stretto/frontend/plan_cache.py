@@ -1,0 +1,97 @@
+"""From a template and a query's configuration to a compiled graph, remembered by structure.
+
+The second query of a shape costs a dictionary look-up: graphs hold no values, so one serves all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from stretto.errors import ConfigError
+from stretto.frontend.template import Configuration, Template
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.graph import Graph
+from stretto.graph.passes.base import Profiles
+from stretto.graph.passes.pipeline import optimise
+from stretto.graph.verify import verify
+
+Expansion: TypeAlias = Callable[[Mapping[str, object]], Graph]
+"""From the input values of an `expand` to the graph it becomes: inputs of the same names, one output."""
+
+EXPANSIONS: dict[str, Expansion] = {}
+_MAX_CACHED = 1024
+
+
+def register_expansion(name: str, expansion: Expansion) -> None:
+    """Make `expansion` the `body` that an `expand` primitive may name.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+    if name in EXPANSIONS:
+        raise ConfigError(f"expansion {name!r} is registered already")
+    EXPANSIONS[name] = expansion
+
+
+class PlanCache:
+    """Lowers, optimises and compiles; caches by template, configuration and passes."""
+
+    def __init__(self, profiles: Profiles) -> None:
+        self.profiles = profiles
+        self._plans: dict[object, ExecutionGraph] = {}
+
+    def plan(
+        self, template: Template, configuration: Configuration, passes: tuple[str, ...]
+    ) -> ExecutionGraph:
+        """The execution graph of a query.
+
+        Raises:
+            UserError: the configuration does not fit the template.
+        """
+        if not isinstance(configuration, Mapping) or not all(
+            isinstance(chosen, Mapping) for chosen in configuration.values()
+        ):
+            raise ConfigError(f"{template.name}: a configuration maps components to settings")
+        settings = tuple(
+            (component, name, type(value), value)  # 1 and True are equal, and not the same setting
+            for component, chosen in configuration.items()
+            for name, value in chosen.items()
+        )
+        key = (template, settings, passes)
+        try:
+            found = self._plans.get(key)
+        except TypeError as error:
+            raise ConfigError(f"a setting of {template.name} is no plain value: {error}") from error
+        if found is None:
+            found = self._remember(key, self.compile(template.lower(configuration), passes))
+        return found
+
+    def expand(self, body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
+        """The execution graph that an `expand` primitive becomes.
+
+        Raises:
+            ConfigError: there is no such expansion.
+            GraphError: it does not verify, or has not one output.
+        """
+        if body not in EXPANSIONS:
+            raise ConfigError(f"there is no expansion {body!r}; there are {', '.join(EXPANSIONS) or 'none'}")
+        graph = EXPANSIONS[body](inputs)
+        key = (graph, passes)
+        found = self._plans.get(key)
+        if found is None:
+            verify(graph)
+            if len(graph.outputs) != 1:
+                raise ConfigError(f"expansion {body!r} made a graph with {len(graph.outputs)} outputs")
+            found = self._remember(key, self.compile(graph, passes))
+        return found
+
+    def compile(self, graph: Graph, passes: tuple[str, ...]) -> ExecutionGraph:
+        """Optimise and compile a verified graph, without the cache."""
+        return compile_graph(optimise(graph, self.profiles, passes), self.profiles)
+
+    def _remember(self, key: object, plan: ExecutionGraph) -> ExecutionGraph:
+        if len(self._plans) >= _MAX_CACHED:
+            del self._plans[next(iter(self._plans))]
+        self._plans[key] = plan
+        return plan

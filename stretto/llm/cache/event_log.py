@@ -1,0 +1,49 @@
+"""What a prefix cache tells of the blocks it holds."""
+
+from __future__ import annotations
+
+from stretto.cluster.block_hashes import BlockHash, Hasher
+from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from stretto.llm.cache.block_runs import BlockRun
+
+
+class CacheEventLog:
+    """Events of full blocks, whose chained hashes are kept by the nodes; none if it is not `wanted`."""
+
+    def __init__(self, block_tokens: int, *, wanted: bool) -> None:
+        self._is_wanted = wanted
+        self._block_tokens = block_tokens
+        self._hasher = Hasher(block_tokens)
+        self._events: list[KVEvent] = []
+
+    def stored(self, node: BlockRun, parent: BlockRun, tokens: list[int]) -> None:
+        """Blocks have come behind `parent`, the last ones of `node`, which may be `parent` itself."""
+        if not self._is_wanted or len(tokens) < self._block_tokens:
+            return
+        above = parent.hashes[-1] if parent.hashes else self._hasher.root(parent.salt)
+        hashes: list[BlockHash] = []
+        for start in range(0, len(tokens), self._block_tokens):
+            block = tuple(tokens[start : start + self._block_tokens])
+            chained = self._hasher.chain(above, block)
+            self._events.append(BlockStored(chained, above, block))
+            hashes.append(chained)
+            above = chained
+        node.hashes += hashes
+
+    def removed(self, node: BlockRun, num_blocks: int) -> None:
+        """The last blocks of `node` are about to go."""
+        if node.hashes:
+            self._events += map(BlockRemoved, node.hashes[: -num_blocks - 1 : -1])
+            del node.hashes[-num_blocks:]
+
+    def cleared(self) -> None:
+        """The cache is empty."""
+        if self._is_wanted:
+            self._events.append(AllBlocksCleared())
+
+    def take(self) -> list[KVEvent]:
+        """What happened since the last call."""
+        if not self._events:
+            return []
+        events, self._events = self._events, []
+        return events

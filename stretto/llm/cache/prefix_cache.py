@@ -1,0 +1,249 @@
+"""Finds the KV blocks of a prompt's leading tokens, and decides which to give up.
+
+The cache is a tree. A node is a run of blocks whose tokens are known; a path from a root, of which every
+tenant has its own, spells a prefix. Nodes are split where prefixes part, and wherever a part of one is
+treated otherwise than the rest, so all that is done costs by the node and not by the block. The rules:
+
+- A block is a sequence's own or the cache's, and of the cache's a node counts the sequences that hold it. A
+  node that none holds is *idle*. Who holds a node holds all before it, so nothing idle ever has a descendant
+  in use.
+- Only full blocks are shared. Where a prompt leaves the tree within a block, full or not, that block is
+  copied and the copy written on. So the last block of a sequence is always its own.
+- Idle blocks are evicted when the pool runs dry: leaves first, the least recently used first. Those under
+  a *lease*, prefilled ahead for a query whose next sequence has yet to come, go last.
+- A node has owners, the queries that used it. When the last of them is released, it goes.
+"""
+
+from __future__ import annotations
+
+from stretto.cluster.kv_events import KVEvent
+from stretto.llm.cache.block_pool import BlockPool
+from stretto.llm.cache.block_runs import BlockRun
+from stretto.llm.cache.event_log import CacheEventLog
+from stretto.llm.cache.eviction import EvictionQueue
+from stretto.llm.cache.tree import CacheHit, PrefixTree
+
+__all__ = ["CacheHit", "PrefixCache"]
+
+
+class PrefixCache:
+    """Holds blocks of `pool` beyond the sequences that filled them."""
+
+    def __init__(self, pool: BlockPool, block_tokens: int, *, with_events: bool = False) -> None:
+        self.version = 0
+        """Changes whenever a lookup may have a new answer."""
+        self.pool = pool
+        self._block_tokens = block_tokens
+        self._tree = PrefixTree(block_tokens)
+        self._event_log = CacheEventLog(block_tokens, wanted=with_events)
+        self._evictable = EvictionQueue()
+        self._num_blocks = 0
+        self._num_idle = 0
+        self._clock = 0
+
+    def __len__(self) -> int:
+        return self._num_blocks
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that `acquire` could hand out, evicting as many as it takes."""
+        return self.pool.num_free + self._num_idle
+
+    def num_idle_in(self, hit: CacheHit) -> int:
+        """Blocks of `hit` that no sequence holds."""
+        if hit.node is None or hit.node.num_holders:
+            return 0
+        before = (len(node.blocks) for node in hit.node.path() if not node.num_holders)
+        return sum(before) - len(hit.node.blocks) + hit.num_in_node
+
+    def look_up(self, salt: str, tokens: list[int], limit: int) -> CacheHit:
+        """The longest cached prefix of tokens[:limit]. Changes nothing."""
+        return self._tree.look_up(salt, tokens, limit)
+
+    def hold(self, hit: CacheHit, owner: str) -> BlockRun | None:
+        """One more holder of what was found, until it releases the node that is returned. Ends the owner's
+        leases on it. The next block of `hit.tail` is its first now."""
+        self._clock += 1
+        node = hit.node
+        if node is None:
+            return None
+        if hit.num_in_node < len(node.blocks):
+            node = self._tree.split(node, hit.num_in_node)
+        for part in reversed(list(node.path())):
+            self._hold(part, owner)
+        return node
+
+    def touch(self, node: BlockRun) -> int:
+        """The first block of a node, which this returns, was used, if only to be copied."""
+        self._clock += 1
+        if len(node.blocks) > 1:
+            node = self._tree.split(node, 1)
+        node.last_used = self._clock
+        self._evictable.offer(node)
+        return node.blocks[0]
+
+    def acquire(self, num_blocks: int) -> list[int]:
+        """Blocks for new tokens, evicting others if need be. There have to be enough: see `num_available`."""
+        blocks = self.pool.acquire(min(num_blocks, self.pool.num_free))
+        while (num_missing := num_blocks - len(blocks)) > 0:
+            node = self._evictable.pop()
+            blocks += self._cut(node, min(num_missing, len(node.blocks)))
+        return blocks
+
+    def release(self, node: BlockRun | None) -> None:
+        """One holder less of a node and of all before it."""
+        for part in node.path() if node is not None else ():
+            part.num_holders -= 1
+            if part.num_holders == 0:
+                self._num_idle += len(part.blocks)
+                if not part.owners:
+                    self._remove(part)
+                else:
+                    self._evictable.offer(part)
+
+    def store(
+        self, salt: str, parent: BlockRun | None, tokens: list[int], blocks: list[int], owner: str
+    ) -> tuple[BlockRun, list[int]]:
+        """Register a sequence's own full blocks that now have the KV of `tokens`, behind `parent`, which it
+        holds.
+
+        Returns the node that it holds instead of `parent`, and the blocks that the cache has for these
+        tokens: `blocks`, or older ones, and then those of `blocks` are free.
+        """
+        node = parent or self._tree.root(salt)
+        size = self._block_tokens
+        older: list[int] = []
+        while len(older) < len(blocks) and (twin := node.child(tokens, len(older) * size, size)):
+            num_equal = self._tree.num_equal(twin, tokens, len(older) * size, len(tokens))
+            node = self._tree.split(twin, num_equal) if num_equal < len(twin.blocks) else twin
+            self._clock += 1
+            self._hold(node, owner)
+            older += node.blocks
+        if older:
+            self.pool.release(blocks[: len(older)])
+            tokens, blocks = tokens[len(older) * size :], blocks[len(older) :]
+        if blocks:
+            node = self._insert(node, tokens, blocks, owner)
+        return node, older + blocks
+
+    def store_tail(
+        self, salt: str, parent: BlockRun | None, tokens: list[int], block: int, owner: str
+    ) -> tuple[BlockRun, bool]:
+        """Register a sequence's last block, which is not full, behind `parent`; only if it adds something.
+
+        Returns the node of one block that has these tokens, and whether it is `block`: then the sequence
+        holds that node instead of `parent`.
+        """
+        above = parent or self._tree.root(salt)
+        key = tuple(tokens)
+        for first, other in above.children.get(key[0], {}).items():
+            if first[: len(key)] == key:
+                node = self._tree.split(other, 1) if len(other.blocks) > 1 else other
+                self._tree.owners.own(node, owner)
+                return node, False
+        return self._insert(above, list(tokens), [block], owner), True
+
+    def lease(self, node: BlockRun, owner: str) -> None:
+        """Keep the last block of a node, and so all before it, longer than what is not under a lease."""
+        if len(node.blocks) > 1:
+            self._tree.split(node, len(node.blocks) - 1)
+        self._tree.owners.lease(node, owner)
+        self._evictable.offer(node)
+
+    def forget(self, owner: str) -> None:
+        """The owner's leases end, and what only it used goes, as soon as it is idle."""
+        leased, owned = self._tree.owners.forget(owner)
+        for node in leased:
+            self._evictable.offer(node)
+        for node in owned:
+            if not node.owners and not node.num_holders:
+                self._remove(node)
+
+    def clear(self) -> None:
+        """Evict everything idle."""
+        while self._num_idle:
+            self._remove(self._evictable.pop())
+        if not self._num_blocks:
+            self._event_log.cleared()
+
+    def take_events(self) -> list[KVEvent]:
+        """What happened since the last call."""
+        return self._event_log.take()
+
+    def _hold(self, node: BlockRun, owner: str) -> None:
+        if node.num_holders == 0:
+            self._num_idle -= len(node.blocks)
+        node.num_holders += 1
+        node.last_used = self._clock
+        self._tree.owners.own(node, owner)
+        if owner in node.lessees:
+            self._tree.owners.end_lease(node, owner)
+
+    def _insert(self, parent: BlockRun, tokens: list[int], blocks: list[int], owner: str) -> BlockRun:
+        """New blocks behind `parent`, held by one sequence. Idle tails that they extend go."""
+        first = tuple(tokens[: self._block_tokens])
+        shorter = [
+            other
+            for block, other in parent.children.get(first[0], {}).items()
+            if first[: len(block)] == block and not other.num_holders
+        ]
+        if shorter and len(blocks) > 1:  # their owners are those of one block only
+            parent = self._insert(parent, list(first), blocks[:1], owner)
+            return self._insert(parent, tokens[len(first) :], blocks[1:], owner)
+        self.version += 1
+        self._clock += 1
+        self._num_blocks += len(blocks)
+        is_alike = parent.num_holders == 1 and parent.owners <= {owner} and not parent.lessees
+        if is_alike and not parent.children and len(first) == self._block_tokens:
+            node = parent
+            node.tokens += tokens
+            node.blocks += blocks
+        else:
+            node = BlockRun(
+                parent.salt, tokens, list(blocks), parent, parent.start + len(parent.blocks), num_holders=1
+            )
+            for other in shorter:
+                for other_owner in sorted(other.owners):
+                    self._tree.owners.own(node, other_owner)
+                for lessee in sorted(other.lessees - {owner}):
+                    self._tree.owners.lease(node, lessee)
+                self._remove(other)
+            self._tree.add(node)
+            self._tree.owners.own(node, owner)
+        node.last_used = self._clock
+        self._event_log.stored(node, parent, tokens)
+        return node
+
+    def _remove(self, node: BlockRun) -> None:
+        """Give the blocks of an idle leaf back to the pool."""
+        self.pool.release(self._cut(node, len(node.blocks)))
+
+    def _cut(self, node: BlockRun, num_blocks: int) -> list[int]:
+        """Take an idle leaf's last blocks out of the tree, the last first."""
+        assert node.parent is not None
+        self.version += 1
+        self._num_idle -= num_blocks
+        self._num_blocks -= num_blocks
+        evicted = node.blocks[: -num_blocks - 1 : -1]
+        self._event_log.removed(node, num_blocks)
+        if num_blocks < len(node.blocks):
+            del node.blocks[-num_blocks:], node.tokens[-num_blocks * self._block_tokens :]
+            self._evictable.offer(node)
+            return evicted
+        node.blocks.clear()
+        self._tree.drop(node)
+        if node.parent.owners:  # or it is a root, or goes next
+            self._evictable.offer(node.parent)
+        return evicted
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError unless the rules above hold."""
+        self.pool.check_invariants()
+        self._tree.check_invariants()
+        nodes = self._tree.nodes()
+        blocks = [block for node in nodes for block in node.blocks]
+        assert len(set(blocks)) == len(blocks) == self._num_blocks
+        assert self.pool.free().isdisjoint(blocks)
+        assert sum(len(node.blocks) for node in nodes if not node.num_holders) == self._num_idle
+        idle_leaves = [node for node in nodes if not node.children and not node.num_holders]
+        assert all(node in self._evictable for node in idle_leaves)

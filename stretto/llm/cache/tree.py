@@ -1,0 +1,138 @@
+"""The tree of a prefix cache: finding the way in it, and splitting its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stretto.llm.cache.block_runs import BlockRun, Owners, num_common
+
+
+class CacheHit(NamedTuple):
+    """The leading `num_tokens` of a prompt are in `blocks`, and behind them in the next block of `tail`.
+
+    The last of `blocks` is number `num_in_node` of `node`. Holds as long as the cache does not change.
+    """
+
+    blocks: Sequence[int] = ()
+    num_tokens: int = 0
+    node: BlockRun | None = None
+    num_in_node: int = 0
+    tail: BlockRun | None = None
+
+
+class PrefixTree:
+    """The nodes behind the root of each tenant, which is there as long as there are any."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self.owners = Owners()
+        self._block_tokens = block_tokens
+        self._roots: dict[str, BlockRun] = {}
+
+    def root(self, salt: str) -> BlockRun:
+        """Of a tenant, perhaps a new one: it is in the tree when something is added to it."""
+        return self._roots.get(salt) or BlockRun(salt, [], [], None)
+
+    def look_up(self, salt: str, tokens: list[int], limit: int) -> CacheHit:
+        """The longest known prefix of tokens[:limit]. Changes nothing."""
+        node = self._roots.get(salt)
+        if node is None:
+            return CacheHit()
+        size = self._block_tokens
+        limit = min(limit, len(tokens))
+        blocks: list[int] = []
+        num_in_node = place = 0
+        while num_in_node == len(node.blocks) and place + size <= limit:
+            child = node.child(tokens, place, size)
+            if child is None:
+                break
+            node = child
+            num_in_node = self.num_equal(node, tokens, place, limit)
+            place += num_in_node * size
+            blocks += node.blocks[:num_in_node]
+        rest = tokens[place : min(limit, place + size)]
+        if num_in_node == len(node.blocks):
+            tail, num_in_tail = node.longest_tail(rest)
+        else:
+            num_in_tail = num_common(node.tokens[num_in_node * size : (num_in_node + 1) * size], rest)
+            tail = node if num_in_tail else None
+        return CacheHit(blocks, place + num_in_tail, node if blocks else None, num_in_node, tail)
+
+    def num_equal(self, node: BlockRun, tokens: list[int], place: int, limit: int) -> int:
+        """How many of the node's full blocks tokens[place:limit] begins with; the first does."""
+        size = self._block_tokens
+        most = min(len(node.blocks), (limit - place) // size)
+        wanted = tokens[place : place + most * size]
+        if wanted == node.tokens[: most * size]:
+            return most
+        return num_common(wanted, node.tokens) // size
+
+    def add(self, node: BlockRun) -> None:
+        """A new leaf behind its parent."""
+        assert node.parent is not None
+        if node.parent.parent is None:
+            self._roots[node.salt] = node.parent
+        node.parent.adopt(node, tuple(node.tokens[: self._block_tokens]))
+
+    def split(self, node: BlockRun, num_blocks: int) -> BlockRun:
+        """Make the leading blocks of a node one of its own, which is returned. Who held `node` still does."""
+        assert node.parent is not None
+        size = self._block_tokens
+        num_tokens = num_blocks * size
+        head = BlockRun(
+            node.salt,
+            node.tokens[:num_tokens],
+            node.blocks[:num_blocks],
+            node.parent,
+            node.start,
+            node.hashes[:num_blocks],
+            num_holders=node.num_holders,
+            last_used=node.last_used,
+        )
+        self.owners.copy(node, head)
+        node.parent.adopt(head, tuple(head.tokens[:size]))
+        del node.tokens[:num_tokens], node.blocks[:num_blocks], node.hashes[:num_blocks]
+        node.start += num_blocks
+        head.adopt(node, tuple(node.tokens[:size]))
+        return head
+
+    def drop(self, node: BlockRun) -> None:
+        """A leaf goes, and a root without children with it."""
+        assert node.parent is not None
+        assert not node.children
+        node.parent.disown(tuple(node.tokens[: self._block_tokens]))
+        self.owners.drop(node)
+        if node.parent.parent is None and not node.parent.children:
+            del self._roots[node.salt]
+
+    def nodes(self) -> list[BlockRun]:
+        """All but the roots."""
+        found: list[BlockRun] = []
+        stack = list(self._roots.values())
+        while stack:
+            below = [child for siblings in stack.pop().children.values() for child in siblings.values()]
+            found += below
+            stack += below
+        return found
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError unless nodes fit together, and their owners know them."""
+        size = self._block_tokens
+        self.owners.check_invariants()
+        for salt, root in self._roots.items():
+            assert root.salt == salt
+            assert root.children
+            assert not root.blocks
+        for node in self.nodes():
+            parent, first = node.parent, tuple(node.tokens[:size])
+            assert parent is not None
+            assert parent.children[first[0]][first] is node
+            assert node.salt == parent.salt
+            assert node.start == parent.start + len(parent.blocks)
+            assert node.num_holders <= parent.num_holders or parent.parent is None
+            assert node.owners <= parent.owners or parent.parent is None
+            assert node.owners or node.num_holders
+            assert node.blocks
+            is_full = len(node.tokens) == len(node.blocks) * size
+            is_tail = len(node.blocks) == 1 and 0 < len(node.tokens) < size and not node.children
+            assert is_full or is_tail

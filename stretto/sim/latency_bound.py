@@ -1,0 +1,46 @@
+"""A mean latency that no schedule of many queries can beat, on the engines that they share.
+
+Each engine has to do the work of all of them, and no order of work has a smaller sum of ends than the one
+that always goes on with what has least left: with interruptions allowed it is optimal for one machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from stretto.sim.query_bound import Bound
+
+
+def least_mean_s(arrivals_s: Sequence[float], bounds: Sequence[Bound]) -> float:
+    """No schedule of these queries has a smaller mean latency: the best of the single bounds, and for each
+    engine of the work of all, shortest remaining work first (which is optimal for one machine)."""
+    means_s = [fmean(bound.seconds for bound in bounds)]
+    for engine in dict.fromkeys(name for bound in bounds for name in bound.loads):
+        jobs = []
+        others_s = 0.0
+        for arrival_s, bound in zip(arrivals_s, bounds, strict=True):
+            if (load := bound.loads.get(engine)) is None:
+                others_s += bound.seconds
+            else:
+                jobs.append((arrival_s + load.head_s, load.work_s))
+                others_s += load.tail_s - arrival_s
+        means_s.append((_least_sum_of_ends_s(jobs) + others_s) / len(bounds))
+    return max(means_s)
+
+
+def _least_sum_of_ends_s(jobs: Iterable[tuple[float, float]]) -> float:
+    """Of (release, work) on one machine that may interrupt what it does."""
+    waiting: list[float] = []
+    now_s = total_s = 0.0
+    for release_s, work_s in [*sorted(jobs), (math.inf, 0.0)]:
+        while waiting and now_s + waiting[0] <= release_s:
+            now_s += heapq.heappop(waiting)
+            total_s += now_s
+        if waiting:
+            heapq.heapreplace(waiting, waiting[0] - (release_s - now_s))
+        now_s = release_s
+        heapq.heappush(waiting, work_s)
+    return total_s

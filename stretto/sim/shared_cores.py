@@ -1,0 +1,175 @@
+"""Engines in processes of their own on few cores, in virtual time."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stretto.engine import Engine
+from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
+from stretto.engines.contract import BatchEngine
+from stretto.messages import (
+    Action,
+    Admit,
+    BatchDone,
+    BatchFailed,
+    CancelTask,
+    Event,
+    LLMReport,
+    Restart,
+    StartBatch,
+)
+from stretto.sched.system import ExpandWith
+from stretto.sim.driver import BatchCost, VirtualDriver
+from stretto.sim.llm_instance import SimulatedModel
+from stretto.sim.watchers import StepsDone, Watcher
+from stretto.tasks import Done, Failed, Task
+
+_SLICE_S = 0.004
+
+
+class BusyProcesses(Watcher):
+    """Which instances have something to do: each is a process, and those that do share the cores."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, int], set[int]] = {}
+
+    def engines_with(self, key: tuple[str, int]) -> list[str]:
+        """The engine of each, if the instance `key` is one of them."""
+        return [engine for engine, _ in {key, *self._running}]
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        match event:
+            case BatchDone(engine, instance, batch) | BatchFailed(engine, instance, batch):
+                self._end((engine, instance), batch)
+            case LLMReport(engine, instance, Done(task) | Failed(task)):
+                self._end((engine, instance), task)
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        match action:
+            case StartBatch(engine, instance, batch):
+                self._running.setdefault((engine, instance), set()).add(batch)
+            case Admit(engine, instance, task):
+                self._running.setdefault((engine, instance), set()).add(task.id)
+            case CancelTask(engine, instance, number):
+                self._end((engine, instance), number)
+            case Restart(engine, instance):
+                self._running.pop((engine, instance), None)
+
+    def _end(self, key: tuple[str, int], number: int) -> None:
+        running = self._running.get(key, set())
+        running.discard(number)
+        if not running:
+            self._running.pop(key, None)
+
+
+class SharedCoresDriver(VirtualDriver):
+    """A `VirtualDriver` whose instances slow each other down.
+
+    Args:
+        slowness_of: from whether an instance is of an LLM, and how many instances of LLMs and of other
+            engines are busy, to how much slower it is than alone. It is looked up for each step of an LLM and
+            for slices of a few milliseconds of a batch.
+
+    `models` take each step by itself: a jump over many would not see what others begin. `steps_s` has the
+    seconds of LLMs' steps, by engine.
+    """
+
+    def __init__(
+        self,
+        engines: Iterable[Engine],
+        slowness_of: Callable[[bool, int, int], float],
+        *,
+        expand: ExpandWith | None = None,
+        models: Mapping[str, SimulatedModel],
+        batch_costs: Mapping[str, BatchCost],
+    ) -> None:
+        self._busy = BusyProcesses()
+        self._slowness_of = slowness_of
+        self.steps_s: dict[str, float] = {}
+        super().__init__(
+            engines,
+            expand=expand,
+            models={name: replace(model, max_jump=1) for name, model in models.items()},
+            batch_costs=batch_costs,
+            watchers=(self._busy,),
+        )
+
+    def watch_steps(self, steps: StepsDone) -> None:
+        self.steps_s[steps.engine] = self.steps_s.get(steps.engine, 0.0) + steps.ends_s[-1] - steps.start_s
+        super().watch_steps(steps)
+
+    def slowness(self, engine: str, instance: int, at_s: float) -> float:
+        busy = self._busy.engines_with((engine, instance))
+        num_llms = sum(self.engines[name].is_llm for name in busy)
+        return self._slowness_of(self.engines[engine].is_llm, num_llms, len(busy) - num_llms)
+
+    def may_be_slow(self, engine: str, instance: int) -> bool:
+        return True
+
+    def _run_for(
+        self, key: tuple[str, int], start_s: float, seconds: float, end: Callable[[], Sequence[Event]]
+    ) -> None:
+        if seconds <= _SLICE_S:
+            super()._run_for(key, start_s, seconds, end)
+            return
+
+        def go_on() -> Sequence[Event]:
+            self._run_for(key, self.now_s, seconds - _SLICE_S, end)
+            return ()
+
+        super()._run_for(key, start_s, _SLICE_S, go_on)
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedConfig:
+    """The engine that knows the answers, and those that are known: by what was asked."""
+
+    engine: Engine
+    answers: dict[bytes, object] = field(default_factory=dict)
+
+
+class Remembered:
+    """A `BatchEngine` that gives the real engine's answers and computes each once. For engines without state:
+    so simulation finds and reads what reality does, and need not embed every text again."""
+
+    def __init__(self, config: RememberedConfig) -> None:
+        self._config = config
+        self._engine: BatchEngine | None = None
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """Answer the tasks in order."""
+        known = self._config.answers
+        keys = [pickle.dumps((t.op, t.inputs, t.config, t.num_items, t.each)) for t in tasks]
+        for key, task in zip(keys, tasks, strict=True):
+            if key not in known:
+                if self._engine is None:
+                    self._engine = self._config.engine.executable(self._config.engine.config)
+                known[key] = self._engine.run([task])[0]
+        return [known[key] for key in keys]
+
+    def release(self, query: str) -> None:
+        """Nothing is kept for a query."""
+
+    def close(self) -> None:
+        """Let go of the real engine."""
+        if self._engine is not None:
+            self._engine.close()
+
+
+def own_vectors(config: object) -> MemoryVectors:
+    """Vectors in memory that outlive no instance: collections of queries are all there are."""
+    return MemoryVectors(MemoryVectorsConfig())
+
+
+def remembering(engines: Iterable[Engine]) -> list[Engine]:
+    """The same engines for simulation, in this process; those with state are the real ones."""
+    found = []
+    for engine in engines:
+        if not engine.is_llm and not engine.keeps_state:
+            config = RememberedConfig(engine)
+            found.append(replace(engine, executable=Remembered, config=config, runs_in="thread"))
+        else:
+            found.append(replace(engine, runs_in="thread"))
+    return found

@@ -1,0 +1,55 @@
+"""What a simulated LLM instance is like, and what it needs of its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stretto.cluster.kv_events import KVEvent
+from stretto.core import Prompt
+from stretto.costs.step import StepCost
+from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.messages import Event
+from stretto.sim.synthetic_output import OutputSource, prompt_ids
+from stretto.sim.watchers import StepsDone
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedModel:
+    """What the instances of a simulated LLM engine are like.
+
+    Attributes:
+        scheduler: of each instance.
+        cost: seconds of a step.
+        output_source: what they say.
+        max_jump: steps at once; 1 takes each by itself.
+        keeps_released: a released query's prefixes stay until their room is needed.
+        caches: prefixes are found again; without, every prompt is computed whole.
+        tokenize: the tokens of a prompt.
+        loading_s: until an instance that is started anew can serve, as by a preset's `loading`. Those of the
+            beginning are there at once.
+    """
+
+    scheduler: SchedulerConfig
+    cost: StepCost
+    output_source: OutputSource
+    max_jump: int = 64
+    keeps_released: bool = False
+    caches: bool = True
+    tokenize: Callable[[Prompt], list[int]] = prompt_ids
+    loading_s: float = 0.0
+
+
+class Surroundings(Protocol):
+    """What an instance needs of its driver."""
+
+    now_s: float
+
+    def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None: ...
+    def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None: ...
+    def slowness(self, engine: str, instance: int, at_s: float) -> float: ...
+    def may_be_slow(self, engine: str, instance: int) -> bool: ...
+    def lose(self, engine: str, instance: int, at_s: float) -> None: ...
+    def watch_steps(self, steps: StepsDone) -> None: ...
+    def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None: ...

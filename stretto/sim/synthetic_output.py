@@ -1,0 +1,176 @@
+"""What a simulated LLM says, and the tokens of its prompts: synthetic, and the same in every run.
+
+A token is four characters of text (`costs.tokens`), and its id is these characters. So equal text is equal
+tokens, from the first character on, and prefixes are shared exactly where prompts begin alike.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from random import Random
+from types import MappingProxyType
+from typing import TypeAlias
+from zlib import crc32
+
+from stretto.core import Prompt
+from stretto.costs.output_lengths import LengthsBySource
+from stretto.costs.tokens import num_tokens
+from stretto.engines.contract import SteppedLLM
+from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
+
+_FILLER = "x" * 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticOutput:
+    """An output: its value, how many tokens it takes, and after how many each item of a list is complete."""
+
+    value: str | list[str]
+    num_tokens: int
+    item_ends: tuple[int, ...] = ()
+
+
+OutputSource: TypeAlias = Callable[[LLMTask, Decode], SyntheticOutput]
+"""Decides what is said. Raises a StrettoError to fail the task; any other takes the instance down."""
+
+OutputLength: TypeAlias = Callable[[LLMTask, Decode], int]
+"""How many tokens a task's output takes, if it may: it never takes more than `max_tokens`."""
+
+
+def token_ids(text: str) -> list[int]:
+    """`num_tokens(text)` ids."""
+    count = num_tokens(text)
+    if not text.isascii():
+        return [crc32(text[4 * i : 4 * i + 4].encode("utf-8", "replace")) for i in range(count)]
+    first = (_filling_start(text) + 3) // 4
+    end = len(text) // 4
+    if end - first < 2:
+        return _ascii_ids(text, count)
+    filling = _ascii_ids(text[-1] * 4, 1) * (end - first)
+    return _ascii_ids(text[: 4 * first], first) + filling + _ascii_ids(text[4 * end :], count - end)
+
+
+def _filling_start(text: str) -> int:
+    """From here on the text is its last character, repeated; at most a few characters too late."""
+    start = len(text)
+    step = 1 << start.bit_length()
+    while step >= 4:
+        if text.endswith(text[-1:] * step, 0, start):
+            start -= step
+        else:
+            step //= 2
+    return start
+
+
+def _ascii_ids(text: str, count: int) -> list[int]:
+    return array("I", text.encode("ascii").ljust(4 * count, b"\0")).tolist()
+
+
+def prompt_ids(prompt: Prompt) -> list[int]:
+    """The ids of all segments, each tokenised by itself."""
+    if len(prompt) == 1:
+        return token_ids(prompt[0].text)
+    return [token for segment in prompt for token in token_ids(segment.text)]
+
+
+def filler(name: str, tokens: int) -> str:
+    """Text of so many tokens, at least 1, that begins differently for every name."""
+    head = blake2b(name.encode(), digest_size=8).hexdigest()
+    length = 4 * max(tokens, 1) - 1
+    if length > len(_FILLER):
+        return head + "x" * (length - len(head))
+    return (head + _FILLER)[:length]
+
+
+def chars(name: str, length: int, word: str = "") -> str:
+    """Text of so many characters, at least 1, that begins with `word` and then differently for every name."""
+    head = f"{word} " if word else ""
+    text = head + filler(name, length // 4 + 5)
+    return text[: max(length, 1)].strip() or "x"
+
+
+def filler_output(length: OutputLength, *, num_items: int = 3) -> OutputSource:
+    """Filler texts of the length that `length` says; a list has `num_items` items of equal length."""
+
+    def speak(task: LLMTask, decode: Decode) -> SyntheticOutput:
+        tokens = max(1, min(length(task, decode), decode.max_tokens))
+        name = f"{task.query}/{task.step}"
+        if decode.items is None:
+            return SyntheticOutput(filler(name, tokens), tokens)
+        count = max(1, min(num_items, decode.max_items or num_items, tokens))
+        ends = tuple(tokens * (number + 1) // count for number in range(count))
+        starts = (0, *ends)
+        items = [filler(f"{name}/{n}", end - starts[n]) for n, end in enumerate(ends)]
+        return SyntheticOutput(items, tokens, ends)
+
+    return speak
+
+
+def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
+    """As a trace gives them, by the query's name."""
+    return lambda task, decode: lengths[task.query]
+
+
+def drawn_lengths(
+    known: LengthsBySource, model: str, seed: int, templates: Mapping[str, str] = MappingProxyType({})
+) -> OutputLength:
+    """Lengths that a model was counted to have, drawn anew for every task: the same for the same seed, query,
+    step and number of the task, whatever else runs.
+
+    Args:
+        templates: by step, as `known` calls them; other steps have the model's own.
+
+    Raises:
+        ConfigError: nothing is known of the model.
+    """
+    known.of(model)
+
+    def length(task: LLMTask, decode: Decode) -> int:
+        draw = Random(f"{seed}/{model}/{task.query}/{task.step}/{task.id}")
+        return known.of(model, templates.get(task.step, "")).draw(draw, limit=decode.max_tokens)
+
+    return length
+
+
+def as_max_tokens(task: LLMTask, decode: Decode) -> int:
+    """Every output is as long as it may be."""
+    return decode.max_tokens
+
+
+def output_as_of(executable: SteppedLLM) -> OutputSource:
+    """The answers of a deterministic engine; each of their pieces takes `num_tokens` of its text."""
+
+    def speak(task: LLMTask, decode: Decode) -> SyntheticOutput:
+        executable.admit(task, 0.0)
+        pieces: list[str] = []
+        value: object = None
+        while executable.has_work():
+            for event in executable.step():
+                match event:
+                    case Piece(value=piece):
+                        pieces.append(piece)
+                    case Done(value=value):
+                        pass
+                    case Failed(error=error):
+                        raise error
+        executable.release(task.query)
+        ends = []
+        total = 0
+        for piece in pieces:
+            total += num_tokens(piece)
+            ends.append(total)
+        assert isinstance(value, str | list)
+        return SyntheticOutput(value, max(total, 1), tuple(ends) if decode.items else ())
+
+    return speak
+
+
+def output_ids(said: SyntheticOutput) -> list[int]:
+    """The ids of an output's tokens. A text's are those that it has as a part of a later prompt."""
+    text = said.value if isinstance(said.value, str) else json.dumps(said.value)
+    ids = token_ids(text)
+    return ids[: said.num_tokens] + [0] * (said.num_tokens - len(ids))

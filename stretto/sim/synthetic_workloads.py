@@ -1,0 +1,94 @@
+"""Loads for the simulator: when requests arrive, how long they are, and what they share.
+
+Everything random comes from a seed. Lengths are those of a trace, or drawn from it.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.text import parse_graph
+from stretto.messages import Submit
+from stretto.sim.synthetic_output import filler
+from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, Request
+
+
+def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
+    """Times of arrival, without end."""
+    draw = random.Random(f"poisson/{seed}")
+    at_s = 0.0
+    while True:
+        at_s += draw.expovariate(rate_per_s)
+        yield at_s
+
+
+def bursts(rate_per_s: float, seed: int, *, burst_s: float = 2.0, share: float = 0.2) -> Iterator[float]:
+    """Times of arrival at a mean rate, all of them within bursts that take up `share` of the time.
+
+    Bursts last `burst_s` on average, the pauses accordingly; within a burst arrivals are Poisson.
+    """
+    draw = random.Random(f"bursts/{seed}")
+    start_s = 0.0
+    while True:
+        end_s = start_s + draw.expovariate(1 / burst_s)
+        at_s = start_s + draw.expovariate(rate_per_s / share)
+        while at_s < end_s:
+            yield at_s
+            at_s += draw.expovariate(rate_per_s / share)
+        start_s = end_s + draw.expovariate(share / (burst_s * (1 - share)))
+
+
+def zipf(num: int, exponent: float, seed: int) -> Iterator[int]:
+    """Numbers below `num`, the k-th as often as 1 / (k + 1) ** exponent: which document, which prompt."""
+    draw = random.Random(f"zipf/{seed}")
+    ends = list(accumulate((k + 1) ** -exponent for k in range(num)))
+    while True:
+        yield min(bisect_left(ends, draw.random() * ends[-1]), num - 1)
+
+
+def lognormal_lengths(num: int, seed: int) -> list[tuple[int, int]]:
+    """Lengths like those of Azure's conversations, where the trace is not at hand: prompts of 1020 tokens
+    in the median and 1155 on average, outputs of 129 and 211; at most 4096 and 1000."""
+    draw = random.Random(f"lognormal/{seed}")
+    return [
+        (
+            min(4096, max(2, round(draw.lognormvariate(6.93, 0.62)))),
+            min(1000, max(1, round(draw.lognormvariate(4.92, 0.93)))),
+        )
+        for _ in range(num)
+    ]
+
+
+def prompt_text(name: str, request: Request) -> str:
+    """A text of so many tokens as the request's prompt has; its own, or made of the pieces it shares."""
+    if not request.blocks:
+        return filler(name, request.prompt_tokens)
+    text = "".join(filler(f"block {i}", MOONCAKE_BLOCK_TOKENS) + "|" for i in request.blocks)
+    return text[: 4 * request.prompt_tokens - 1]
+
+
+def request_graph(max_tokens: int, engine: str = "llm") -> ExecutionGraph:
+    """The smallest app: a prompt, completed."""
+    text = (
+        f"graph request(%prompt: text)\n%kv = prefill([%prompt]) : kv @{engine}\n"
+        f"%text = decode(%kv) {{max_tokens={max_tokens}}} : text @{engine}\nreturn %text"
+    )
+    return compile_graph(parse_graph(text), {})
+
+
+def submits(
+    requests: Iterable[Request],
+    egraph: ExecutionGraph,
+    note_length: Callable[[str, int], None],
+    *,
+    prefix: str = "r",
+) -> Iterator[tuple[float, Submit]]:
+    """Queries of `request_graph`, as the requests arrive; `note_length` is told each output's length."""
+    for number, request in enumerate(requests):
+        query = f"{prefix}{number}"
+        note_length(query, request.output_tokens)
+        yield request.arrival_s, Submit(query, egraph, {"prompt": prompt_text(query, request)})

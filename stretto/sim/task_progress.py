@@ -1,0 +1,159 @@
+"""The tasks on board of a simulated LLM instance, and how much of their output has been told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from stretto.llm.sequence import TokenSequence
+from stretto.llm.step_batch import StepBatch
+from stretto.sim.synthetic_output import SyntheticOutput
+from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started, Usage
+
+
+@dataclass(slots=True)
+class TaskProgress:
+    """A text is told when its first token exists and when it ends (and in between whenever it is asked),
+    items of lists when they are complete.
+
+    Attributes:
+        said: the whole output, and `ids` its tokens; None for a prefill.
+        stop: the length of the sequence at which there is something to tell.
+        told_s: when something was told last; None before its first step.
+    """
+
+    task: LLMTask
+    sequence: TokenSequence
+    said: SyntheticOutput | None
+    ids: list[int]
+    stop: int
+    told_s: float | None = None
+    num_items_told: int = 0
+    num_chars_told: int = 0
+
+    def tell(self, now_s: float, told: list[LLMEvent]) -> bool:
+        """Append what there is to say to `told`; whether the output is over. There has to be some of it."""
+        said, num_output = self.said, self.sequence.num_generated
+        assert said is not None
+        is_over = num_output >= said.num_tokens
+        self.told_s = now_s
+        if isinstance(said.value, list):
+            while self.num_items_told < len(said.item_ends) and (
+                is_over or said.item_ends[self.num_items_told] <= num_output
+            ):
+                told.append(Piece(self.task.id, said.value[self.num_items_told]))
+                self.num_items_told += 1
+            next_stop = (*said.item_ends, said.num_tokens)[self.num_items_told]
+        else:
+            num_chars = len(said.value) if is_over else len(said.value) * num_output // said.num_tokens
+            if num_chars > self.num_chars_told:
+                told.append(Piece(self.task.id, said.value[self.num_chars_told : num_chars]))
+                self.num_chars_told = num_chars
+            next_stop = said.num_tokens
+        self.stop = self.sequence.num_prompt_tokens + max(next_stop, num_output + 1)
+        return is_over
+
+
+class ProgressTable:
+    """All that an instance has on board, by task and by sequence.
+
+    A cancelled task is nobody's any more, while its sequence stays until the end of the step. Of each task
+    that writes a text something is heard every `beat_s` at least, from its first step on.
+    """
+
+    def __init__(self, beat_s: float) -> None:
+        self.beat_due_s = math.inf
+        self._beat_s = beat_s
+        self._by_task: dict[int, TaskProgress] = {}
+        self._by_sequence: dict[int, TaskProgress] = {}
+        self._num_unstarted = 0
+
+    def add(self, request: TaskProgress) -> None:
+        """It waits for its first step."""
+        self._by_task[request.task.id] = self._by_sequence[request.sequence.id] = request
+        self._num_unstarted += 1
+
+    def cancel(self, task: int) -> TaskProgress | None:
+        """Nothing more is told of a task; who it was, if it was here."""
+        return self._by_task.pop(task, None)
+
+    def clear(self) -> None:
+        """Nothing more is told of any task."""
+        self._by_task.clear()
+
+    def drop(self, request: TaskProgress) -> None:
+        """Its sequence goes."""
+        if self._by_sequence.pop(request.sequence.id, None) is not None and request.told_s is None:
+            self._num_unstarted -= 1
+
+    def nearest_stop(self, running: list[TokenSequence]) -> int:
+        """In how many tokens there is something to tell of one of them; not positive while prompts are
+        computed."""
+        by_sequence = self._by_sequence
+        return min([by_sequence[s.id].stop - len(s.tokens) for s in running])
+
+    def start(self, batch: StepBatch, now_s: float) -> list[LLMEvent]:
+        """A step begins; tells of those of whom it is the first one."""
+        started: list[LLMEvent] = []
+        for piece in batch.slices if self._num_unstarted else ():
+            request = self._by_sequence[piece.sequence.id]
+            if request.told_s is None:
+                self._num_unstarted -= 1
+                request.told_s = now_s
+                self.beat_due_s = min(self.beat_due_s, now_s + self._beat_s)
+                if request.task.id in self._by_task:
+                    started.append(Started(request.task.id))
+        return started
+
+    def sample(
+        self, batch: StepBatch, num_repeats: int, now_s: float
+    ) -> tuple[dict[int, list[int]], list[TaskProgress]]:
+        """The tokens that so many steps sample, by sequence, and those of whom there may be something to tell
+        when the sequences have them."""
+        sampled: dict[int, list[int]] = {}
+        to_tell: list[TaskProgress] = []
+        is_beat = now_s >= self.beat_due_s
+        by_sequence = self._by_sequence
+        for sequence, _, _, samples in batch.slices:
+            request = by_sequence[sequence.id]
+            length = len(sequence.tokens)
+            if samples:
+                place = length - sequence.num_prompt_tokens
+                sampled[sequence.id] = request.ids[place : place + num_repeats]
+                length += num_repeats
+            if is_beat or length >= request.stop:
+                to_tell.append(request)
+        return sampled, to_tell
+
+    def tell(self, requests: list[TaskProgress], now_s: float, told: list[LLMEvent]) -> list[TaskProgress]:
+        """Append what there is to say after a step; returns those that are over, which go."""
+        over = []
+        for request in requests:
+            sequence, said = request.sequence, request.said
+            value: str | list[str] | None = None
+            if said is None:
+                if sequence.num_missing:
+                    continue
+            else:
+                assert request.told_s is not None
+                if len(sequence.tokens) < request.stop and now_s < request.told_s + self._beat_s:
+                    continue
+                if sequence.num_generated == 0 or request.task.id not in self._by_task:
+                    continue
+                if not request.tell(now_s, told):
+                    continue
+                value = said.value
+            if self._by_task.pop(request.task.id, None) is None:
+                continue  # cancelled: it is dropped between this step and the next
+            usage = Usage(sequence.num_prompt_tokens, sequence.num_cached or 0, sequence.num_generated)
+            told.append(Done(request.task.id, value, usage))
+            del self._by_sequence[sequence.id]
+            over.append(request)
+        return over
+
+    def note_beat(self, now_s: float) -> None:
+        """If there was a beat by now: the next one."""
+        if now_s >= self.beat_due_s:
+            told_s = (request.told_s for request in self._by_sequence.values())
+            dues_s = (at_s + self._beat_s for at_s in told_s if at_s is not None)
+            self.beat_due_s = min(dues_s, default=math.inf)

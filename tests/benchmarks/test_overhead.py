@@ -1,0 +1,42 @@
+import asyncio
+import json
+
+import pytest
+
+from benchmarks.overhead.benchmark import LOAD, NODES, WAITING, OverheadSize, measure
+from benchmarks.overhead.peers import EXPECTED, PEERS, Peer
+from benchmarks.overhead.planning import PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS
+from benchmarks.registry import Options
+
+TOY = OverheadSize(rounds=1, runs=2, plans=10, schedules=1, chunks=(2, 4, 8), waits=1, block_s=0.02)
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_every_system_runs_the_whole_workload(peer: Peer) -> None:
+    module = peer.load()
+    if module is None:
+        pytest.skip(f"{peer.name} is not installed")
+
+    async def run() -> list[int]:
+        async with module.open_runner() as run_once:
+            await run_once()
+            return await run_once()
+
+    assert asyncio.run(run()) == EXPECTED
+
+
+def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
+    missing = Peer("Absent", "benchmarks.overhead.peers.no_such_file", "no-such-package")
+    monkeypatch.setattr("benchmarks.overhead.benchmark.PEERS", (*PEERS[:3], missing))
+    report = measure(TOY, Options(seed=3))
+    assert {row.table for row in report.rows} == {
+        *(NODES, LOAD, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, WAITING),
+    }
+    assert len(report.goals) == 8
+    assert any("left out, not installed: Absent" in note for note in report.notes)
+    assert report.seed == 3
+    prototype = [row for row in report.rows if "prototype" in row.name]
+    assert len(prototype) == 4
+    assert all(row.origin == "quoted" for row in prototype)
+    assert all(row.origin == "measured" for row in report.rows if row not in prototype)
+    json.dumps(report.as_dict())

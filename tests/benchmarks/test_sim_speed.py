@@ -1,0 +1,34 @@
+"""The benchmark of the simulator, at toy size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.registry import Options
+from benchmarks.sim.benchmark import SPEED, SimSize, measure
+from stretto.sim.traces import TraceError
+
+TOY = SimSize(instances=3, requests=40, saturating=20, max_running=8)
+
+
+def test_it_says_how_much_was_simulated_how_fast() -> None:
+    report = measure(TOY, Options())
+    rows = report.table(SPEED)
+    assert list(rows) == ["calls of apps", "like-conversations", "about-documents"]
+    for row in rows.values():
+        assert row.values["instances"] == 3
+        for name in ("requests_per_s_of_core", "events_per_s_of_core", "arrivals_per_s", "simulated_s"):
+            value = row.values[name]
+            assert isinstance(value, float)
+            assert value > 0
+        busy = row.values["busy_share"]
+        assert isinstance(busy, float)
+        assert 0.2 < busy <= 1
+    assert [goal.goal for goal in report.goals] == [2000.0, 2000.0]
+
+
+def test_a_folder_without_the_traces_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"azure_llm_2023_conv\.csv"):
+        measure(TOY, Options(data=tmp_path))

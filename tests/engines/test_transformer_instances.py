@@ -1,0 +1,98 @@
+"""The in-process engine behind a runtime: in a process of its own, and several of it in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from support.runtime_engines import graph
+
+from stretto import Runtime
+from stretto.engine import Engine, RunsIn
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.errors import CapacityError, ConfigError, QueryCancelled
+
+pytest_plugins = ("support.llm_fixtures",)
+
+COMPLETE = graph(
+    """
+    graph complete(%text: text)
+      %kv     = prefill([c"Say: ", %text]) : kv @llm
+      %answer = decode(%kv) {max_tokens=12} : text @llm
+      return %answer
+    """
+)
+WRITE_ON = graph(
+    """
+    graph write_on(%text: text)
+      %kv     = prefill([c"Say: ", %text]) : kv @llm
+      %answer = decode(%kv) {ignore_eos=true, max_tokens=1500} : text @llm
+      return %answer
+    """
+)
+TEXTS = [f"river {number}" for number in range(6)]
+
+
+def llm(folder: Path, runs_in: RunsIn, **settings: int) -> Engine:
+    return Engine(
+        "llm",
+        TransformerLLM,
+        TransformerConfig(folder),
+        kind="llm",
+        runs_in=runs_in,
+        keeps_state=True,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+async def answers(runtime: Runtime) -> list[str]:
+    outputs = await asyncio.gather(*(runtime.run(COMPLETE, {"text": text}) for text in TEXTS))
+    return [output["answer"] for output in outputs]
+
+
+def test_threads_and_processes_say_the_same_and_a_lost_process_costs_a_retry(tiny_checkpoint: Path) -> None:
+    """One test holds all scenes: a process that imports torch takes a while to start."""
+    asyncio.run(asyncio.wait_for(_threads_and_processes(tiny_checkpoint), 120))
+
+
+async def _threads_and_processes(tiny_checkpoint: Path) -> None:
+    async with Runtime([llm(tiny_checkpoint, "thread", instances=2)]) as runtime:
+        expected = await answers(runtime)
+    async with Runtime([llm(tiny_checkpoint, "process", max_attempts=2)]) as runtime:
+        assert await answers(runtime) == expected
+
+        long = await runtime.submit(WRITE_ON, {"text": "a tale"})
+        async for _ in long.stream("answer"):
+            break
+        long.cancel()
+        with pytest.raises(QueryCancelled):
+            await long
+        with pytest.raises(CapacityError, match="context of 2048"):
+            await runtime.run(COMPLETE, {"text": "river " * 3000})
+        assert await answers(runtime) == expected, "it serves on"
+
+        long = await runtime.submit(WRITE_ON, {"text": "a tale"})
+        streamed = ""
+        async for piece in long.stream("answer"):
+            streamed += piece
+            _kill_children()
+            break
+        others = answers(runtime)
+        assert (await long)["answer"].startswith(streamed), "the second attempt goes on where it was"
+        assert await others == expected
+    assert not multiprocessing.active_children()
+
+
+def test_checkpoint_that_cannot_be_used_is_named_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine 'llm': no checkpoint in .*config.json is missing"):
+        asyncio.run(asyncio.wait_for(Runtime([llm(tmp_path, "thread")]).__aenter__(), 120))
+
+
+def _kill_children() -> None:
+    for child in multiprocessing.active_children():
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)

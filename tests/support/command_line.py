@@ -1,0 +1,76 @@
+"""The command line in this process, and an LLM server for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from stretto.cli.main import main
+from support.openai_stub import OpenAIStub, Reply
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: object
+    out: str
+    err: str
+
+
+class CommandLine:
+    """`stretto ...` as a function: without a process, so that models stay loaded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *args: object) -> Ended:
+        self._monkeypatch.setattr(sys, "argv", ["stretto", *map(str, args)])
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = self._capsys.readouterr()
+        return Ended(end.value.code, out, err)
+
+    def refuses(self, *args: object, code: int = 2) -> str:
+        """Run what cannot be done; its one line."""
+        ended = self(*args)
+        assert ended.out == ""
+        assert "Traceback" not in ended.err
+        assert ended.code == code, ended.err
+        lines = [line for line in ended.err.splitlines() if not line.startswith("The LLM is Stretto's own")]
+        assert len(lines) == 1, ended.err
+        return lines[0]
+
+
+@contextmanager
+def serving(answer: Callable[[Mapping[str, Any]], Reply]) -> Iterator[str]:
+    """An OpenAI-compatible server on a thread; its URL."""
+    loop = asyncio.new_event_loop()
+    stub = OpenAIStub(answer)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(stub.__aenter__(), loop).result(5)
+        yield stub.url
+    finally:
+        asyncio.run_coroutine_threadsafe(_end(stub), loop).result(5)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        loop.close()
+
+
+async def _end(stub: OpenAIStub) -> None:
+    await stub.__aexit__()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,30 @@
+"""The models of this machine's engines, loaded once for all tests of a session that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import pytest
+
+from stretto.engines.batch.chunking import Chunking, ChunkingConfig
+from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
+from stretto.engines.catalogue import STAND_IN
+
+
+@cache
+def _load() -> tuple[Embedding, Chunking]:
+    return Embedding(EmbeddingConfig(num_threads=1)), Chunking(ChunkingConfig())
+
+
+@contextmanager
+def models_loaded_once() -> Iterator[None]:
+    """While it lasts, `local_engines` has engines with models that are there already, and the stand-in."""
+    pytest.importorskip("sentence_transformers")
+    embedding, chunking = _load()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stretto.engines.catalogue.Embedding", lambda config: embedding)
+        patch.setattr("stretto.engines.catalogue.Chunking", lambda config: chunking)
+        patch.setattr("stretto.engines.catalogue.DEFAULT_LLM", STAND_IN)
+        yield
