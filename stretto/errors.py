@@ -15,9 +15,12 @@ StrettoError
 │   ├── QueryCancelled
 │   └── DeadlineExceeded
 └── InternalError              our bug
+    └── IllegalTransition      a message that an instance in this state cannot take
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class StrettoError(Exception):
@@ -105,3 +108,39 @@ class DeadlineExceeded(QueryEnded):
 
 class InternalError(StrettoError):
     """A bug in Stretto itself."""
+
+
+class IllegalTransition(InternalError):
+    """A message that contradicts the state of an instance.
+
+    Attributes:
+        instance: number of the instance.
+        state: state it is in.
+        event: event that the state does not allow.
+        history: events before it, oldest first, the last few only.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: str | None = None,
+        instance: int = -1,
+        state: str = "",
+        event: str = "",
+        history: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, step=step)
+        self.instance = instance
+        self.state = state
+        self.event = event
+        self.history = history
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the fields across process borders."""
+        fields = {"instance": self.instance, "state": self.state, "event": self.event}
+        return _rebuild_transition, (self.message, self.step, {**fields, "history": self.history})
+
+
+def _rebuild_transition(message: str, step: str | None, fields: dict[str, Any]) -> IllegalTransition:
+    return IllegalTransition(message, step=step, **fields)

@@ -1,0 +1,48 @@
+"""Names of devices, and the environment variables that confine a process to them.
+
+A device is "cuda:N", the accelerator N of its machine, or "cpu:N", the core N.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from stretto.errors import ConfigError
+
+_NAME = re.compile(r"(cuda|cpu):(\d+)")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def parse_device(device: str) -> tuple[str, int]:
+    """Return kind and number of a device.
+
+    Raises:
+        ConfigError: the name has another form.
+    """
+    match = _NAME.fullmatch(device) if isinstance(device, str) else None
+    if match is None:
+        raise ConfigError(f"device {device!r} is unknown; a device is 'cuda:N' or 'cpu:N', N a number")
+    return match[1], int(match[2])
+
+
+def cores_of(devices: Sequence[str]) -> tuple[int, ...]:
+    """Return the numbers of the cores among `devices`, sorted."""
+    return tuple(sorted(number for kind, number in map(parse_device, devices) if kind == "cpu"))
+
+
+def environment_of(devices: Sequence[str], threads: int | None) -> dict[str, str]:
+    """Return the variables that a process needs before it imports a library for models.
+
+    With cores and no `threads`, the number of cores is the number of threads. A process on cores sees no
+    accelerator; without devices the machine's stay visible.
+    """
+    found: dict[str, str] = {}
+    cores = cores_of(devices)
+    if threads is not None or cores:
+        found |= dict.fromkeys(_THREAD_VARIABLES, str(threads or len(cores)))
+    if devices:
+        numbers = [number for kind, number in map(parse_device, devices) if kind == "cuda"]
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, numbers))
+        found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    return found

@@ -1,0 +1,285 @@
+"""`Fleet`: the instances of one engine, from start to end, as a machine without IO.
+
+Rules:
+
+- A replica that is added gets a *slot*. A slot has one instance at a time. When that instance is lost
+  without having been drained, the slot gets a new one, with a new id, after the delay of its
+  `RestartBudget`. A slot is given up when it has no restarts left, or when its instance fails with a `UserError`.
+- An instance that waits for its delay is `starting` already, so that it can be drained. `StartInstance` is
+  returned when the delay is over, once per id.
+- A start that takes longer than `Replica.start_timeout_s` counts as lost, and the driver is told to kill it.
+- A suspect instance takes one request at a time, and after each further suspicion only later, so that a
+  server that refuses everything does not use up the attempts of every request. `ready` ends this.
+- Draining: "finish" stops the instance when it is told to be `idle`, "suspend" at once. An instance that was
+  not up yet is stopped at once. A draining instance that is lost is not restarted.
+
+Transitions of instances stand in `transitions.py`. Methods take the time and return actions; a driver or a
+scheduler calls `expire` when `next_due_s` has come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+
+from stretto.cluster.messages import DrainHow, FleetAction, InstanceId, StartInstance, StopHow, StopInstance
+from stretto.cluster.restarts import RestartBudget, delay_s
+from stretto.cluster.transitions import TRANSITIONS, Event, State, next_state
+from stretto.deployment import Replica
+from stretto.errors import ConfigError, EngineTimeout, InternalError, StrettoError, UserError
+
+_HISTORY = 16
+
+
+@dataclass(slots=True)
+class _Slot:
+    replica: Replica
+    budget: RestartBudget = field(default_factory=RestartBudget)
+
+
+@dataclass(slots=True)
+class _Member:
+    """An instance that is not gone.
+
+    Attributes:
+        due_s: when it is to be started, or when its start has taken too long; None afterwards.
+        is_started: whether the driver has been told to start it.
+        serving_s: since when it serves without a break; None while it does not.
+        num_suspected: suspicions since it was last ready; `probe_s` is when it may take a request again.
+        drain: how it drains, if it does; `stop` is how the driver has been told to stop it, if it has been.
+    """
+
+    slot: _Slot
+    due_s: float | None
+    is_started: bool = False
+    serving_s: float | None = None
+    num_suspected: int = 0
+    probe_s: float = -math.inf
+    drain: DrainHow | None = None
+    stop: StopHow | None = None
+    history: deque[str] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+
+
+class Fleet:
+    """Instances of one engine.
+
+    Args:
+        engine: name of the engine.
+        ids: source of instance ids, shared by all fleets of a system.
+
+    Attributes:
+        state: state of every instance there ever was.
+        last_error: why the last instance was lost, for messages to those who wait.
+    """
+
+    def __init__(self, engine: str, ids: count[int]) -> None:
+        self.engine = engine
+        self.state: dict[InstanceId, State] = {}
+        self.last_error: StrettoError | None = None
+        self._ids = ids
+        self._members: dict[InstanceId, _Member] = {}
+        self._in: dict[State, dict[InstanceId, None]] = {state: {} for state in TRANSITIONS}
+
+    def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
+        """Add a replica and start its first instance, which the one action names."""
+        return self._begin(_Slot(replica), 0.0, now_s)
+
+    def ready(self, instance: InstanceId, now_s: float) -> None:
+        """Note that an instance is up, or that a suspect one has answered."""
+        if self._move(instance, "ready", now_s) == "serving":
+            member = self._members[instance]
+            member.due_s = None
+            member.num_suspected = 0
+            if member.serving_s is None:
+                member.serving_s = now_s
+
+    def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
+        """Note that an instance refused or was silent, and that it may be down."""
+        if self._move(instance, "suspected", now_s, reason) == "suspect":
+            member = self._members[instance]
+            self._end_service(member, now_s)
+            member.num_suspected += 1
+            member.probe_s = now_s + delay_s(member.num_suspected)
+
+    def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
+        """Note that an instance died, or could not be started; start its successor, if there is one."""
+        is_draining = self._known(instance) == "draining"
+        if self.state[instance] != "gone":
+            self.last_error = error
+        if self._move(instance, "lost", now_s, str(error)) != "gone" or instance not in self._members:
+            return []
+        member = self._members.pop(instance)
+        if is_draining or isinstance(error, UserError):
+            return []
+        self._end_service(member, now_s)
+        wait_s = member.slot.budget.take()
+        return [] if wait_s is None else self._begin(member.slot, wait_s, now_s)
+
+    def give_up(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
+        """End an instance that does not answer, and start its successor. One that is gone is ignored."""
+        if self._known(instance) == "gone":
+            return []
+        member = self._members[instance]
+        stop = self._stop(instance, "kill") if member.is_started and member.stop != "kill" else []
+        return [*stop, *self.lost(instance, error, now_s)]
+
+    def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[FleetAction]:
+        """Give an instance no more work, and stop it: "finish" when it is idle, "suspend" at once.
+
+        Raises:
+            ConfigError: there is no such instance, or it is draining or gone.
+        """
+        state = self.state.get(instance)
+        if state is None or state in ("draining", "gone"):
+            known = ", ".join(str(i) for i in self._members if self.state[i] != "draining") or "none"
+            what = "unknown" if state is None else f"{state} already"
+            raise ConfigError(
+                f"engine {self.engine!r}: instance {instance} is {what}; instances to drain: {known}"
+            )
+        member = self._members[instance]
+        self._end_service(member, now_s)
+        self._move(instance, "drain", now_s, how)
+        member.drain = how
+        member.due_s = None
+        if not member.is_started:
+            self._move(instance, "lost", now_s, "not started")
+            del self._members[instance]
+            return []
+        if state == "starting":
+            return self._stop(instance, "kill")
+        return self._stop(instance, "suspend") if how == "suspend" else []
+
+    def idle(self, instance: InstanceId) -> list[FleetAction]:
+        """Note that nothing runs on an instance: one that drains is stopped, any other is left alone."""
+        member = self._members.get(instance)
+        if member is None or member.drain is None or member.stop is not None:
+            return []
+        return self._stop(instance, "finish")
+
+    def stopped(self, instance: InstanceId, now_s: float) -> None:
+        """Note that an instance has ended, as it was told to."""
+        member = self._members.get(instance)
+        if member is not None and member.drain is not None and member.stop is None:
+            raise InternalError(f"{self.engine}/{instance} says it has stopped; it was not told to stop yet")
+        self._move(instance, "stopped", now_s)
+        self._members.pop(instance, None)
+
+    def expire(self, now_s: float) -> list[FleetAction]:
+        """Start what has waited for its delay, and give up starts that take too long."""
+        actions: list[FleetAction] = []
+        for instance in list(self._in["starting"]):
+            member = self._members[instance]
+            if member.due_s is None or member.due_s > now_s:
+                continue
+            if member.is_started:
+                timeout_s = member.slot.replica.start_timeout_s
+                error = EngineTimeout(f"{self.engine}/{instance} was not ready in {timeout_s:g} s")
+                actions += self.give_up(instance, error, now_s)
+            else:
+                actions += self._start(instance, now_s)
+        return actions
+
+    def next_due_s(self) -> float | None:
+        """Return when `expire` next has something to do."""
+        dues = (self._members[instance].due_s for instance in self._in["starting"])
+        return min((due_s for due_s in dues if due_s is not None), default=None)
+
+    def may_take(self, instance: InstanceId, num_running: int, now_s: float) -> bool:
+        """Return whether an instance that runs `num_running` requests may get one more."""
+        state = self.state.get(instance)
+        if state == "suspect":
+            return num_running == 0 and self._members[instance].probe_s <= now_s
+        return state == "serving"
+
+    def next_probe_s(self) -> float | None:
+        """Return when the next suspect instance may take a request, which may be in the past."""
+        return min((self._members[instance].probe_s for instance in self.suspects), default=None)
+
+    def probe_s(self, instance: InstanceId) -> float:
+        """Return when a suspect instance may take its next request."""
+        return self._members[instance].probe_s
+
+    def replica(self, instance: InstanceId) -> Replica:
+        """Return the replica of an instance that is not gone."""
+        return self._members[instance].slot.replica
+
+    @property
+    def live(self) -> tuple[InstanceId, ...]:
+        """Instances that are not gone, oldest first. They hold their devices."""
+        return tuple(self._members)
+
+    @property
+    def serving(self) -> tuple[InstanceId, ...]:
+        """Instances that are up, the one that came up last at the end."""
+        return tuple(self._in["serving"])
+
+    @property
+    def suspects(self) -> tuple[InstanceId, ...]:
+        """Instances that may be down, the one suspected last at the end."""
+        return tuple(self._in["suspect"])
+
+    @property
+    def is_hopeful(self) -> bool:
+        """Whether an instance that does not serve yet, or no longer, may do so: starting or suspect."""
+        return bool(self._in["starting"] or self._in["suspect"])
+
+    def check_invariants(self) -> None:
+        """Check that the parts of the state agree. Tests call it after every event."""
+        assert list(self._members) == [i for i, state in self.state.items() if state != "gone"]
+        for state, instances in self._in.items():
+            assert set(instances) == {i for i in self._members if self.state[i] == state}
+        slots = [id(member.slot) for member in self._members.values() if member.drain is None]
+        assert len(slots) == len(set(slots)), "a replica has one instance at a time"
+        for instance, member in self._members.items():
+            state = self.state[instance]
+            assert (member.due_s is not None) == (state == "starting")
+            assert (member.drain is not None) == (state == "draining")
+            assert (member.serving_s is not None) == (state == "serving")
+            assert member.is_started or state == "starting"
+            assert member.stop is None or state == "draining"
+
+    def _begin(self, slot: _Slot, wait_s: float, now_s: float) -> list[FleetAction]:
+        instance = next(self._ids)
+        self._enter(instance, "starting")
+        self._members[instance] = _Member(slot, now_s + wait_s)
+        return [] if wait_s else self._start(instance, now_s)
+
+    def _start(self, instance: InstanceId, now_s: float) -> list[FleetAction]:
+        member = self._members[instance]
+        member.is_started = True
+        member.due_s = now_s + member.slot.replica.start_timeout_s
+        return [StartInstance(self.engine, instance, member.slot.replica)]
+
+    def _stop(self, instance: InstanceId, how: StopHow) -> list[FleetAction]:
+        self._members[instance].stop = how
+        return [StopInstance(self.engine, instance, how)]
+
+    def _move(self, instance: InstanceId, event: Event, now_s: float, note: str = "") -> State:
+        before = self._known(instance)
+        member = self._members.get(instance)
+        history = member.history if member is not None else ()
+        after = next_state(instance, before, event, tuple(history))
+        if member is not None:
+            member.history.append(f"{now_s:g} s: {event} ({before} to {after}){note and ': ' + note}")
+        if after != before:
+            del self._in[before][instance]
+            self._enter(instance, after)
+        return after
+
+    def _enter(self, instance: InstanceId, state: State) -> None:
+        self.state[instance] = state
+        if state != "gone":
+            self._in[state][instance] = None
+
+    def _known(self, instance: InstanceId) -> State:
+        try:
+            return self.state[instance]
+        except KeyError:
+            raise InternalError(f"engine {self.engine!r} has no instance {instance}") from None
+
+    def _end_service(self, member: _Member, now_s: float) -> None:
+        if member.serving_s is not None:
+            member.slot.budget.served(now_s - member.serving_s)
+            member.serving_s = None

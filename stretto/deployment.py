@@ -1,0 +1,218 @@
+"""What a user declares: an engine (a capability) and the replicas (ways to run it) that serve it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from stretto.cluster.devices import parse_device
+from stretto.costs.profile import Profile
+from stretto.errors import ConfigError
+
+Contract = Literal["batch", "llm"]
+RunsIn = Literal["loop", "thread", "process", "ray"]
+
+_SHARED = ("loop", "thread")
+"""Places inside our own process, whose devices and threads belong to everything that runs there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A capability, and how its queue is scheduled.
+
+    Attributes:
+        name: name that primitives call it by.
+        contract: "batch" for a `BatchEngine`, "llm" for a `SteppedLLM` or an `AsyncLLM`.
+        policy: name of the order in which waiting requests are taken.
+        placement: name of the rule that chooses the instance of a request, a key of `PLACEMENTS`.
+        age_limit_s: seconds of waiting after which a request goes first, whatever the policy prefers.
+        fill_timeout_s: seconds that the policy `throughput` waits for a batch to fill.
+        max_batch: units of one batch; for an LLM, tokens in flight per instance. None stands for the
+            replica's maximum efficient batch, or 8192 tokens.
+        max_running: sequences in flight per LLM instance.
+        timeout_s: seconds without an answer after which an instance is given up and restarted.
+        max_attempts: how often a request is tried when instances are lost.
+        keeps_state: whether instances remember things for a query and must hear that it has ended.
+        no_replica_s: seconds that a request waits while the engine has no replica; infinite in a plan.
+        recover_s: seconds that a request without a deadline waits for a starting or suspect instance.
+    """
+
+    name: str
+    contract: Contract = "batch"
+    policy: str = "least_work"
+    placement: str = "least_seconds"
+    age_limit_s: float = 10.0
+    fill_timeout_s: float = 0.005
+    max_batch: int | None = None
+    max_running: int = 16
+    timeout_s: float | None = 300.0
+    max_attempts: int = 3
+    keeps_state: bool = False
+    no_replica_s: float = 0.0
+    recover_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        where = f"engine {self.name!r}"
+        if not self.name:
+            raise ConfigError("an engine needs a name; it has an empty one")
+        if self.contract not in get_args(Contract):
+            raise ConfigError(f"{where}: contract is {self.contract!r}; it must be one of {_names(Contract)}")
+        for name in ("max_running", "max_attempts"):
+            _check_count(where, name, getattr(self, name))
+        if self.max_batch is not None:
+            _check_count(where, "max_batch", self.max_batch)
+        if self.timeout_s is not None and not 0 < self.timeout_s < math.inf:
+            raise ConfigError(
+                f"{where}: timeout_s is {self.timeout_s!r}; it must be positive and finite, or None"
+            )
+        for name in ("age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{where}: {name} is {getattr(self, name)!r}; it must not be negative")
+
+    @property
+    def is_llm(self) -> bool:
+        """Whether it takes requests one by one instead of in batches."""
+        return self.contract == "llm"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One way to run an engine. The replicas of one engine may differ in everything.
+
+    Attributes:
+        executable: called with the instance's configuration where the instance will run; returns a
+            `BatchEngine`, or for an LLM a `SteppedLLM` ("thread", "process") or an `AsyncLLM` ("loop").
+        config: configuration of each instance; must pickle where `runs_in` is "process" or "ray". If it
+            has a method `at(replica)`, an instance is given the result (see `instance_config`).
+        runs_in: "thread"; "loop", for work of microseconds and for servers; "process", for isolation
+            and devices of its own; "ray", for a worker of a Ray cluster.
+        host: name of the machine; empty for this one. Only a Ray worker may have another.
+        devices: names of what it runs on, as in "cuda:0" for an accelerator or "cpu:3" for a core.
+        threads: number of threads that it computes with; None leaves the library's choice.
+        tp: number of devices that hold one copy of the model together (tensor parallelism).
+        port: port of the server that the executable starts; None takes a free one.
+        profile: its latency.
+        num_slots: number of sequences that an LLM instance runs at once; None leaves the engine's limit.
+        kv_tokens: number of tokens whose KV an LLM instance can hold; None if unknown.
+        start_timeout_s: seconds that starting may take, loading included.
+    """
+
+    executable: Callable[[Any], Any]
+    config: object = None
+    runs_in: RunsIn = "thread"
+    host: str = ""
+    devices: tuple[str, ...] = ()
+    threads: int | None = None
+    tp: int = 1
+    port: int | None = None
+    profile: Profile = field(default_factory=Profile)
+    num_slots: int | None = None
+    kv_tokens: int | None = None
+    start_timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        where = f"replica {self.label}"
+        if not callable(self.executable):
+            raise ConfigError(f"{where}: the executable is not callable; it must be a class or a function")
+        if self.runs_in not in get_args(RunsIn):
+            raise ConfigError(f"{where}: runs_in is {self.runs_in!r}; it must be one of {_names(RunsIn)}")
+        places: tuple[str, ...] = getattr(self.executable, "RUNS_IN", get_args(RunsIn))
+        if self.runs_in not in places:
+            raise ConfigError(f"{where}: runs_in is {self.runs_in!r}; this executable runs in {_or(places)}")
+        if self.host and self.runs_in != "ray":
+            raise ConfigError(f"{where}: host is {self.host!r}; only runs_in 'ray' reaches another machine")
+        for name in ("tp", "threads", "num_slots", "kv_tokens"):
+            if (value := getattr(self, name)) is not None:
+                _check_count(where, name, value)
+        if self.port is not None and not 0 < self.port < 65536:
+            raise ConfigError(f"{where}: port is {self.port}; it must be from 1 to 65535, or None")
+        if not 0 < self.start_timeout_s < math.inf:
+            raise ConfigError(
+                f"{where}: start_timeout_s is {self.start_timeout_s!r}; it must be positive and finite"
+            )
+        self._check_devices(where)
+
+    @property
+    def label(self) -> str:
+        """Name of the executable, for messages."""
+        return str(getattr(self.executable, "__name__", self.executable))
+
+    def instance_config(self) -> object:
+        """Return the configuration of an instance: `config`, or what `config.at` makes of this replica."""
+        at = getattr(self.config, "at", None)
+        return self.config if at is None else at(self)
+
+    def _check_devices(self, where: str) -> None:
+        kinds = {parse_device(device)[0] for device in self.devices}
+        if len(set(self.devices)) < len(self.devices):
+            raise ConfigError(f"{where}: devices {list(self.devices)} name a device twice")
+        if len(kinds) > 1:
+            raise ConfigError(
+                f"{where}: devices {list(self.devices)} are of different kinds; take either cores or GPUs"
+            )
+        if kinds - {"cpu"} and len(self.devices) != self.tp:
+            raise ConfigError(
+                f"{where}: tp is {self.tp} and devices are {list(self.devices)}; "
+                "their number must be tp, for each holds one part of the model"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """An engine with its replicas, checked together. It may have none, and get some later."""
+
+    engine: Engine
+    replicas: tuple[Replica, ...] = ()
+
+    def __post_init__(self) -> None:
+        for index, replica in enumerate(self.replicas):
+            check_replica(self.engine, replica, f"engine {self.engine.name!r}, replica {index}")
+
+
+def check_replica(engine: Engine, replica: Replica, where: str) -> None:
+    """Check that `replica` can serve `engine`.
+
+    Raises:
+        ConfigError: it cannot. The message begins with `where`.
+    """
+    is_server = engine.is_llm and replica.runs_in == "loop"
+    if replica.runs_in in _SHARED and not is_server:
+        for name, remedy in (("devices", "a device in its config"), ("threads", "num_threads in its config")):
+            if getattr(replica, name):
+                raise ConfigError(
+                    f"{where}: {name} is {getattr(replica, name)!r}, but runs_in {replica.runs_in!r} shares "
+                    f"them with the whole process; use runs_in 'process', or {remedy}"
+                )
+    if replica.port is not None and not (engine.is_llm and replica.runs_in in ("loop", "ray")):
+        raise ConfigError(
+            f"{where}: port is {replica.port}; only an LLM server has one (runs_in 'loop' or 'ray')"
+        )
+    if not engine.is_llm:
+        for name in ("num_slots", "kv_tokens"):
+            if getattr(replica, name) is not None:
+                raise ConfigError(
+                    f"{where}: {name} is {getattr(replica, name)}, but the contract is 'batch'; "
+                    "only an LLM has sequences and KV"
+                )
+        if replica.tp > 1:
+            raise ConfigError(f"{where}: tp is {replica.tp}, but the contract is 'batch'; it must be 1")
+    if engine.is_llm and replica.tp > 1 and replica.runs_in not in ("loop", "ray"):
+        raise ConfigError(
+            f"{where}: tp is {replica.tp}, but a model in our own processes runs on one device; "
+            "use a server (runs_in 'loop' or 'ray'), or tp 1"
+        )
+
+
+def _check_count(where: str, name: str, value: object) -> None:
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{where}: {name} is {value!r}; it must be a whole number of at least 1")
+
+
+def _names(choices: Any) -> str:
+    return _or(get_args(choices))
+
+
+def _or(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names[:-1])) + (" or " if len(names) > 1 else "") + repr(names[-1])
