@@ -4,7 +4,7 @@ Rules:
 
 - A replica that is added gets a *slot*. A slot has one instance at a time. When that instance is lost
   without having been drained, the slot gets a new one, with a new id, after the delay of its
-  `RestartBudget`. A slot is given up when it has no restarts left, or when its instance fails with a `UserError`.
+  `RestartBudget`. A slot is given up when it has no restarts left, or when a `UserError` ended its instance.
 - An instance that waits for its delay is `starting` already, so that it can be drained. `StartInstance` is
   returned when the delay is over, once per id.
 - A start that takes longer than `Replica.start_timeout_s` counts as lost, and the driver is told to kill it.

@@ -1,0 +1,80 @@
+"""What the prefix cache of each instance holds, folded from the events that instances report.
+
+An event may be late, and a report may be missing: what is found here is a hint, and a wrong one costs a
+miss, never a wrong answer. Servers store a block twice when two requests compute it side by side, and report
+each copy's removal; a block is held until as many copies are removed as were stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stretto.cluster.block_hashes import BlockHash
+from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from stretto.cluster.messages import InstanceId
+
+
+class HeldBlocks:
+    """Blocks by instance, and instances by block."""
+
+    def __init__(self) -> None:
+        self._copies: dict[InstanceId, dict[BlockHash, int]] = {}
+        self._holders: dict[BlockHash, dict[InstanceId, None]] = {}
+
+    def apply(self, instance: InstanceId, events: Iterable[KVEvent]) -> None:
+        """Fold in what an instance reports, in order. Removal of an unknown block is ignored."""
+        copies = self._copies.setdefault(instance, {})
+        for event in events:
+            match event:
+                case BlockStored(hash=block):
+                    copies[block] = copies.get(block, 0) + 1
+                    self._holders.setdefault(block, {})[instance] = None
+                case BlockRemoved(hash=block) if block in copies:
+                    copies[block] -= 1
+                    if copies[block] == 0:
+                        del copies[block]
+                        self._drop(block, instance)
+                case AllBlocksCleared():
+                    self.forget(instance)
+                    copies = self._copies.setdefault(instance, {})
+
+    def forget(self, instance: InstanceId) -> None:
+        """Drop all blocks of an instance: it is gone, or its cache is empty."""
+        for block in self._copies.pop(instance, ()):
+            self._drop(block, instance)
+
+    def held_by(self, instance: InstanceId) -> frozenset[BlockHash]:
+        """Return the blocks that an instance holds."""
+        return frozenset(self._copies.get(instance, ()))
+
+    def num_held(self, instance: InstanceId, blocks: Sequence[BlockHash]) -> int:
+        """Return how many leading ones of `blocks` an instance holds."""
+        copies = self._copies.get(instance)
+        if not copies:
+            return 0
+        return next((i for i, block in enumerate(blocks) if block not in copies), len(blocks))
+
+    def holders(self, blocks: Sequence[BlockHash], limit: int) -> list[InstanceId]:
+        """Return at most `limit` instances that hold some of `blocks`, those that hold the last ones first.
+
+        A prefix that many hold needs no longer list: the least loaded instance is then likely among them.
+        """
+        found: dict[InstanceId, None] = {}
+        for block in reversed(blocks):
+            for instance in self._holders.get(block, ()):
+                found[instance] = None
+                if len(found) >= limit:
+                    return list(found)
+        return list(found)
+
+    def check_invariants(self) -> None:
+        """Check that both directions agree. Tests call it after every event."""
+        pairs = {(block, instance) for instance, copies in self._copies.items() for block in copies}
+        assert pairs == {(block, instance) for block, held in self._holders.items() for instance in held}
+        assert all(count > 0 for copies in self._copies.values() for count in copies.values())
+        assert all(self._holders.values())
+
+    def _drop(self, block: BlockHash, instance: InstanceId) -> None:
+        del self._holders[block][instance]
+        if not self._holders[block]:
+            del self._holders[block]

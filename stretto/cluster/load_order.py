@@ -1,0 +1,74 @@
+"""Instances by how loaded they are: finding the least loaded one costs no more when there are thousands.
+
+Instances form groups of equal profile, because the least loaded instance of a group is the best of it for
+any request that no instance holds a part of. Within a group they are filed by the power of two of their
+room: whoever is filed higher than the room that is asked for has enough, so that only one file is searched.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Hashable
+from typing import TypeAlias
+
+from stretto.cluster.messages import InstanceId
+
+Load: TypeAlias = tuple[float, ...]
+"""How loaded an instance is; smaller is less."""
+
+_Files: TypeAlias = list[list[tuple[Load, InstanceId]]]
+
+
+class LoadOrder:
+    """Instances with room, sorted by load; of equal loads the smaller id comes first."""
+
+    def __init__(self) -> None:
+        self._entries: dict[InstanceId, tuple[Hashable, int, Load]] = {}
+        self._groups: dict[Hashable, _Files] = {}
+        self._by_room: list[int] = []
+
+    @property
+    def roomiest(self) -> int:
+        """The most room that an instance has; 0 without instances."""
+        return self._by_room[-1] if self._by_room else 0
+
+    def update(self, instance: InstanceId, group: Hashable, room: int, load: Load) -> None:
+        """File an instance, in place of any earlier entry of it."""
+        entry = group, room, load
+        if self._entries.get(instance) == entry:
+            return
+        self.remove(instance)
+        self._entries[instance] = entry
+        insort(self._by_room, room)
+        if room > 0:
+            files = self._groups.setdefault(group, [])
+            while len(files) <= room.bit_length():
+                files.append([])
+            insort(files[room.bit_length()], (load, instance))
+
+    def remove(self, instance: InstanceId) -> None:
+        """Forget an instance, if it is here."""
+        if (entry := self._entries.pop(instance, None)) is None:
+            return
+        group, room, load = entry
+        del self._by_room[bisect_left(self._by_room, room)]
+        if room > 0:
+            file = self._groups[group][room.bit_length()]
+            del file[bisect_left(file, (load, instance))]
+            if not any(self._groups[group]):
+                del self._groups[group]
+
+    def least_loaded(self, room: int) -> list[InstanceId]:
+        """Return the least loaded instance with at least `room`, at least 1, of each group that has one."""
+        found = (self._least_of(files, max(room, 1)) for files in self._groups.values())
+        return [entry[1] for entry in found if entry is not None]
+
+    def _least_of(self, files: _Files, room: int) -> tuple[Load, InstanceId] | None:
+        file = room.bit_length()
+        best = min((higher[0] for higher in files[file + 1 :] if higher), default=None)
+        for entry in files[file] if file < len(files) else ():
+            if best is not None and entry > best:
+                break
+            if self._entries[entry[1]][1] >= room:
+                return entry
+        return best

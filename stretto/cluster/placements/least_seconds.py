@@ -1,0 +1,75 @@
+"""Place a request where it is predicted to end first.
+
+Predicted end: the seconds of work already there, the prefill of what the instance does not hold, and the
+decode. An instance that holds the beginning of the prompt wins a tie.
+
+Source: Teola §6 (load balancing). Differs: seconds instead of occupied KV slots, and held prefixes count.
+"""
+
+from __future__ import annotations
+
+from stretto.cluster.held_blocks import HeldBlocks
+from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.load_order import Load
+from stretto.cluster.messages import KVReport
+from stretto.cluster.placement import Choice, Left, PlacementEvent, PlacementRequest
+
+_MAX_HOLDERS = 8
+"""Holders of a prefix that are compared for each space, besides the least loaded instances."""
+
+
+class LeastSeconds:
+    """The policy `least_seconds`."""
+
+    def __init__(self) -> None:
+        self.held = HeldBlocks()
+
+    def load(self, instance: InstanceView) -> Load:
+        return instance.outstanding_s, instance.running_tokens
+
+    def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
+        room = instances.room_for(request.all_tokens)
+        options = {view.id: view for view in instances.candidates(room, now_s)}
+        for instance in self._holders(request):
+            if instances.has_room(instance, room) and (view := instances.get(instance)) is not None:
+                options[instance] = view
+        if not options:
+            return None
+        return min(
+            (self._price(request, view) for view in options.values()),
+            key=lambda choice: (
+                sum(choice.terms.values()),
+                not choice.held_tokens,
+                options[choice.instance].running_tokens,
+                choice.instance,
+            ),
+        )
+
+    def observe(self, event: PlacementEvent) -> None:
+        match event:
+            case KVReport(instance=instance, events=events):
+                self.held.apply(instance, events)
+            case Left(instance):
+                self.held.forget(instance)
+
+    def _holders(self, request: PlacementRequest) -> list[int]:
+        found = list(request.hints)
+        for key in request.keys.values():
+            found += self.held.holders(key.blocks, _MAX_HOLDERS)
+        return found
+
+    def _price(self, request: PlacementRequest, view: InstanceView) -> Choice:
+        held = self._held_tokens(request, view)
+        terms = {
+            "queue_s": view.outstanding_s,
+            "prefill_s": view.profile.batch_s(max(0, request.num_tokens - held)),
+            "decode_s": view.profile.per_output_s * request.expected_output,
+        }
+        reason = f"ends first; holds {held} of {request.num_tokens} tokens"
+        return Choice(view.id, held, terms, reason)
+
+    def _held_tokens(self, request: PlacementRequest, view: InstanceView) -> int:
+        held = request.hints.get(view.id, 0)
+        if (key := request.keys.get(view.space)) is not None:
+            held = max(held, key.block_tokens * self.held.num_held(view.id, key.blocks))
+        return min(held, request.num_tokens)

@@ -1,0 +1,32 @@
+"""Place each request on the instance whose last one was placed longest ago."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.load_order import Load
+from stretto.cluster.placement import Choice, Dispatched, Left, PlacementEvent, PlacementRequest
+
+
+class RoundRobin:
+    """The policy `round_robin`."""
+
+    def __init__(self) -> None:
+        self._turns = count(1)
+        self._last_turn: dict[int, int] = {}
+
+    def load(self, instance: InstanceView) -> Load:
+        return (self._last_turn.get(instance.id, 0),)
+
+    def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
+        found = instances.candidates(instances.room_for(request.all_tokens), now_s)
+        first = min(found, key=lambda view: (self.load(view), view.id), default=None)
+        return None if first is None else Choice(first.id, reason="it is its turn")
+
+    def observe(self, event: PlacementEvent) -> None:
+        match event:
+            case Dispatched(instance):
+                self._last_turn[instance] = next(self._turns)
+            case Left(instance):
+                self._last_turn.pop(instance, None)

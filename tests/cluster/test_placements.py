@@ -1,0 +1,216 @@
+"""Placement policies choose what a search through all instances would, and say why."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.kv_events import BlockStored
+from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
+from stretto.cluster.placement import Dispatched, Left, Placement, PlacementRequest, PromptKey
+from stretto.cluster.placements.least_loaded import LeastLoaded
+from stretto.cluster.placements.least_seconds import LeastSeconds
+from stretto.cluster.placements.round_robin import RoundRobin
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.costs.profile import Profile
+
+SLOW = Profile(base_s=0.0, per_unit_s=0.01, per_output_s=0.1)
+FAST = Profile(base_s=0.0, per_unit_s=0.001, per_output_s=0.01)
+BLOCKS = (b"a", b"b", b"c")
+KEYED = PlacementRequest(num_tokens=100, expected_output=10, keys={"": PromptKey(BLOCKS, 32)})
+PLAIN = PlacementRequest(num_tokens=100, expected_output=10)
+
+
+def table(policy: Placement, *views: InstanceView) -> InstanceTable:
+    instances = InstanceTable(policy.load)
+    for view in views:
+        instances.join(view)
+    return instances
+
+
+def report(instance: int, *blocks: bytes) -> KVReport:
+    return KVReport("llm", instance, [BlockStored(block, b"", ()) for block in blocks])
+
+
+def test_least_seconds_prices_what_is_there_the_prefill_and_the_decode() -> None:
+    policy = LeastSeconds()
+    instances = table(policy, InstanceView(0, SLOW, 1000, outstanding_s=0.5), InstanceView(1, SLOW, 1000))
+    choice = policy.choose(PLAIN, instances, 0.0)
+    assert choice is not None
+    assert choice.instance == 1
+    assert choice.terms == {"queue_s": 0.0, "prefill_s": 1.0, "decode_s": 1.0}
+    assert choice.reason == "ends first; holds 0 of 100 tokens"
+
+
+def test_unlike_instances_are_compared_by_their_own_profiles() -> None:
+    policy = LeastSeconds()
+    busy = InstanceView(0, FAST, 1000, outstanding_s=1.0)
+    instances = table(policy, busy, InstanceView(1, SLOW, 1000))
+    assert policy.choose(PLAIN, instances, 0.0).instance == 0
+    busy.outstanding_s = 2.0
+    instances.changed(0)
+    assert policy.choose(PLAIN, instances, 0.0).instance == 1
+
+
+@pytest.mark.parametrize(("queue_s", "winner"), [(0.5, 0), (0.64, 0), (0.7, 1)])
+def test_a_held_prefix_wins_where_it_saves_time(queue_s: float, winner: int) -> None:
+    policy = LeastSeconds()
+    policy.observe(report(0, *BLOCKS[:2]))
+    instances = table(policy, InstanceView(0, SLOW, 1000, outstanding_s=queue_s), InstanceView(1, SLOW, 1000))
+    choice = policy.choose(KEYED, instances, 0.0)
+    assert choice is not None
+    assert choice.instance == winner
+    assert choice.held_tokens == (64 if winner == 0 else 0)
+
+
+def test_a_hint_counts_like_a_report_and_wins_a_tie() -> None:
+    policy = LeastSeconds()
+    instances = table(policy, InstanceView(0, Profile(), 1000), InstanceView(1, Profile(), 1000))
+    assert policy.choose(PLAIN, instances, 0.0).instance == 0
+    hinted = PlacementRequest(num_tokens=100, hints={1: 100})
+    choice = policy.choose(hinted, instances, 0.0)
+    assert (choice.instance, choice.held_tokens) == (1, 100)
+
+
+def test_blocks_count_in_the_space_of_their_instance_alone() -> None:
+    policy = LeastSeconds()
+    policy.observe(report(1, *BLOCKS))
+    instances = table(policy, InstanceView(0, SLOW, 1000), InstanceView(1, SLOW, 1000, space="other"))
+    assert policy.choose(KEYED, instances, 0.0).instance == 0
+
+
+def test_what_is_gone_holds_nothing() -> None:
+    policy = LeastSeconds()
+    instances = table(policy, InstanceView(0, SLOW, 1000), InstanceView(1, SLOW, 1000))
+    policy.observe(report(1, *BLOCKS))
+    assert policy.choose(KEYED, instances, 0.0).instance == 1
+    policy.observe(Left(1))
+    instances.leave(1)
+    policy.observe(report(1))
+    choice = policy.choose(KEYED, instances, 0.0)
+    assert (choice.instance, choice.held_tokens) == (0, 0)
+
+
+def test_round_robin_takes_turns() -> None:
+    policy = RoundRobin()
+    instances = table(policy, *(InstanceView(i, SLOW if i else FAST, 1000) for i in range(3)))
+    turns = []
+    for _ in range(6):
+        choice = policy.choose(PLAIN, instances, 0.0)
+        assert choice is not None
+        turns.append(choice.instance)
+        policy.observe(Dispatched(choice.instance, PLAIN))
+        instances.changed(choice.instance)
+    assert turns == [0, 1, 2, 0, 1, 2]
+
+
+def test_least_loaded_counts_what_others_sent() -> None:
+    policy = LeastLoaded()
+    views = [InstanceView(0, SLOW, 1000, num_running=1), InstanceView(1, SLOW, 1000)]
+    instances = table(policy, *views)
+    assert policy.choose(PLAIN, instances, 0.0).instance == 1
+    policy.observe(LoadReport("llm", 1, InstanceLoad(1, 4, 0.5)))
+    views[1].reported = InstanceLoad(1, 4, 0.5)
+    instances.changed(1)
+    assert policy.choose(PLAIN, instances, 0.0).instance == 0
+
+
+@pytest.mark.parametrize("make", PLACEMENTS.values(), ids=PLACEMENTS)
+def test_only_instances_that_serve_and_have_room_are_chosen(make: Callable[[], Placement]) -> None:
+    policy = make()
+    views = [
+        InstanceView(0, SLOW, 1000, state="starting"),
+        InstanceView(1, SLOW, 1000, state="draining"),
+        InstanceView(2, SLOW, 1000, has_slot=False),
+        InstanceView(3, SLOW, 1000, running_tokens=900),
+    ]
+    instances = table(policy, *views)
+    assert policy.choose(PLAIN, instances, 0.0) is None
+    assert policy.choose(PlacementRequest(num_tokens=100), instances, 0.0).instance == 3
+
+
+@pytest.mark.parametrize("make", PLACEMENTS.values(), ids=PLACEMENTS)
+def test_a_suspect_is_the_last_resort_and_gets_one_at_a_time(make: Callable[[], Placement]) -> None:
+    policy = make()
+    suspect, serving = InstanceView(0, FAST, 1000, state="suspect", probe_s=1.0), InstanceView(1, SLOW, 1000)
+    instances = table(policy, suspect, serving)
+    assert policy.choose(PLAIN, instances, 2.0).instance == 1
+    serving.state = "draining"
+    instances.changed(1)
+    assert policy.choose(PLAIN, instances, 0.9) is None
+    assert policy.choose(PLAIN, instances, 1.0).instance == 0
+    suspect.num_running = 1
+    instances.changed(0)
+    assert policy.choose(PLAIN, instances, 1.0) is None
+
+
+@pytest.mark.parametrize("make", PLACEMENTS.values(), ids=PLACEMENTS)
+def test_a_request_larger_than_all_instances_runs_alone_on_the_largest(make: Callable[[], Placement]) -> None:
+    policy = make()
+    large = InstanceView(1, SLOW, 50, running_tokens=1)
+    instances = table(policy, InstanceView(0, FAST, 20), large)
+    assert policy.choose(PLAIN, instances, 0.0) is None
+    large.running_tokens = 0
+    instances.changed(1)
+    assert policy.choose(PLAIN, instances, 0.0).instance == 1
+
+
+def by_search(request: PlacementRequest, views: list[InstanceView], held: dict[int, int]) -> int | None:
+    """The choice of `least_seconds`, by pricing every instance."""
+    room = max(1, min(request.all_tokens, max(view.capacity_tokens for view in views)))
+    priced = []
+    for view in views:
+        num_held = min(32 * held.get(view.id, 0), request.num_tokens)
+        prefill_s = view.profile.batch_s(request.num_tokens - num_held)
+        end_s = sum((view.outstanding_s, prefill_s, view.profile.per_output_s * request.expected_output))
+        if view.state == "serving" and view.room_tokens >= room:
+            priced.append((end_s, not num_held, view.running_tokens, view.id))
+    return min(priced)[3] if priced else None
+
+
+def test_least_seconds_chooses_like_a_search_through_all() -> None:
+    for seed in range(60):
+        draw = random.Random(seed)
+        policy = LeastSeconds()
+        instances = InstanceTable(policy.load)
+        views: list[InstanceView] = []
+        held: dict[int, int] = {}
+        for i in range(12):
+            views.append(InstanceView(i, draw.choice((SLOW, FAST)), draw.choice((100, 150, 400))))
+            instances.join(views[-1])
+        for i in draw.sample(range(12), 5):
+            held[i] = draw.randrange(1, 4)
+            policy.observe(report(i, *BLOCKS[: held[i]]))
+        for _ in range(60):
+            view = draw.choice(views)
+            view.outstanding_s = draw.choice((0.0, 0.3, 0.64, 1.0))
+            view.running_tokens = draw.choice((0, 30, 100, 300))
+            view.state = draw.choice(("serving", "serving", "draining"))
+            instances.changed(view.id)
+            request = draw.choice((KEYED, PlacementRequest(num_tokens=40, keys=KEYED.keys)))
+            choice = policy.choose(request, instances, 0.0)
+            assert (choice and choice.instance) == by_search(request, views, held), f"seed {seed}"
+
+
+def test_a_choice_among_thousands_stays_cheap() -> None:
+    """Thousands of instances that all hold the beginning of the prompt: the time of a choice is bounded."""
+
+    def seconds(num_instances: int) -> float:
+        policy = LeastSeconds()
+        instances = InstanceTable(policy.load)
+        for i in range(num_instances):
+            policy.observe(report(i, *BLOCKS))
+            instances.join(InstanceView(i, SLOW, 1000, outstanding_s=i / 100))
+        best_s = float("inf")
+        for _ in range(20):
+            start_s = time.perf_counter()
+            for _ in range(20):
+                policy.choose(KEYED, instances, 0.0)
+            best_s = min(best_s, time.perf_counter() - start_s)
+        return best_s
+
+    assert seconds(4000) < 5 * seconds(20)
