@@ -1,0 +1,18 @@
+"""What a spawned process finds after it has claimed its devices. Imports torch, and so must come sealed."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+NUM_THREADS = torch.get_num_threads()
+
+
+def report() -> dict[str, object]:
+    """Return what this process was given, as torch and the system see it."""
+    return {
+        "threads": NUM_THREADS,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
