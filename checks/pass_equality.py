@@ -233,7 +233,7 @@ async def check(
     texts = [section.text for one in sets for document in one.documents for section in document.sections]
     checkpoint = build_checkpoint(folder, texts, shape=TINY, seed=seed)
     gaps, recorder = Gaps(), Recorder()
-    async with Runtime(real_engines(checkpoint, gaps), recorder=recorder) as runtime:
+    async with Runtime(real_engines(checkpoint, gaps), observers=[recorder]) as runtime:
         run = Check(runtime, recorder, gaps, plan.answer_tokens, advance)
         for one in sets:
             question = one.questions[0].text

@@ -80,7 +80,7 @@ async def _run(
     rows: list[Row] = []
     num_chunks = 0
     recorder = Recorder()
-    async with Runtime(real_engines(checkpoint), recorder=recorder) as runtime:
+    async with Runtime(real_engines(checkpoint), observers=[recorder]) as runtime:
         for app in APPS:
             modes = {mode: _Mode() for mode in MODES}
             questions = questions_about(documents, config.rounds + 1, seed)

@@ -21,13 +21,13 @@ from stretto.engine import Engine
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Action, Event, Reply, Submit
+from stretto.observer import Observer, StepsDone
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.published_workloads import ARRIVALS, Workload, workload
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.sim.synthetic_workloads import request_graph, submits
 from stretto.sim.traces import Request
-from stretto.sim.watchers import StepsDone, Watcher
 
 SPEED = "simulated requests per second of a core"
 GOAL_PER_S = 2000.0
@@ -97,7 +97,7 @@ def measure(size: SimSize, options: Options) -> Report:
     return Report("sim", options.seed, asdict(size), tuple(rows), tuple(goals), notes)
 
 
-class _Counts(Watcher):
+class _Counts(Observer):
     """What happened, in numbers."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _Counts(Watcher):
         self.sequence_s += taken_s * steps.num_sequences
 
 
-def _driver(size: SimSize, instances: int, requests: Sequence[Request], counts: Watcher) -> VirtualDriver:
+def _driver(size: SimSize, instances: int, requests: Sequence[Request], counts: Observer) -> VirtualDriver:
     preset = load_preset("A100-80G")
     model = preset.model(MODEL)
     assert preset.hardware is not None
@@ -148,7 +148,7 @@ def _driver(size: SimSize, instances: int, requests: Sequence[Request], counts: 
         keeps_state=True,
         profile=Profile(base_s=0.02, per_unit_s=0.0001, per_output_s=0.02),
     )
-    driver = VirtualDriver([engine], models={"llm": simulated}, keeps=False, watchers=(counts,))
+    driver = VirtualDriver([engine], models={"llm": simulated}, keeps=False, observers=(counts,))
     longest = max(request.output_tokens for request in requests)
     driver.submit_all(submits(requests, request_graph(longest), lengths.__setitem__))
     return driver

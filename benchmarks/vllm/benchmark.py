@@ -142,7 +142,7 @@ async def compare(
     asked: dict[str, list[Asked]] = {variant: [] for variant in VARIANTS}
     recorder = Recorder()
     num_failed = 0
-    async with Runtime(engines, recorder=recorder) as runtime:
+    async with Runtime(engines, observers=[recorder]) as runtime:
         options.say(f"{dtype}: indexing")
         inputs = {"files": list(documents), "collection": _COLLECTION}
         for question in questions:

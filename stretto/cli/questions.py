@@ -47,9 +47,8 @@ class Questions:
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
                 progress.add_task("loading models")
-                runtime = await stack.enter_async_context(
-                    Runtime(engines, recorder=self.record or self.recorder)
-                )
+                observers = [self.recorder] if self.record is None else [self.recorder, self.record]
+                runtime = await stack.enter_async_context(Runtime(engines, observers=observers))
             if len(self.questions) == 1 and not self.printer.as_json:
                 return [await self._ask_one(runtime, errors)]
             if self.indexes_first:
@@ -142,6 +141,6 @@ def recorded(run: Questions, path: Path, engines: Sequence[Engine]) -> Iterator[
     if run.indexes_first:
         indexing = indexing_template(run.template)
         before_passes.append(indexing.lower({NAME: run.configuration.get(NAME, {})}))
-    record = RunRecorder(path, engines, run.recorder, before_passes=before_passes)
+    record = RunRecorder(path, engines, before_passes=before_passes)
     with contextlib.closing(record):
         yield replace(run, record=record)

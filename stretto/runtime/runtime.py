@@ -47,12 +47,12 @@ from stretto.messages import (
     Wake,
     WakeAt,
 )
+from stretto.observer import Observer, Observers
 from stretto.runtime.instances import Instance, ProcessInstance, start_instance
 from stretto.runtime.query import Query
 from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, NotReady, Ready, RunBatch, Said, StopTask
 from stretto.sched.system import System
 from stretto.tasks import Objective
-from stretto.trace.recorder import Recorder
 
 _MAX_PUMP_S = 0.005
 _KINDS: Mapping[str, type | UnionType] = {
@@ -70,7 +70,7 @@ class Runtime:
 
     Args:
         engines: as registered.
-        recorder: notes what ran when, for traces; None costs nothing.
+        observers: told of everything as it happens, a `Recorder` for traces say; none cost nothing.
         max_queries: `submit` waits while this many queries are running (back-pressure).
         resources: what the machine has, by kind; engines that ask for more in all are refused.
 
@@ -86,13 +86,13 @@ class Runtime:
         self,
         engines: Iterable[Engine],
         *,
-        recorder: Recorder | None = None,
+        observers: Iterable[Observer] = (),
         max_queries: int = 256,
         resources: Mapping[str, float] | None = None,
     ) -> None:
         engines = tuple(engines)
         self.engines = {engine.name: engine for engine in engines}
-        self.recorder = recorder
+        self.observers = Observers(observers)
         self.plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
         self.system = System(engines, self.plan_cache.expand)
         _check_resources(engines, resources)
@@ -249,13 +249,14 @@ class Runtime:
         turn_ends_s = now_s + _MAX_PUMP_S
         while self._inbox and now_s < turn_ends_s:
             events, self._inbox = self._inbox, []
-            if self.recorder is not None:
+            is_observed = bool(self.observers)
+            if is_observed:
                 for event in events:
-                    self.recorder.on_event(event, now_s)
+                    self.observers.on_event(event, now_s)
             try:
                 for action in self.system.handle(events, now_s):
-                    if self.recorder is not None:
-                        self.recorder.on_action(action, now_s)
+                    if is_observed:
+                        self.observers.on_action(action, now_s)
                     self._carry_out(action)
             except Exception as error:
                 self._break_down(error)

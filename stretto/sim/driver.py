@@ -40,12 +40,12 @@ from stretto.messages import (
     Wake,
     WakeAt,
 )
+from stretto.observer import Observer, Observers, StepsDone
 from stretto.sched.system import ExpandWith, System
 from stretto.sim.faults import FaultPlan, LostMessages
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel, died
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
-from stretto.sim.watchers import StepsDone, Watcher
 from stretto.trace.recorder import Recorder
 
 BatchCost: TypeAlias = Callable[[StartBatch], float]
@@ -67,7 +67,7 @@ class VirtualDriver(VirtualTime):
         faults: what goes wrong, and when.
         keeps: whether `recorder`, `actions` and `streamed` remember the whole run; without it memory does
             not grow with what has happened, but for the replies.
-        watchers: told of everything as it happens.
+        observers: told of everything as it happens.
     """
 
     def __init__(
@@ -82,12 +82,13 @@ class VirtualDriver(VirtualTime):
         batch_costs: Mapping[str, BatchCost] | None = None,
         faults: FaultPlan | None = None,
         keeps: bool = True,
-        watchers: Sequence[Watcher] = (),
+        observers: Iterable[Observer] = (),
     ) -> None:
         super().__init__()
         self.engines = {engine.name: engine for engine in engines}
         self.system = System(self.engines.values(), expand)
-        self.recorder = Recorder()
+        self.recorder = Recorder(max_spans=None)
+        self.observers = Observers([self.recorder, *observers] if keeps else observers)
         self.replies: dict[str, Reply] = {}
         self.streamed: dict[tuple[str, str], str] = {}
         self.actions: list[tuple[float, Action]] = []
@@ -98,7 +99,6 @@ class VirtualDriver(VirtualTime):
         self._is_faulty = self._faults != FaultPlan()
         self._lost = LostMessages(self._faults.lost_messages)
         self._keeps = keeps
-        self._watchers = watchers
         self._seed = seed
         self._random = random.Random(seed)
         self._jitter = jitter
@@ -165,10 +165,15 @@ class VirtualDriver(VirtualTime):
             if self._is_faulty:
                 events = [event for event in events if not self._lost.takes(event)]
             self.num_events += len(events)
-            for event in events:
-                self._note_event(event)
+            is_observed = bool(self.observers)
+            if is_observed:
+                for event in events:
+                    self.observers.on_event(event, self.now_s)
             for action in self.system.handle(events, self.now_s):
-                self._note_action(action)
+                if is_observed:
+                    self.observers.on_action(action, self.now_s)
+                if self._keeps:
+                    self.actions.append((self.now_s, action))
                 self._carry_out(action)
             if self._check:
                 self.system.check_invariants()
@@ -185,18 +190,17 @@ class VirtualDriver(VirtualTime):
         """Whether `slowness` may ever be anything but 1."""
         return any((slow.engine, slow.instance) == (engine, instance) for slow in self._faults.slow)
 
-    def watch_steps(self, steps: StepsDone) -> None:
+    def on_steps(self, steps: StepsDone) -> None:
         """An instance has taken steps."""
-        for watcher in self._watchers:
-            watcher.on_steps(steps)
+        self.observers.on_steps(steps)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
         """The caches have changed; the news may be late, and that of the dead never comes."""
         epoch = self._epochs[engine, instance]
 
         def hear() -> Sequence[Event]:
-            for watcher in self._watchers if self._epochs[engine, instance] == epoch else ():
-                watcher.on_kv(engine, instance, events, self.now_s)
+            if self._epochs[engine, instance] == epoch:
+                self.observers.on_kv(engine, instance, events, self.now_s)
             return _NO_EVENTS
 
         if self._faults.kv_delay_s:
@@ -222,19 +226,6 @@ class VirtualDriver(VirtualTime):
 
     def _post(self, at_s: float, event: Event) -> None:
         self.at(at_s, lambda: (event,))
-
-    def _note_event(self, event: Event) -> None:
-        if self._keeps:
-            self.recorder.on_event(event, self.now_s)
-        for watcher in self._watchers:
-            watcher.on_event(event, self.now_s)
-
-    def _note_action(self, action: Action) -> None:
-        if self._keeps:
-            self.recorder.on_action(action, self.now_s)
-            self.actions.append((self.now_s, action))
-        for watcher in self._watchers:
-            watcher.on_action(action, self.now_s)
 
     def _start_instance(self, engine: str, instance: int, ready_s: float | None = None) -> None:
         """(Re)start an instance: whatever the old one still had to say will not be heard."""

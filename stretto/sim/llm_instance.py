@@ -27,12 +27,12 @@ from stretto.llm.local_scheduler import LocalScheduler
 from stretto.llm.output.output import Output
 from stretto.llm.sequence import TokenSequence
 from stretto.messages import Event, InstanceLost, LLMReport
+from stretto.observer import StepsDone
 from stretto.sim.simulated_model import SimulatedModel, Surroundings
 from stretto.sim.step_jump import Jitter, StepJump
 from stretto.sim.step_times import batch_shape, step_times_s
 from stretto.sim.synthetic_output import output_ids
 from stretto.sim.task_progress import ProgressTable, TaskProgress
-from stretto.sim.watchers import StepsDone
 from stretto.tasks import Failed, LLMEvent, LLMTask, Started
 
 __all__ = ["LLMInstance", "SimulatedModel", "Surroundings", "died"]
@@ -252,7 +252,7 @@ class LLMInstance:
         self._deferred.clear()
         self._progress.note_beat(now_s)
         self._tell_kv()
-        self._around.watch_steps(
+        self._around.on_steps(
             StepsDone(
                 self._engine.name,
                 self._instance,

@@ -20,16 +20,16 @@ from stretto.messages import (
     Restart,
     StartBatch,
 )
+from stretto.observer import Observer, StepsDone
 from stretto.sched.system import ExpandWith
 from stretto.sim.driver import BatchCost, VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.sim.watchers import StepsDone, Watcher
 from stretto.tasks import Done, Failed, Task
 
 _SLICE_S = 0.004
 
 
-class BusyProcesses(Watcher):
+class BusyProcesses(Observer):
     """Which instances have something to do: each is a process, and those that do share the cores."""
 
     def __init__(self) -> None:
@@ -93,12 +93,12 @@ class SharedCoresDriver(VirtualDriver):
             expand=expand,
             models={name: replace(model, max_jump=1) for name, model in models.items()},
             batch_costs=batch_costs,
-            watchers=(self._busy,),
+            observers=(self._busy,),
         )
 
-    def watch_steps(self, steps: StepsDone) -> None:
+    def on_steps(self, steps: StepsDone) -> None:
         self.steps_s[steps.engine] = self.steps_s.get(steps.engine, 0.0) + steps.ends_s[-1] - steps.start_s
-        super().watch_steps(steps)
+        super().on_steps(steps)
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
         busy = self._busy.engines_with((engine, instance))

@@ -7,7 +7,9 @@ Times are in the driver's seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
+from stretto.errors import ConfigError
 from stretto.messages import (
     Action,
     Admit,
@@ -22,6 +24,7 @@ from stretto.messages import (
     StartBatch,
     Submit,
 )
+from stretto.observer import Observer
 from stretto.tasks import Done, Failed, Piece, Started, Usage
 
 
@@ -67,12 +70,32 @@ class QuerySpan:
     outcome: str = "running"
 
 
-class Recorder:
-    """Collects spans from the messages that pass between the schedulers and a driver."""
+MAX_SPANS = 100_000
+"""Spans that a recorder keeps unless told otherwise: about 50 MB, and an hour of 30 spans a second."""
 
-    def __init__(self) -> None:
+
+class Recorder(Observer):
+    """Collects spans from the messages that pass between the schedulers and a driver.
+
+    Args:
+        max_spans: how many ended spans are kept, and how many ended queries. When there are more, the oldest
+            eighth is dropped at once. None keeps all.
+
+    `num_dropped_spans` and `num_dropped_queries` count what was dropped.
+
+    Raises:
+        ConfigError: `max_spans` is less than 1.
+    """
+
+    def __init__(self, *, max_spans: int | None = MAX_SPANS) -> None:
+        if max_spans is not None and max_spans < 1:
+            raise ConfigError(f"max_spans={max_spans}: a recorder keeps at least 1 span")
         self.spans: list[Span] = []
         self.queries: dict[str, QuerySpan] = {}
+        self.num_dropped_spans = 0
+        self.num_dropped_queries = 0
+        self._max_spans = max_spans
+        self._num_running_queries = 0
         self._batches: dict[tuple[str, int, int], Span] = {}
         self._requests: dict[tuple[str, int, int], Span] = {}
 
@@ -85,6 +108,7 @@ class Recorder:
                 self._on_report((engine, instance, report.task), event, now_s)
             case Submit(query, egraph):
                 self.queries[query] = QuerySpan(query, egraph.graph.name, now_s)
+                self._num_running_queries += 1
             case BatchFailed(engine, instance, batch, error):
                 self._close(self._batches.pop((engine, instance, batch), None), now_s, f"failed: {error}")
             case InstanceLost(engine, instance, error):
@@ -113,6 +137,8 @@ class Recorder:
                 if query in self.queries:
                     self.queries[query].end_s = now_s
                     self.queries[query].outcome = "done" if error is None else f"failed: {error}"
+                    self._num_running_queries -= 1
+                    self._bound_queries()
 
     def _on_report(self, key: tuple[str, int, int], report: LLMReport, now_s: float) -> None:
         span = self._requests.get(key)
@@ -133,9 +159,31 @@ class Recorder:
         if span is not None:
             span.end_s = now_s
             span.outcome = outcome
+            self._bound_spans()
 
     def _close_all(self, engine: str, instance: int, now_s: float, outcome: str) -> None:
         """All that was running on an instance has ended with it."""
         for spans in (self._batches, self._requests):
             for key in [key for key in spans if key[:2] == (engine, instance)]:
                 self._close(spans.pop(key), now_s, outcome)
+
+    def _bound_spans(self) -> None:
+        num_ended = len(self.spans) - len(self._batches) - len(self._requests)
+        if (num_excess := self._num_excess(num_ended)) > 0:
+            ended = (i for i, span in enumerate(self.spans) if span.end_s is not None)
+            dropped = set(islice(ended, num_excess))
+            self.spans = [span for i, span in enumerate(self.spans) if i not in dropped]
+            self.num_dropped_spans += num_excess
+
+    def _bound_queries(self) -> None:
+        if (num_excess := self._num_excess(len(self.queries) - self._num_running_queries)) > 0:
+            ended = (name for name, query in self.queries.items() if query.end_s is not None)
+            for name in list(islice(ended, num_excess)):
+                del self.queries[name]
+            self.num_dropped_queries += num_excess
+
+    def _num_excess(self, num_ended: int) -> int:
+        """How many to drop when that many have ended."""
+        if self._max_spans is None or num_ended <= self._max_spans:
+            return 0
+        return num_ended - (self._max_spans - self._max_spans // 8)

@@ -31,14 +31,18 @@ from stretto.messages import (
     Action,
     Admit,
     BatchDone,
+    BatchFailed,
+    CancelTask,
     Event,
+    InstanceLost,
     LLMReport,
     Reply,
+    Restart,
     StartBatch,
     Submit,
 )
-from stretto.tasks import Done, LLMTask, Piece, Started, Task
-from stretto.trace.recorder import Recorder
+from stretto.observer import Observer
+from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
 SCHEMA = "stretto-run"
 VERSION = 1
@@ -136,8 +140,8 @@ class _Query:
     spans: list[RecordedSpan] = field(default_factory=list)
 
 
-class RunRecorder(Recorder):
-    """Writes a run to a file as its queries end. Tells another recorder everything, too.
+class RunRecorder(Observer):
+    """Writes a run to a file as its queries end.
 
     Args:
         before_passes: graphs as they were lowered, by name, so that a replay can choose other passes.
@@ -150,12 +154,9 @@ class RunRecorder(Recorder):
         self,
         path: Path,
         engines: Sequence[Engine],
-        inner: Recorder | None = None,
         *,
         before_passes: Sequence[Graph] = (),
     ) -> None:
-        super().__init__()
-        self._inner = inner
         self._before_passes = {graph.name: graph for graph in before_passes}
         self._graph_ids: dict[str, int] = {}
         self._open_queries: dict[str, _Query] = {}
@@ -176,8 +177,6 @@ class RunRecorder(Recorder):
         self._file.close()
 
     def on_event(self, event: Event, now_s: float) -> None:
-        if self._inner is not None:
-            self._inner.on_event(event, now_s)
         match event:
             case Submit(query):
                 if self._zero_s is None:
@@ -194,15 +193,21 @@ class RunRecorder(Recorder):
                 request = self._open.get((engine, instance, told.task))
                 if request is not None:
                     self._on_told((engine, instance), request, told, now_s)
+            case BatchFailed(engine, instance, batch):
+                self._open.pop((engine, instance, batch), None)
+            case InstanceLost(engine, instance):
+                self._forget(engine, instance)
 
     def on_action(self, action: Action, now_s: float) -> None:
-        if self._inner is not None:
-            self._inner.on_action(action, now_s)
         match action:
             case StartBatch(engine, instance, batch, tasks, num_units):
                 self._open[engine, instance, batch] = _Open(tasks, num_units, now_s, now_s)
             case Admit(engine, instance, task):
                 self._open[engine, instance, task.id] = _Open((task,), 0, now_s, now_s)
+            case CancelTask(engine, instance, task_id):
+                self._open.pop((engine, instance, task_id), None)
+            case Restart(engine, instance):
+                self._forget(engine, instance)
             case Reply(query, _, error):
                 self._ended(query, error, now_s)
 
@@ -222,6 +227,14 @@ class RunRecorder(Recorder):
                 num_output = usage.num_output_tokens or (num_tokens(str(value)) if op == "decode" else 0)
                 tokens = round(cached_share * request.num_units), num_output
                 self._span(key, request, task, now_s, op, 1, _sizes(value), tokens, _word(value))
+
+            case Failed(task_id):
+                del self._open[(*key, task_id)]
+
+    def _forget(self, engine: str, instance: int) -> None:
+        """What was running on an instance has ended with it, and is in no file."""
+        for key in [key for key in self._open if key[:2] == (engine, instance)]:
+            del self._open[key]
 
     def _span(
         self,

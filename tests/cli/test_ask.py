@@ -157,7 +157,7 @@ def test_progress_of_indexing_counts_documents_and_chunks(doc: Path) -> None:
     files = [Document(name, (Section("A sentence of some words. " * 100),), name) for name in ("a", "b")]
 
     async def index() -> None:
-        async with Runtime(local_engines(), recorder=recorder) as runtime:
+        async with Runtime(local_engines(), observers=[recorder]) as runtime:
             template = indexing_template(naive_rag(named_collection=True))
             await (await runtime.submit(template, {"files": files, "collection": "c"}))
 

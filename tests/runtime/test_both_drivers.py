@@ -44,7 +44,7 @@ def run_on_asyncio(
     async def run() -> tuple[list[Any], list[Span], list[dict[str, str]]]:
         recorder = Recorder()
         engines = [on_the_loop(engine) for engine in world.engines(fail_on)]
-        async with Runtime(engines, recorder=recorder) as runtime:
+        async with Runtime(engines, observers=[recorder]) as runtime:
             runtime.system._expand = expander(world.profiles)
             running = [
                 await runtime.submit(world.compile(app, passes), app.inputs, passes=passes)

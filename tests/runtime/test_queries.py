@@ -424,7 +424,7 @@ def test_engines_ask_for_no_more_than_there_is() -> None:
 @in_virtual_time
 async def test_the_recorder_notes_what_ran_when() -> None:
     recorder = Recorder()
-    async with Runtime([acting(runs_in="loop"), server()], recorder=recorder) as runtime:
+    async with Runtime([acting(runs_in="loop"), server()], observers=[recorder]) as runtime:
         await runtime.run(SHOUT, {"text": "a"})
         await runtime.run(COMPLETE, {"text": "1 2"})
         with pytest.raises(EngineFailure):

@@ -34,13 +34,14 @@ from stretto.messages import (
     Restart,
     StartBatch,
 )
+from stretto.observer import Observer, StepsDone
 from stretto.sched.policies import POLICIES
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness, draw_faults
 from stretto.sim.llm_instance import SimulatedModel
+from stretto.sim.run_log import RunLog
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
-from stretto.sim.watchers import RunLog, StepsDone, Watcher
 from stretto.tasks import Decode, Done, LLMTask
 
 NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "20"))
@@ -117,7 +118,7 @@ def workload(seed: int) -> Workload:
 
 
 @dataclass
-class Checks(Watcher):
+class Checks(Observer):
     """What has to hold all the time."""
 
     num_steps: int = 0
@@ -172,7 +173,7 @@ class Checks(Watcher):
                     held.remove(chained)
 
 
-def run(load: Workload, faults: FaultPlan, *watchers: Watcher, check: bool = False) -> VirtualDriver:
+def run(load: Workload, faults: FaultPlan, *observers: Observer, check: bool = False) -> VirtualDriver:
     profiles = {engine.name: engine.profile for engine in load.engines}
     plan_cache = PlanCache(profiles)
     driver = VirtualDriver(
@@ -183,12 +184,13 @@ def run(load: Workload, faults: FaultPlan, *watchers: Watcher, check: bool = Fal
         models={"llm": load.model},
         faults=faults,
         keeps=False,
-        watchers=watchers,
+        observers=observers,
     )
     for query, app, passes, inputs, at_s, deadline_s in load.queries:
         egraph = plan_cache.plan(APPS[app](), {}, passes)
         driver.submit(query, egraph, inputs, at_s=at_s, deadline_s=deadline_s)
     driver.run()
+    assert not driver.observers.dropped
     return driver
 
 
@@ -248,7 +250,7 @@ def test_faults_of_one_seed_are_the_same_and_of_every_kind() -> None:
 
 
 def test_late_news_of_a_cache_comes_late() -> None:
-    class Times(Watcher):
+    class Times(Observer):
         def __init__(self) -> None:
             self.stored_s: list[float] = []
 

@@ -19,6 +19,7 @@ from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness
 from stretto.sim.llm_instance import SimulatedModel
+from stretto.sim.run_log import RunLog
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import (
     as_max_tokens,
@@ -27,7 +28,6 @@ from stretto.sim.synthetic_output import (
     filler_output,
     output_as_of,
 )
-from stretto.sim.watchers import RunLog
 from stretto.tasks import Decode, LLMTask
 
 PROFILE = Profile(base_s=0.25, per_unit_s=0.0078125, per_output_s=0.0625)
@@ -75,7 +75,7 @@ def driver(made: SimulatedModel, log: RunLog, **options: object) -> VirtualDrive
     return VirtualDriver(
         engines(**engine_changes),  # type: ignore[arg-type]
         models={"llm": made},
-        watchers=(log,),
+        observers=(log,),
         check=True,
         **options,  # type: ignore[arg-type]
     )

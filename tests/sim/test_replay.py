@@ -29,8 +29,8 @@ def record(
     plan_cache = PlanCache(profiles_of(ENGINES))
     templates = {name: make() for name, make in APPS.items()}
     graphs = [template.lower({}) for template in templates.values()] if before else []
-    driver = VirtualDriver(ENGINES)
-    driver.recorder = RunRecorder(path, ENGINES, before_passes=graphs)
+    recorder = RunRecorder(path, ENGINES, before_passes=graphs)
+    driver = VirtualDriver(ENGINES, observers=[recorder])
     for number in range(num):
         app = ("advanced", "naive")[number % 2]
         driver.submit(
@@ -41,7 +41,8 @@ def record(
             passes=passes,
         )
     assert all(reply.error is None for reply in driver.run().values())
-    driver.recorder.close()
+    recorder.close()
+    assert not driver.observers.dropped
     return driver
 
 

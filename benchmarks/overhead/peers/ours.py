@@ -14,9 +14,9 @@ from stretto.frontend.component import Builder, Component, Input, Source
 from stretto.frontend.template import Template
 from stretto.graph.graph import Ref
 from stretto.graph.ops import Port
+from stretto.observer import Observer
 from stretto.runtime.runtime import Runtime
 from stretto.tasks import Task
-from stretto.trace.recorder import Recorder
 
 
 class AddOne(Component):
@@ -58,12 +58,12 @@ def template() -> Template:
 
 
 @asynccontextmanager
-async def open_runner(recorder: Recorder | None = None) -> AsyncIterator[RunOnce]:
+async def open_runner(*observers: Observer) -> AsyncIterator[RunOnce]:
     """A runtime with one engine."""
     app = template()
     names = list(app.outputs)
     engine = Engine("noop", Noop, runs_in="loop", max_batch=1024)
-    async with Runtime([engine], recorder=recorder) as runtime:
+    async with Runtime([engine], observers=observers) as runtime:
 
         async def run_once() -> list[int]:
             outputs = await runtime.run(app, {"value": 0})

@@ -1,10 +1,9 @@
-"""Seeing what happens in a simulated run, without keeping all of it."""
+"""A run as text, to compare runs byte for byte."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from stretto.cluster.kv_events import KVEvent
@@ -21,41 +20,11 @@ from stretto.messages import (
     StartBatch,
     Submit,
 )
+from stretto.observer import Observer, StepsDone
 from stretto.tasks import Done, Failed, Piece
 
 
-@dataclass(frozen=True, slots=True)
-class StepsDone:
-    """Steps of an instance, run one after the other without a gap, from `start_s` on.
-
-    `ends_s` has the end of each. `num_sequences` were on board, and `num_tokens` computed in each step.
-    """
-
-    engine: str
-    instance: int
-    start_s: float
-    ends_s: Sequence[float]
-    num_sequences: int
-    num_tokens: int
-
-
-class Watcher:
-    """Sees what happens; a subclass overrides what it cares for. Nothing it does may change the run."""
-
-    def on_event(self, event: Event, now_s: float) -> None:
-        """Before the schedulers handle it."""
-
-    def on_action(self, action: Action, now_s: float) -> None:
-        """Before it is carried out."""
-
-    def on_steps(self, steps: StepsDone) -> None:
-        """An instance with a model has taken steps."""
-
-    def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
-        """What a prefix cache holds has changed, and the news has arrived."""
-
-
-class RunLog(Watcher):
+class RunLog(Observer):
     """A run as lines of JSON, one for each event, action, step and cache report; times are exact.
 
     `digest` is over all lines; `lines` has them if they are kept.

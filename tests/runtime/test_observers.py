@@ -1,0 +1,155 @@
+"""Observers hear the same of both drivers, and whatever they do the run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from support.runtime_engines import ActingConfig, acting
+from support.virtual_loop import VirtualLoop
+
+from stretto.cluster.kv_events import KVEvent
+from stretto.engine import Engine
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.text import parse_graph
+from stretto.messages import Action, BatchDone, Event, Reply, StartBatch, Submit
+from stretto.observer import Observer, Observers, StepsDone
+from stretto.runtime.runtime import Runtime
+from stretto.sim.driver import VirtualDriver
+
+DRIVERS = ("asyncio", "virtual time")
+TWO_STEPS = """
+    graph shout_twice(%text: text)
+      %loud  = call(%text) {result="text"} : text @acting
+      %again = call(%loud) {result="text"} : text @acting
+      return %again
+    """
+
+
+class Names(Observer):
+    """The names of all messages."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        self.names.append(type(event).__name__)
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        self.names.append(type(action).__name__)
+
+
+class Raising(Names):
+    """Raises at the first message of one kind."""
+
+    def __init__(self, at: type) -> None:
+        super().__init__()
+        self._at = at
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        super().on_event(event, now_s)
+        self._raise_at(event)
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        super().on_action(action, now_s)
+        self._raise_at(action)
+
+    def _raise_at(self, message: object) -> None:
+        if isinstance(message, self._at):
+            raise ValueError("told to")
+
+
+def plan() -> ExecutionGraph:
+    return compile_graph(parse_graph(TWO_STEPS), {})
+
+
+def engine() -> Engine:
+    return acting(ActingConfig(), runs_in="loop", timeout_s=None)
+
+
+def run(driver: str, observers: Sequence[Observer]) -> tuple[object, Observers]:
+    """The output of one query, and what became of the observers."""
+    if driver == "virtual time":
+        virtual = VirtualDriver([engine()], observers=observers)
+        virtual.submit("q1", plan(), {"text": "a"})
+        outputs = virtual.run()["q1"].outputs
+        assert outputs is not None
+        return outputs["again"], virtual.observers
+
+    async def on_asyncio() -> tuple[object, Observers]:
+        async with Runtime([engine()], observers=observers) as runtime:
+            outputs = await runtime.run(plan(), {"text": "a"})
+            return outputs["again"], runtime.observers
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(on_asyncio())
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_observer_hears_every_event_before_the_actions_it_leads_to(driver: str) -> None:
+    names = Names()
+    run(driver, [names])
+    wanted = ["Submit", "StartBatch", "BatchDone", "StartBatch", "BatchDone"]
+    heard = [name for name in names.names if name not in ("Release", "WakeAt", "Wake")]
+    assert heard == [*wanted, "Reply"]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("at", [Submit, StartBatch, BatchDone, Reply])
+def test_an_observer_that_raises_is_dropped_and_the_run_goes_on(
+    driver: str, at: type, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, raising, after = Names(), Raising(at), Names()
+    output, observers = run(driver, [before, raising, after])
+    assert output == "A"
+    assert before.names == after.names
+    assert raising.names[-1] == at.__name__
+    assert raising.names == before.names[: len(raising.names)]
+    assert [(observer, str(error)) for observer, error in observers.dropped] == [(raising, "told to")]
+    (warning,) = [record for record in caplog.records if record.name == "stretto.observer"]
+    assert warning.levelname == "WARNING"
+    assert "Raising" in warning.getMessage()
+    assert warning.exc_info is not None
+
+
+def test_whoever_has_the_methods_is_an_observer() -> None:
+    """Nobody has to inherit."""
+
+    class Own:
+        def __init__(self) -> None:
+            self.num_calls = 0
+
+        def on_event(self, event: Event, now_s: float) -> None:
+            self.num_calls += 1
+
+        def on_action(self, action: Action, now_s: float) -> None:
+            self.num_calls += 1
+
+        def on_steps(self, steps: StepsDone) -> None:
+            self.num_calls += 1
+
+        def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
+            self.num_calls += 1
+
+    own = Own()
+    observers = Observers([own])
+    observers.on_steps(StepsDone("llm", 0, 0.0, (1.0,), 1, 1))
+    observers.on_kv("llm", 0, (), 0.0)
+    assert own.num_calls == 2
+
+
+def test_one_that_raises_at_steps_or_at_reports_of_caches_is_dropped_too() -> None:
+    class Bad(Observer):
+        def on_steps(self, steps: StepsDone) -> None:
+            raise ValueError("steps")
+
+    class Worse(Observer):
+        def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
+            raise ValueError("kv")
+
+    observers = Observers([Bad(), Worse()])
+    observers.on_kv("llm", 0, (), 0.0)
+    observers.on_steps(StepsDone("llm", 0, 0.0, (1.0,), 1, 1))
+    assert [str(error) for _, error in observers.dropped] == ["kv", "steps"]
+    assert not observers
