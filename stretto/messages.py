@@ -7,9 +7,18 @@ feed the same events to the same machines and carry out the same actions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from stretto.cluster.messages import (
+    DrainHow,
+    InstanceId,
+    KVReport,
+    LoadReport,
+    StartInstance,
+    StopInstance,
+)
+from stretto.deployment import Replica
 from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph
 from stretto.tasks import LLMEvent, LLMTask, Objective, Task
@@ -43,7 +52,7 @@ class BatchDone:
     """An instance has answered a batch: one result per task, in order."""
 
     engine: str
-    instance: int
+    instance: InstanceId
     batch: int
     results: Sequence[object]
 
@@ -53,7 +62,7 @@ class BatchFailed:
     """An instance has failed a batch as a whole; the instance itself goes on."""
 
     engine: str
-    instance: int
+    instance: InstanceId
     batch: int
     error: StrettoError
 
@@ -63,17 +72,73 @@ class LLMReport:
     """An LLM instance says something about one of its tasks."""
 
     engine: str
-    instance: int
+    instance: InstanceId
     event: LLMEvent
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceLost:
-    """An instance died with all it was running. It can be used again at once (the driver restarts it)."""
+class AddInstance:
+    """Run one more replica of an engine."""
 
     engine: str
-    instance: int
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Give an instance no more work and then end it: "finish" when it is idle, "suspend" at once.
+
+    Suspended tasks go on at another instance, from the tokens that they have. An instance that drains or is
+    gone already is left alone.
+    """
+
+    engine: str
+    instance: InstanceId
+    how: DrainHow = "finish"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceReady:
+    """An instance can take work: it has started, or it has answered again."""
+
+    engine: str
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSuspected:
+    """An instance refused or was silent, and may be down."""
+
+    engine: str
+    instance: InstanceId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLost:
+    """An instance died with all that it was running, or could not be started."""
+
+    engine: str
+    instance: InstanceId
     error: StrettoError
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStopped:
+    """An instance has ended, as it was told to."""
+
+    engine: str
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """A task was taken off an instance that is being suspended, with the tokens it has generated."""
+
+    engine: str
+    instance: InstanceId
+    task: int
+    token_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +146,23 @@ class Wake:
     """A time asked for by `WakeAt` has come."""
 
 
-Event: TypeAlias = Submit | Cancel | BatchDone | BatchFailed | LLMReport | InstanceLost | Wake
+Event: TypeAlias = (
+    Submit
+    | Cancel
+    | BatchDone
+    | BatchFailed
+    | LLMReport
+    | AddInstance
+    | Drain
+    | InstanceReady
+    | InstanceSuspected
+    | InstanceLost
+    | InstanceStopped
+    | Suspended
+    | KVReport
+    | LoadReport
+    | Wake
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +170,7 @@ class StartBatch:
     """Run `tasks`, `num_units` of work in all, as one batch on an idle instance of a batch engine."""
 
     engine: str
-    instance: int
+    instance: InstanceId
     batch: int
     tasks: tuple[Task, ...]
     num_units: int
@@ -97,12 +178,30 @@ class StartBatch:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Hand a task to an LLM instance, which orders its steps by priority (higher first)."""
+    """Hand a task to an LLM instance, which starts tasks by rank (smaller first).
+
+    `terms` are the predicted seconds, by name, for which this instance was chosen; `reason` says it in words.
+    """
 
     engine: str
-    instance: int
+    instance: InstanceId
     task: LLMTask
-    priority: float
+    rank: tuple[float, ...]
+    terms: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reprioritise:
+    """Give a task that was handed to an LLM instance, and is not started as far as is known, a new rank.
+
+    Instances that cannot do so, as those behind servers, ignore it.
+    """
+
+    engine: str
+    instance: InstanceId
+    task: int
+    rank: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +209,8 @@ class CancelTask:
     """Stop a task that an LLM instance has; nothing more is wanted of it."""
 
     engine: str
-    instance: int
+    instance: InstanceId
     task: int
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """Give an instance up that does not answer, and start it anew."""
-
-    engine: str
-    instance: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +218,7 @@ class Release:
     """`query` has ended and runs nothing more on this instance: forget what was kept for it."""
 
     engine: str
-    instance: int
+    instance: InstanceId
     query: str
 
 
@@ -156,4 +247,15 @@ class Reply:
     error: StrettoError | None = None
 
 
-Action: TypeAlias = StartBatch | Admit | CancelTask | Restart | Release | WakeAt | Emit | Reply
+Action: TypeAlias = (
+    StartBatch
+    | Admit
+    | Reprioritise
+    | CancelTask
+    | StartInstance
+    | StopInstance
+    | Release
+    | WakeAt
+    | Emit
+    | Reply
+)

@@ -1,7 +1,7 @@
 """What runs inside an instance: one loop for batch engines, one for stepped LLM engines.
 
 The same loops serve threads and processes; only the two ends of the line differ. A worker constructs its
-engine, says `Ready`, obeys commands until `Close`, and closes its engine.
+engine, posts `InstanceReady`, obeys commands until `Close`, and closes its engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from stretto.engines.contract import BatchEngine, SteppedLLM
 from stretto.errors import BadReply, EngineFailure, EngineUnavailable, StrettoError
-from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport
+from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady, KVReport, LLMReport
 from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
 
@@ -31,7 +31,15 @@ class AdmitTask:
     """Answer with `LLMReport`s."""
 
     task: LLMTask
-    priority: float
+    rank: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RerankTask:
+    """Give a task that has not started another rank."""
+
+    task: int
+    rank: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +61,7 @@ class Close:
     """Close the engine and end."""
 
 
-Command: TypeAlias = RunBatch | AdmitTask | StopTask | ForgetQuery | Close
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The engine is constructed."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotReady:
-    """The engine could not be constructed."""
-
-    error: StrettoError
-
-
-Said: TypeAlias = Event | Ready | NotReady
+Command: TypeAlias = RunBatch | AdmitTask | RerankTask | StopTask | ForgetQuery | Close
 
 
 class Inbox(Protocol):
@@ -85,7 +78,7 @@ class Inbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What an instance is: an engine to construct, and under which address it speaks."""
+    """What an instance is: an engine to construct, and the address of its events."""
 
     engine: str
     instance: int
@@ -103,34 +96,39 @@ def typed(error: BaseException) -> StrettoError:
     return failure
 
 
-def serve(job: Job, inbox: Inbox, say: Callable[[Said], None]) -> None:
-    """Run an instance to its end. Nothing is raised: what goes wrong is said."""
+def serve(job: Job, inbox: Inbox, post: Callable[[Event], None]) -> None:
+    """Run an instance to its end. Nothing is raised: what goes wrong is posted."""
     try:
         engine = job.executable(job.config)
     except BaseException as error:
-        say(NotReady(typed(error)))
+        post(not_started(job, error))
         return
-    say(Ready())
+    post(InstanceReady(job.engine, job.instance))
     try:
-        (_serve_llm if job.is_llm else _serve_batches)(job, engine, inbox, say)
+        (_serve_llm if job.is_llm else _serve_batches)(job, engine, inbox, post)
     except BaseException as error:
-        say(died(job, error))
+        post(died(job, error))
     with contextlib.suppress(Exception):  # nobody waits for it any more
         engine.close()
 
 
+def not_started(job: Job, error: BaseException) -> InstanceLost:
+    """Return the event of an instance whose engine could not be constructed."""
+    return InstanceLost(job.engine, job.instance, typed(error))
+
+
 def died(job: Job, error: BaseException) -> InstanceLost:
-    """What is said of an instance that `error` has ended."""
-    lost = EngineUnavailable(f"{job.engine}/{job.instance} died: {type(error).__name__}: {error}")
-    lost.__cause__ = error
-    return InstanceLost(job.engine, job.instance, lost)
+    """Return the event of an instance that `error` has ended."""
+    unavailable = EngineUnavailable(f"{job.engine}/{job.instance} died: {type(error).__name__}: {error}")
+    unavailable.__cause__ = error
+    return InstanceLost(job.engine, job.instance, unavailable)
 
 
-def _serve_batches(job: Job, engine: BatchEngine, inbox: Inbox, say: Callable[[Said], None]) -> None:
+def _serve_batches(job: Job, engine: BatchEngine, inbox: Inbox, post: Callable[[Event], None]) -> None:
     while True:
         match inbox.get():
             case RunBatch(batch, tasks):
-                say(run_batch(job, engine, batch, tasks))
+                post(run_batch(job, engine, batch, tasks))
             case ForgetQuery(query):
                 engine.release(query)
             case Close():
@@ -145,12 +143,14 @@ def run_batch(job: Job, engine: BatchEngine, batch: int, tasks: tuple[Task, ...]
         return BatchFailed(job.engine, job.instance, batch, typed(error))
 
 
-def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, say: Callable[[Said], None]) -> None:
+def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event], None]) -> None:
     while True:
         while not engine.has_work() or not inbox.empty():
             match inbox.get():
-                case AdmitTask(task, priority):
-                    engine.admit(task, priority)
+                case AdmitTask(task, rank):
+                    engine.admit(task, rank)
+                case RerankTask(task_id, rank):
+                    engine.reprioritise(task_id, rank)
                 case StopTask(task_id):
                     engine.cancel(task_id)
                 case ForgetQuery(query):
@@ -159,7 +159,9 @@ def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, say: Callable[[Said],
                     return
         for event in engine.step():
             check_event(event)
-            say(LLMReport(job.engine, job.instance, event))
+            post(LLMReport(job.engine, job.instance, event))
+        if events := engine.take_kv_events():
+            post(KVReport(job.engine, job.instance, events))
 
 
 def check_event(event: object) -> None:

@@ -1,0 +1,47 @@
+"""An instance on the event loop itself, for batches of microseconds."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stretto.engines.contract import BatchEngine
+from stretto.messages import InstanceReady
+from stretto.runtime.instances.instance import Post
+from stretto.runtime.worker import Command, ForgetQuery, Job, RunBatch, died, not_started, run_batch
+
+DEADLY = (SystemExit, GeneratorExit, asyncio.CancelledError)
+"""Exceptions that end an instance, and must not end the event loop that it runs on."""
+
+
+class LoopInstance:
+    """Runs batches on the event loop."""
+
+    def __init__(self, job: Job, post: Post) -> None:
+        self._job = job
+        self._post = post
+        self._engine: BatchEngine | None = None
+        try:
+            self._engine = job.executable(job.config)
+        except (Exception, *DEADLY) as error:
+            post(not_started(job, error))
+        else:
+            post(InstanceReady(job.engine, job.instance))
+
+    def send(self, command: Command) -> None:
+        if self._engine is None:
+            return
+        try:
+            match command:
+                case RunBatch(batch, tasks):
+                    self._post(run_batch(self._job, self._engine, batch, tasks))
+                case ForgetQuery(query):
+                    self._engine.release(query)
+        except (Exception, *DEADLY) as error:
+            self._post(died(self._job, error))
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+
+    def kill(self) -> None:
+        """Do nothing: what runs on the loop has ended when this is called."""

@@ -1,0 +1,155 @@
+"""An instance in a process of its own, which has its own devices and can be killed when it hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import pickle
+import queue
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+
+from stretto.errors import BadReply, ConfigError, EngineFailure, EngineUnavailable
+from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost
+from stretto.runtime.devices import Sealed, claim
+from stretto.runtime.instances.instance import Post
+from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
+from stretto.runtime.worker import Close, Command, Job, RunBatch, not_started, serve
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a process is given: its devices, to be taken before the executable is unpickled."""
+
+    devices: Sequence[str]
+    threads: int | None
+    job: Job
+    executable_and_config: Sealed
+
+
+class ProcessInstance:
+    """Runs an engine in a spawned process.
+
+    Raises:
+        ConfigError: the executable or its configuration does not pickle.
+    """
+
+    def __init__(self, job: Job, post: Post, devices: Sequence[str] = (), threads: int | None = None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        self._outbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        try:
+            sealed = Sealed((job.executable, job.config))
+            start = _Start(devices, threads, replace(job, executable=_unopened, config=None), sealed)
+            self._process = context.Process(target=_serve_process, args=(start, theirs), daemon=True)
+            self._process.start()
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            self._ours.close()
+            raise ConfigError(f"engine {job.engine!r} cannot be sent to a process: {error}") from error
+        finally:
+            theirs.close()
+        self._is_closing = False
+        self._threads = [
+            threading.Thread(target=run, args=(job, post), name=f"{job.engine}/{job.instance}", daemon=True)
+            for run in (self._send_commands, self._receive_events)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, command: Command) -> None:
+        self._outbox.put(command)
+
+    async def close(self) -> None:
+        self._is_closing = True
+        self.send(Close())
+        await asyncio.to_thread(self._end)
+
+    def kill(self) -> None:
+        self._is_closing = True
+        self._process.kill()
+
+    def _end(self) -> None:
+        self._process.join(CLOSE_TIMEOUT_S)
+        self._process.kill()
+        self._process.join()
+        for thread in self._threads:
+            thread.join(CLOSE_TIMEOUT_S)
+        self._ours.close()
+
+    def _send_commands(self, job: Job, post: Post) -> None:
+        """Pass commands on. A full pipe makes this thread wait, and not the event loop."""
+        command: Command | None = None
+        while not isinstance(command, Close):
+            command = self._outbox.get()
+            try:
+                self._ours.send(command)
+            except OSError:
+                return  # the process has died, as the receiver will report
+            except Exception as error:  # the command does not pickle
+                assert isinstance(command, RunBatch)
+                failure = EngineFailure(f"its inputs cannot be sent to a process: {error}")
+                post(BatchFailed(job.engine, job.instance, command.batch, failure))
+
+    def _receive_events(self, job: Job, post: Post) -> None:
+        while True:
+            try:
+                event = self._ours.recv()
+            except (EOFError, OSError):
+                how = "died"
+                break
+            except Exception as error:
+                how = f"sent what cannot be read ({type(error).__name__}: {error}) and was killed,"
+                self._process.kill()
+                break
+            post(event)
+            if isinstance(event, InstanceLost):
+                return
+        if not self._is_closing:
+            self._process.join(CLOSE_TIMEOUT_S)
+            what = f"{job.engine}/{job.instance} {how} with exit code {self._process.exitcode}"
+            post(InstanceLost(job.engine, job.instance, EngineUnavailable(what)))
+
+
+class _PipeInbox:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def get(self) -> Command:
+        try:
+            command: Command = self._connection.recv()
+        except EOFError:
+            return Close()
+        return command
+
+    def empty(self) -> bool:
+        return not self._connection.poll()
+
+
+def _unopened(_: object) -> object:
+    raise AssertionError("the executable was not unsealed")
+
+
+def _serve_process(start: _Start, connection: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes this process
+
+    def post(event: Event) -> None:
+        try:
+            connection.send(event)
+        except OSError:
+            raise  # the parent has gone
+        except Exception as error:
+            if not isinstance(event, BatchDone):
+                raise
+            failure = BadReply(f"its results cannot leave the process: {error}")
+            connection.send(BatchFailed(event.engine, event.instance, event.batch, failure))
+
+    try:
+        claim(start.devices, start.threads)
+        executable, config = start.executable_and_config.open()
+    except BaseException as error:
+        post(not_started(start.job, error))
+        return
+    serve(replace(start.job, executable=executable, config=config), _PipeInbox(connection), post)

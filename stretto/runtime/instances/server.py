@@ -1,0 +1,125 @@
+"""An instance that is an LLM server: one asyncio task for each request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+
+from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.messages import InstanceLoad
+from stretto.engines.contract import AsyncLLM
+from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.messages import InstanceReady, InstanceSuspected, KVReport, LLMReport, LoadReport
+from stretto.runtime.instances.instance import Post
+from stretto.runtime.instances.loop import DEADLY
+from stretto.runtime.worker import AdmitTask, Command, Job, StopTask, check_event, died, not_started, typed
+from stretto.tasks import Done, Failed, LLMEvent, LLMTask
+
+_FIRST_PROBE_S = 0.1
+_MAX_PROBE_S = 5.0
+
+
+class ServerInstance:
+    """Speaks to an LLM server.
+
+    A request that finds the server unavailable makes the instance suspect. Then the server is probed, ever
+    less often, until it answers.
+    """
+
+    def __init__(self, job: Job, post: Post) -> None:
+        self._job = job
+        self._post = post
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._others: set[asyncio.Task[None]] = set()
+        self._is_suspect = False
+        self._engine: AsyncLLM | None = None
+        try:
+            self._engine = job.executable(job.config)
+        except (Exception, *DEADLY) as error:
+            post(not_started(job, error))
+        else:
+            self._run(self._serve(self._engine))
+
+    def send(self, command: Command) -> None:
+        match command:
+            case AdmitTask(task, rank) if self._engine is not None:
+                self._tasks[task.id] = asyncio.create_task(self._generate(self._engine, task, rank))
+            case StopTask(task_id):
+                if task_id in self._tasks:
+                    self._tasks.pop(task_id).cancel()
+
+    async def close(self) -> None:
+        tasks = [*self._tasks.values(), *self._others]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._engine is not None:
+            await self._engine.aclose()
+
+    def kill(self) -> None:
+        """Do nothing: `close` cancels every request."""
+
+    async def _serve(self, engine: AsyncLLM) -> None:
+        """Start the engine and pass on what it reports, until it ends by itself."""
+        try:
+            await engine.start()
+        except (Exception, SystemExit, GeneratorExit) as error:
+            self._post(not_started(self._job, error))
+            return
+        self._post(InstanceReady(self._job.engine, self._job.instance))
+        try:
+            await engine.watch(self._report)
+        except (Exception, SystemExit, GeneratorExit) as error:
+            self._post(died(self._job, error))
+
+    def _report(self, report: Sequence[KVEvent] | InstanceLoad) -> None:
+        kind = LoadReport if isinstance(report, InstanceLoad) else KVReport
+        self._post(kind(self._job.engine, self._job.instance, report))  # type: ignore[arg-type]
+
+    async def _generate(self, engine: AsyncLLM, task: LLMTask, rank: tuple[float, ...]) -> None:
+        has_ended = False
+
+        def emit(event: LLMEvent) -> None:
+            nonlocal has_ended
+            check_event(event)
+            if event.task != task.id:
+                raise BadReply(f"the engine answered task {event.task} instead of {task.id}")
+            has_ended = has_ended or isinstance(event, Done | Failed)
+            if isinstance(event, Failed) and isinstance(event.error, EngineUnavailable | EngineTimeout):
+                self._suspect(engine, event.error)
+            self._post(LLMReport(self._job.engine, self._job.instance, event))
+
+        try:
+            await engine.generate(task, emit, rank)
+            if not has_ended:
+                emit(Failed(task.id, BadReply("the engine ended without an answer")))
+        except (Exception, *DEADLY) as error:
+            if self._tasks.get(task.id) is not asyncio.current_task():
+                raise  # it was stopped, and nobody waits for it
+            emit(Failed(task.id, typed(error)))
+        finally:
+            self._tasks.pop(task.id, None)
+
+    def _suspect(self, engine: AsyncLLM, error: StrettoError) -> None:
+        self._post(InstanceSuspected(self._job.engine, self._job.instance, error.message))
+        if not self._is_suspect:
+            self._is_suspect = True
+            self._run(self._probe(engine))
+
+    async def _probe(self, engine: AsyncLLM) -> None:
+        delay_s = _FIRST_PROBE_S
+        while self._is_suspect:
+            await asyncio.sleep(delay_s)
+            delay_s = min(_MAX_PROBE_S, 2 * delay_s)
+            try:
+                await engine.probe()
+            except StrettoError:
+                continue
+            self._is_suspect = False
+            self._post(InstanceReady(self._job.engine, self._job.instance))
+
+    def _run(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
