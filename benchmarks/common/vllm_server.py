@@ -11,9 +11,7 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from pathlib import Path
 
 import httpx
 
+from stretto.engines.server_process.kept import KeptProcess, take_port
 from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable
 
 VARIABLE = "STRETTO_VLLM_PYTHON"
@@ -129,7 +128,7 @@ def serving(
         EngineUnavailable: it ended before it was ready; the message has its last words.
         EngineTimeout: it was not ready in time.
     """
-    port = _free_port()
+    port = take_port(None)
     command = [
         *(str(vllm.python), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(checkpoint), "--served-model-name", MODEL, "--dtype", dtype),
@@ -139,38 +138,21 @@ def serving(
         *(() if is_compiled else ("--enforce-eager",)),
     ]
     environment = {**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
-    keeper = [sys.executable, str(Path(__file__).with_name("keeper.py")), str(grace_s)]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [*keeper, *command],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _wait(process, url, say, patience_s, lambda: _last_words(log.fileno()))
-            yield url
-        finally:
-            process.communicate(b"end")
+    process = KeptProcess(command, environment, grace_s=grace_s)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait(process, url, say, patience_s)
+        yield url
+    finally:
+        process.end()
 
 
-def _wait(
-    process: subprocess.Popen[bytes],
-    url: str,
-    say: Callable[[str], None],
-    patience_s: float,
-    last_words: Callable[[], str],
-) -> None:
+def _wait(process: KeptProcess, url: str, say: Callable[[str], None], patience_s: float) -> None:
     """Until it answers."""
     start_s = time.monotonic()
     while (waited_s := time.monotonic() - start_s) < patience_s:
-        if process.poll() is not None:
-            raise EngineUnavailable(
-                f"vLLM ended with {process.returncode} before it was ready: {last_words()}"
-            )
+        if (code := process.poll()) is not None:
+            raise EngineUnavailable(f"vLLM ended with {code} before it was ready: {process.last_words()}")
         say(f"vLLM is starting: {waited_s:.0f} s")
         try:
             if httpx.get(f"{url}/health", timeout=_GRACE_S).is_success:
@@ -178,7 +160,7 @@ def _wait(
         except httpx.HTTPError:
             pass
         time.sleep(_LOOK_S)
-    raise EngineTimeout(f"vLLM was not ready after {patience_s:.0f} s: {last_words()}")
+    raise EngineTimeout(f"vLLM was not ready after {patience_s:.0f} s: {process.last_words()}")
 
 
 def _last_words(log: int) -> str:
@@ -192,9 +174,3 @@ def _context_tokens(checkpoint: Path) -> int:
     except (OSError, ValueError) as cause:
         raise ConfigError(f"{checkpoint} is no checkpoint: {cause}") from cause
     return min(_MAX_CONTEXT_TOKENS, int(config.get("max_position_embeddings", _MAX_CONTEXT_TOKENS)))
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

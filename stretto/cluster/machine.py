@@ -1,8 +1,8 @@
 """What a machine has, and whether replicas fit it together.
 
-A replica takes each of its accelerators whole, unless its configuration has a method `device_bytes(total)`
-that says how much of a device's memory it takes; then several may share one. Cores may be shared, and all of
-them use the machine's main memory, which is called "cpu".
+A replica takes each of its accelerators whole, unless its configuration has a method
+`device_bytes(kind, total)` that says how much of the memory of a "cuda" or "cpu" device it takes; then
+several may share one. Cores may be shared, and all of them use the machine's main memory, called "cpu".
 """
 
 from __future__ import annotations
@@ -115,10 +115,11 @@ def _taken(machine: Machine, replica: Replica) -> dict[str, int | None]:
     device_bytes = getattr(replica.config, "device_bytes", None)
     taken: dict[str, int | None] = {}
     for device in replica.devices:
-        pool = MAIN_MEMORY if parse_device(device)[0] == "cpu" else device
+        kind, _ = parse_device(device)
+        pool = MAIN_MEMORY if kind == "cpu" else device
         total = machine.memory.get(pool)
         if device_bytes is not None and total is not None:
-            taken[pool] = device_bytes(total)
+            taken[pool] = device_bytes(kind, total)
         elif pool != MAIN_MEMORY:
             taken[pool] = None
     return taken

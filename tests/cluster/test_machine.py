@@ -25,7 +25,7 @@ class Sized:
 
     gib: int
 
-    def device_bytes(self, total: int) -> int:
+    def device_bytes(self, kind: str, total: int) -> int:
         return self.gib * GIB
 
 

@@ -67,7 +67,9 @@ def test_a_core_that_is_not_there_is_refused() -> None:
 
 
 def test_torch_that_is_there_already_is_told_its_threads() -> None:
-    script = "import torch; from stretto.runtime.devices import claim; claim((), 1); print(torch.get_num_threads())"
+    script = (
+        "import torch; import stretto.runtime.devices as d; d.claim((), 1); print(torch.get_num_threads())"
+    )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "1"
 

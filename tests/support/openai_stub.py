@@ -1,11 +1,21 @@
-"""A small OpenAI-compatible server for tests: real sockets, chunked server-sent events, faults on request."""
+"""A small OpenAI-compatible server for tests: real sockets, chunked server-sent events, faults on request.
+
+As a command it takes `--port` among any other arguments and answers every completion with "hello". The
+variable STUB says how it misbehaves: "fails", "slow" or "stubborn". Into the folder STUB_FOLDER it writes its
+arguments, its variables and its process ids.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 MODEL = "stub-model"
@@ -37,6 +47,7 @@ class OpenAIStub:
     Args:
         model: what `/v1/models` says of the model, besides its id.
         pages: other answers by "METHOD /path", from the body of the request; 404 where there is none.
+        port: where it listens; 0 takes a free port.
     """
 
     def __init__(
@@ -45,8 +56,10 @@ class OpenAIStub:
         *,
         model: Mapping[str, object] | None = None,
         pages: Mapping[str, Callable[[Mapping[str, Any]], str]] | None = None,
+        port: int = 0,
     ) -> None:
         self._answer = answer
+        self._port = port
         self._pages = {
             "GET /v1/models": lambda _: json.dumps({"data": [{"id": MODEL, **(model or {})}]}),
             **(pages or {}),
@@ -59,7 +72,7 @@ class OpenAIStub:
         self.url = ""
 
     async def __aenter__(self) -> OpenAIStub:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
@@ -150,3 +163,25 @@ async def _send_event(writer: asyncio.StreamWriter, event: object) -> None:
     writer.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
     await writer.drain()
     await asyncio.sleep(0)
+
+
+async def _main() -> None:
+    """Serve as the command line and the environment say."""
+    does, folder = os.environ.get("STUB", ""), Path(os.environ["STUB_FOLDER"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    (folder / "arguments").write_text(json.dumps(sys.argv[1:]))
+    (folder / "variables").write_text(json.dumps(dict(os.environ)))
+    (folder / "processes").write_text(f"{os.getpid()} {child.pid}")
+    if does == "fails":
+        print("there is no such model", flush=True)
+        sys.exit(3)
+    if does == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pages = {} if does == "slow" else {"GET /health": lambda _: ""}
+    port = int(sys.argv[sys.argv.index("--port") + 1])
+    async with OpenAIStub(lambda _: Reply(("hel", "lo"), finish="stop"), pages=pages, port=port):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

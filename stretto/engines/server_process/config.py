@@ -1,0 +1,74 @@
+"""Which server is started, of which model, and how it is spoken to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from stretto.deployment import Replica
+from stretto.engines.openai_server.config import Api
+from stretto.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcessConfig:
+    """A server that is a process of ours.
+
+    Attributes:
+        program: name of the server, a key of `PROGRAMS`.
+        model: path or name of the model, as the server takes it.
+        command: how the program is called here, in place of its usual name, as in
+            ("/opt/vllm/bin/python", "-m", "vllm.entrypoints.cli.main").
+        arguments: further arguments, after those that the program's row fills in.
+        environment: further variables of the server's process.
+        memory_share: share of each accelerator's memory that the server takes; None leaves its own choice,
+            and then it takes the device whole.
+        api, tokenizer, stop, timeout_s, max_connections, warms_prefixes: as in `OpenAIServerConfig`.
+        grace_s: seconds from being told to end to being killed.
+        devices, threads, tp, port, num_slots, start_timeout_s: as in `Replica`, which fills them in.
+    """
+
+    program: str
+    model: str
+    command: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    memory_share: float | None = None
+    api: Api = "completions"
+    tokenizer: str = "auto"
+    stop: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+    max_connections: int = 64
+    warms_prefixes: bool = True
+    grace_s: float = 15.0
+    devices: tuple[str, ...] = ()
+    threads: int | None = None
+    tp: int = 1
+    port: int | None = None
+    num_slots: int | None = None
+    start_timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ConfigError(f"server {self.program!r}: model is empty; name a path or a model")
+        if self.memory_share is not None and not 0 < self.memory_share <= 1:
+            raise ConfigError(
+                f"server {self.program!r}: memory_share is {self.memory_share}; it must be above 0, at most 1"
+            )
+
+    def at(self, replica: Replica) -> ServerProcessConfig:
+        """Return the configuration of an instance of `replica`."""
+        return replace(
+            self,
+            devices=replica.devices,
+            threads=replica.threads,
+            tp=replica.tp,
+            port=replica.port,
+            num_slots=replica.num_slots,
+            start_timeout_s=replica.start_timeout_s,
+        )
+
+    def device_bytes(self, kind: str, total: int) -> int:
+        """Return the bytes that it takes of a device that has `total`; of main memory it is not known."""
+        return 0 if kind == "cpu" else math.ceil((self.memory_share or 1.0) * total)

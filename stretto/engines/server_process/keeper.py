@@ -1,0 +1,73 @@
+"""Run a command until it ends or is to end, and leave none of its processes behind.
+
+    python keeper.py GRACE_S PARENT CORES COMMAND [ARGUMENT...]
+
+The process PARENT starts it and holds the other end of its standard input. When something is written there,
+or PARENT goes away, killed or not, the command is told to end (SIGTERM); after GRACE_S seconds its whole
+process group is killed. CORES, as in "0,3", confines the command to these cores; empty leaves it all.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+_LOOK_S = 0.1
+_TIDYING_S = 2.0
+_PARENT_LOOK_S = 1.0
+_CANNOT_RUN = 127
+
+
+def main() -> int:
+    """Keep the command; return its exit code."""
+    grace_s, parent, cores = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    try:
+        if cores:
+            os.sched_setaffinity(0, map(int, cores.split(",")))
+        command = subprocess.Popen(sys.argv[4:], stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        print(f"cannot run {sys.argv[4]}: {error}", flush=True)
+        return _CANNOT_RUN
+    threading.Thread(target=_end_in_time, args=(command, grace_s, parent), daemon=True).start()
+    code = command.wait()
+    _wait_for_others(command.pid, min(grace_s, _TIDYING_S))
+    _kill_group(command.pid)
+    return code
+
+
+def _end_in_time(command: subprocess.Popen[bytes], grace_s: float, parent: int) -> None:
+    """Wait for a word or for the parent's end.
+
+    A process that the parent forked holds the pipe too, so that its end alone is not to be relied on.
+    """
+    while not select.select([0], [], [], _PARENT_LOOK_S)[0] and os.getppid() == parent:
+        pass
+    command.terminate()
+    time.sleep(grace_s)
+    _kill_group(command.pid)
+
+
+def _wait_for_others(group: int, wait_s: float) -> None:
+    """Children that outlive the command may still be tidying up."""
+    for _ in range(int(wait_s / _LOOK_S)):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(_LOOK_S)
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

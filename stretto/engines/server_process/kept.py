@@ -1,0 +1,83 @@
+"""A command that ends with us, whatever ends us, and all its processes with it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stretto.errors import EngineUnavailable
+
+GRACE_S = 15.0
+_KEEPER = Path(__file__).with_name("keeper.py")
+_LOG_BYTES = 2000
+
+
+class KeptProcess:
+    """A running command. Its keeper, a process between us and it, ends its group when we are gone.
+
+    Args:
+        environment: variables of the command, all of them.
+        cores: cores that it is confined to; none leaves it all.
+        grace_s: seconds from being told to end to being killed.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        cores: Sequence[int] = (),
+        grace_s: float = GRACE_S,
+    ) -> None:
+        # A file, not a pipe: a pipe that nobody reads would stop the command at last.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
+        keeper = [sys.executable, str(_KEEPER), str(grace_s), str(os.getpid()), ",".join(map(str, cores))]
+        self._process = subprocess.Popen(
+            [*keeper, *command],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+
+    def poll(self) -> int | None:
+        """Return the exit code of the command, None while it runs."""
+        return self._process.poll()
+
+    def last_words(self) -> str:
+        """Return the end of what the command has written."""
+        end = os.fstat(self._log.fileno()).st_size
+        words = os.pread(self._log.fileno(), _LOG_BYTES, max(0, end - _LOG_BYTES))
+        return words.decode(errors="replace").strip()
+
+    def end(self) -> None:
+        """End the command and its whole group; wait until they are gone. May be called again."""
+        if self._process.returncode is None:
+            self._process.communicate(b"end")
+
+    def wait(self) -> int:
+        """Wait for the command's end; return its exit code."""
+        return self._process.wait()
+
+
+def take_port(port: int | None, host: str = "127.0.0.1") -> int:
+    """Return `port`, or a free one for None.
+
+    Raises:
+        EngineUnavailable: another process listens on `port`.
+    """
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port or 0))
+        except OSError as cause:
+            raise EngineUnavailable(
+                f"port {port} is taken; end what listens there, or leave the port out"
+            ) from cause
+        return int(one.getsockname()[1])

@@ -1,0 +1,74 @@
+"""Servers that we can start: how each takes its model, port, devices and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from stretto.engines.server_process.config import ServerProcessConfig
+from stretto.errors import ConfigError
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One kind of server.
+
+    Attributes:
+        command: how it is called where it is installed.
+        arguments: what follows, from the configuration and the port. All of them answer GET /health.
+    """
+
+    command: tuple[str, ...]
+    arguments: Callable[[ServerProcessConfig, int], list[str]]
+
+
+def command_line(config: ServerProcessConfig, port: int) -> list[str]:
+    """Return the whole command of a server.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
+    if config.program not in PROGRAMS:
+        raise ConfigError(f"there is no server program {config.program!r}; there are {', '.join(PROGRAMS)}")
+    program = PROGRAMS[config.program]
+    return [*(config.command or program.command), *program.arguments(config, port), *config.arguments]
+
+
+def _vllm(config: ServerProcessConfig, port: int) -> list[str]:
+    return [
+        *("serve", config.model, "--host", HOST, "--port", str(port)),
+        *("--tensor-parallel-size", str(config.tp)),
+        *_optional("--max-num-seqs", config.num_slots),
+        *_optional("--gpu-memory-utilization", config.memory_share),
+    ]
+
+
+def _sglang(config: ServerProcessConfig, port: int) -> list[str]:
+    return [
+        *("--model-path", config.model, "--host", HOST, "--port", str(port)),
+        *("--tensor-parallel-size", str(config.tp)),
+        *_optional("--max-running-requests", config.num_slots),
+        *_optional("--mem-fraction-static", config.memory_share),
+    ]
+
+
+def _llama_cpp(config: ServerProcessConfig, port: int) -> list[str]:
+    return [
+        *("--model", config.model, "--host", HOST, "--port", str(port)),
+        *(("--split-mode", "row") if config.tp > 1 else ()),
+        *_optional("--parallel", config.num_slots),
+        *_optional("--threads", config.threads),
+    ]
+
+
+def _optional(name: str, value: float | None) -> list[str]:
+    return [] if value is None else [name, f"{value:g}" if isinstance(value, float) else str(value)]
+
+
+PROGRAMS: Mapping[str, Program] = {
+    "vllm": Program(("vllm",), _vllm),
+    "sglang": Program(("python3", "-m", "sglang.launch_server"), _sglang),
+    "llama.cpp": Program(("llama-server",), _llama_cpp),
+}
