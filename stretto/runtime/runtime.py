@@ -1,113 +1,91 @@
-"""The asyncio driver: real engines, real time.
+"""`Runtime`: the asyncio driver's interface. Real engines, real time.
 
-It feeds events to the `System` and carries out its actions, and that is all it does. Nothing polls: an
-event wakes it, or a timer that the schedulers asked for. All of its methods belong to one event loop;
-instances speak to it from their threads through `call_soon_threadsafe`.
+All of its methods belong to one event loop. The pump (`pump.py`) carries events to the schedulers and their
+actions to the instances (`running.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import reprlib
 from collections.abc import Iterable, Mapping
 from itertools import count
-from types import TracebackType, UnionType
+from types import TracebackType
 from typing import Any, get_args
 
-from stretto.core import Chunk, Document, Hit
-from stretto.engine import Engine
+from stretto.cluster.machine import Machine, check_deployments, check_free
+from stretto.cluster.messages import DrainHow, InstanceId
+from stretto.deployment import Deployment, Replica, check_replica
 from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
-    EngineUnavailable,
     InternalError,
     QueryCancelled,
-    StrettoError,
     UserError,
 )
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.passes.pipeline import select_passes
-from stretto.graph.types import item_type
 from stretto.messages import (
-    Action,
-    Admit,
+    AddInstance,
     Cancel,
-    CancelTask,
+    Drain,
     Emit,
     Event,
     InstanceLost,
-    Release,
+    InstanceReady,
     Reply,
-    Restart,
-    StartBatch,
     Submit,
-    Wake,
-    WakeAt,
 )
 from stretto.observer import Observer, Observers
-from stretto.runtime.instances import Instance, ProcessInstance, start_instance
+from stretto.runtime.input_checks import check_inputs
+from stretto.runtime.pump import Pump
 from stretto.runtime.query import Query
-from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, NotReady, Ready, RunBatch, Said, StopTask
+from stretto.runtime.running import naming
 from stretto.sched.system import System
 from stretto.tasks import Objective
-
-_MAX_PUMP_S = 0.005
-_KINDS: Mapping[str, type | UnionType] = {
-    "text": str,
-    "number": int | float,
-    "bool": bool,
-    "document": Document,
-    "chunk": Chunk,
-    "hit": Hit,
-}
 
 
 class Runtime:
     """Runs queries of any number of apps on shared engines.
 
     Args:
-        engines: as registered.
+        deployments: engines with their replicas.
         observers: told of everything as it happens, a `Recorder` for traces say; none cost nothing.
         max_queries: `submit` waits while this many queries are running (back-pressure).
-        resources: what the machine has, by kind; engines that ask for more in all are refused.
+        machine: devices that replicas may name, and their memory; None checks nothing.
 
-    Use it with `async with`: entering starts every instance and waits until all are ready, leaving
+    Use it with `async with`: entering starts every replica and waits until all are ready, leaving
     cancels what still runs and closes every engine.
 
     Raises:
-        ConfigError: the engines do not fit each other, or the resources.
-        StrettoError: from entering, when an engine cannot be constructed; it names the engine.
+        ConfigError: the engines do not fit each other, or their replicas do not fit the machine at once.
+        StrettoError: from entering, when an instance cannot be started; it names the engine.
     """
 
     def __init__(
         self,
-        engines: Iterable[Engine],
+        deployments: Iterable[Deployment],
         *,
         observers: Iterable[Observer] = (),
         max_queries: int = 256,
-        resources: Mapping[str, float] | None = None,
+        machine: Machine | None = None,
     ) -> None:
-        engines = tuple(engines)
-        self.engines = {engine.name: engine for engine in engines}
+        self.deployments = {deployment.engine.name: deployment for deployment in (given := tuple(deployments))}
         self.observers = Observers(observers)
-        self.plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
-        self.system = System(engines, self.plan_cache.expand)
-        _check_resources(engines, resources)
+        self.plan_cache = PlanCache({name: d.profile for name, d in self.deployments.items()})
+        self.system = System(given, self.plan_cache.expand)
+        self.machine = machine
+        if machine is not None:
+            check_deployments(machine, given)
         if max_queries < 1:
-            raise ConfigError(f"max_queries={max_queries} is less than 1")
+            raise ConfigError(f"max_queries is {max_queries}; it must be at least 1")
         self._slots = asyncio.Semaphore(max_queries)
         self._queries: dict[str, Query] = {}
         self._ids = count(1)
-        self._inbox: list[Event] = []
-        self._is_pumping = False
-        self._instances: dict[tuple[str, int], Instance] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self._epochs: dict[tuple[str, int], int] = {}
-        self._starting: dict[tuple[str, int], asyncio.Future[None]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._num_starting = sum(len(deployment.replicas) for deployment in given)
+        self._opened: asyncio.Future[None] | None = None
+        self._pump: Pump | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_open = False
 
@@ -115,12 +93,23 @@ class Runtime:
         if self._loop is not None:
             raise UserError("a runtime is entered once")
         self._loop = asyncio.get_running_loop()
+        self._opened = self._loop.create_future()
+        engines = {name: deployment.engine for name, deployment in self.deployments.items()}
+        self._pump = Pump(
+            self.system,
+            engines,
+            self.observers,
+            self._loop,
+            answer=self._answer,
+            break_down=self._break_down,
+            watch=self._watch_start,
+        )
         try:
-            for engine in self.engines.values():
-                for index in range(engine.instances):
-                    self._starting[engine.name, index] = self._loop.create_future()
-                    self._start(engine, index)
-            await asyncio.gather(*self._starting.values())
+            for name, deployment in self.deployments.items():
+                for replica in deployment.replicas:
+                    self._pump.post(AddInstance(name, replica))
+            if self._num_starting:
+                await self._opened
         except BaseException:
             await self.aclose()
             raise
@@ -171,7 +160,7 @@ class Runtime:
         if isinstance(app, Template):
             app = self.plan_cache.plan(app, configuration or {}, names)
         self.system.check_engines(app)
-        _check_inputs(app, inputs)
+        check_inputs(app, inputs)
         try:
             async with asyncio.timeout_at(due_s):
                 await self._slots.acquire()
@@ -213,17 +202,40 @@ class Runtime:
             query.cancel()
             raise
 
+    def add_instance(self, engine: str, replica: Replica) -> None:
+        """Start one more instance of an engine; it gets work when it is ready.
+
+        Raises:
+            ConfigError: there is no such engine, or the replica does not fit it, or what is free now.
+        """
+        self._running_loop()
+        deployment = self._deployment(engine)
+        where = f"engine {engine!r}, new replica"
+        check_replica(deployment.engine, replica, where)
+        if self.machine is not None:
+            check_free(self.machine, (where, replica), self.system.placed_replicas())
+        self._post(AddInstance(engine, replica))
+
+    def drain(self, engine: str, instance: InstanceId, how: DrainHow = "finish") -> None:
+        """Give an instance no more work, and end it when it is idle ("finish") or at once ("suspend").
+
+        Raises:
+            ConfigError: there is no such instance, or it is draining or gone.
+        """
+        self._running_loop()
+        self._deployment(engine)
+        self.system.check_drain(engine, instance)
+        self._post(Drain(engine, instance, how))
+
     async def aclose(self) -> None:
         """Cancel every query, end every instance. Idempotent."""
         self._is_open = False
+        if self._pump is None:
+            return
         for query_id in list(self._queries):
             self._post(Cancel(query_id))
-        while self._inbox:
-            self._pump()
-        self._hear_no_more()
-        closing = [*self._closing, *(instance.close() for instance in self._instances.values())]
-        self._instances.clear()
-        await asyncio.gather(*closing, return_exceptions=True)  # one that cannot close keeps no other open
+        self._pump.drain()
+        await self._pump.close()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or not self._is_open:
@@ -232,184 +244,44 @@ class Runtime:
             raise UserError("the runtime belongs to another event loop")
         return self._loop
 
-    # --- events in
+    def _deployment(self, engine: str) -> Deployment:
+        if engine not in self.deployments:
+            raise ConfigError(f"there is no engine {engine!r}; there are {', '.join(self.deployments)}")
+        return self.deployments[engine]
 
     def _post(self, event: Event) -> None:
-        self._inbox.append(event)
-        if not self._is_pumping:
-            self._is_pumping = True
-            assert self._loop is not None
-            self._loop.call_soon(self._pump)
+        assert self._pump is not None
+        self._pump.post(event)
 
-    def _pump(self) -> None:
-        """Handle events until there are none, or until others on the loop should have a turn."""
-        assert self._loop is not None
-        self._is_pumping = True
-        now_s = self._loop.time()
-        turn_ends_s = now_s + _MAX_PUMP_S
-        while self._inbox and now_s < turn_ends_s:
-            events, self._inbox = self._inbox, []
-            is_observed = bool(self.observers)
-            if is_observed:
-                for event in events:
-                    self.observers.on_event(event, now_s)
-            try:
-                for action in self.system.handle(events, now_s):
-                    if is_observed:
-                        self.observers.on_action(action, now_s)
-                    self._carry_out(action)
-            except Exception as error:
-                self._break_down(error)
-                return
-            now_s = self._loop.time()
-        self._is_pumping = bool(self._inbox)
-        if self._is_pumping:
-            self._loop.call_soon(self._pump)
-
-    def _break_down(self, error: Exception) -> None:
-        """A bug in schedulers, driver or a user's policy ends all queries: none would end by itself."""
-        self._is_open = self._is_pumping = False
-        self._hear_no_more()
-        bug = InternalError(f"the schedulers broke down: {type(error).__name__}: {error}")
-        bug.__cause__ = error
-        while self._queries:
-            query_id, query = self._queries.popitem()
-            query.on_reply(Reply(query_id, None, bug))
-            self._slots.release()
-
-    def _hear_no_more(self) -> None:
-        self._epochs.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _hear(self, key: tuple[str, int], epoch: int, said: Said) -> None:
-        """An instance speaks; those that were given up are not heard."""
-        if self._epochs.get(key) != epoch:
+    def _watch_start(self, event: Event) -> None:
+        """Count the replicas that are ready, until all are; the first that cannot start ends the wait."""
+        assert self._opened is not None
+        if self._opened.done():
             return
-        starting = self._starting.get(key)
-        match said:
-            case Ready():
-                if starting is not None and not starting.done():
-                    starting.set_result(None)
-            case NotReady(error):
-                if starting is not None and not starting.done():
-                    starting.set_exception(_naming(key[0], error))
-                else:
-                    self._give_up(key)
-                    self._post(InstanceLost(*key, EngineUnavailable(f"{key[0]} did not restart: {error}")))
-            case InstanceLost():
-                self._give_up(key)
-                self._post(said)
-            case _:
-                self._post(said)
+        match event:
+            case InstanceReady():
+                self._num_starting -= 1
+                if self._num_starting == 0:
+                    self._opened.set_result(None)
+            case InstanceLost(engine, _, error):
+                self._opened.set_exception(naming(engine, error))
 
-    # --- actions out
-
-    def _carry_out(self, action: Action) -> None:
+    def _answer(self, action: Emit | Reply) -> None:
         match action:
-            case StartBatch(engine, instance, batch, tasks):
-                self._send((engine, instance), RunBatch(batch, tasks))
-            case Admit(engine, instance, task, priority):
-                self._send((engine, instance), AdmitTask(task, priority))
             case Emit(query, output, text):
                 self._queries[query].on_text(output, text)
             case Reply(query):
                 self._queries.pop(query).on_reply(action)
                 self._slots.release()
-            case CancelTask(engine, instance, task_id):
-                if (engine, instance) in self._instances:
-                    self._instances[engine, instance].send(StopTask(task_id))
-            case Release(engine, instance, query):
-                if (engine, instance) in self._instances:
-                    self._instances[engine, instance].send(ForgetQuery(query))
-            case Restart(engine, instance):
-                self._give_up((engine, instance))
-            case WakeAt(time_s):
-                self._wake_at(time_s)
 
-    def _wake_at(self, time_s: float) -> None:
-        assert self._loop is not None
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(time_s, self._post, Wake())
-
-    def _start(self, engine: Engine, index: int) -> None:
-        assert self._loop is not None
-        loop, key = self._loop, (engine.name, index)
-        epoch = self._epochs[key] = self._epochs.get(key, 0) + 1
-        is_on_loop = engine.runs_in == "loop" or engine.kind == "llm_server"
-
-        def say(said: Said) -> None:
-            if is_on_loop and not isinstance(said, Ready | NotReady):
-                self._hear(key, epoch, said)
-            else:
-                with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
-                    loop.call_soon_threadsafe(self._hear, key, epoch, said)
-
-        self._instances[key] = start_instance(engine, index, say)
-
-    def _send(self, key: tuple[str, int], command: Command) -> None:
-        """Hand work to a replica, started anew if it was lost.
-
-        Not sooner, so that an engine which dies as soon as it starts does so once for each attempt.
-        """
-        try:
-            if key not in self._instances:
-                self._start(self.engines[key[0]], key[1])
-            self._instances[key].send(command)
-        except Exception as error:
-            self._give_up(key)
-            lost = EngineUnavailable(f"{key[0]}/{key[1]} takes no work: {type(error).__name__}: {error}")
-            lost.__cause__ = error
-            self._post(InstanceLost(*key, lost))
-
-    def _give_up(self, key: tuple[str, int]) -> None:
-        """Leave an instance behind, unheard."""
-        assert self._loop is not None
-        self._epochs[key] += 1
-        old = self._instances.pop(key, None)
-        if old is None:
-            return
-        if isinstance(old, ProcessInstance):
-            old.kill()
-        closing = self._loop.create_task(old.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-
-
-def _naming(engine: str, error: StrettoError) -> StrettoError:
-    named = type(error)(f"engine {engine!r}: {error.message}", step=error.step)
-    named.__cause__ = error
-    return named
-
-
-def _check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
-    for name, type_ in egraph.graph.inputs:
-        if name not in inputs:
-            raise UserError(f"{egraph.graph.name}: the query brings no input {name!r}")
-        if not _is_of_type(inputs[name], type_):
-            value = reprlib.repr(inputs[name])
-            raise UserError(f"{egraph.graph.name}: input {name!r} takes {type_}, not {value}")
-    if unknown := [name for name in inputs if name not in egraph.inputs]:
-        raise UserError(f"{egraph.graph.name} has no input {unknown[0]!r}")
-
-
-def _is_of_type(value: object, type_: str) -> bool:
-    """Whether a query may bring `value`; what types do not say (vectors, "any") is not checked."""
-    item = item_type(type_)
-    if type_ != "any" and item is not None:
-        return isinstance(value, list | tuple) and all(_is_of_type(i, item) for i in value)
-    return type_ not in _KINDS or isinstance(value, _KINDS[type_])
-
-
-def _check_resources(engines: Iterable[Engine], available: Mapping[str, float] | None) -> None:
-    if available is None:
-        return
-    asked: dict[str, float] = {}
-    for engine in engines:
-        for kind, amount in engine.resources.items():
-            asked[kind] = asked.get(kind, 0.0) + amount * engine.instances
-    for kind, amount in asked.items():
-        if amount > available.get(kind, 0.0):
-            raise ConfigError(f"the engines ask for {amount:g} {kind}, there is {available.get(kind, 0.0):g}")
+    def _break_down(self, error: Exception) -> None:
+        """End all queries after a bug in schedulers, driver or a user's policy: none would end by itself."""
+        self._is_open = False
+        bug = InternalError(f"the schedulers broke down: {type(error).__name__}: {error}")
+        bug.__cause__ = error
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(bug)
+        while self._queries:
+            query_id, query = self._queries.popitem()
+            query.on_reply(Reply(query_id, None, bug))
+            self._slots.release()

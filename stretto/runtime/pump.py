@@ -1,0 +1,144 @@
+"""Events in, actions out: the loop between the schedulers and everything that runs.
+
+Nothing polls: an event wakes it, or a timer that the schedulers asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from stretto.cluster.messages import StartInstance, StopInstance
+from stretto.deployment import Engine
+from stretto.messages import (
+    Action,
+    Admit,
+    CancelTask,
+    Emit,
+    Event,
+    Release,
+    Reply,
+    Reprioritise,
+    StartBatch,
+    Wake,
+    WakeAt,
+)
+from stretto.observer import Observers
+from stretto.runtime.running import RunningInstances
+from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RunBatch, StopTask
+from stretto.sched.system import System
+
+_MAX_TURN_S = 0.005
+
+
+class Pump:
+    """Feeds events to a `System` and carries out its actions, on one event loop.
+
+    Args:
+        answer: called with what concerns callers: `Emit` and `Reply`.
+        break_down: called once with an exception that a scheduler or an action raised; nothing is handled
+            after that.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        engines: Mapping[str, Engine],
+        observers: Observers,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        answer: Callable[[Emit | Reply], None],
+        break_down: Callable[[Exception], None],
+        watch: Callable[[Event], None],
+    ) -> None:
+        self._system = system
+        self._observers = observers
+        self._loop = loop
+        self._answer = answer
+        self._break_down = break_down
+        self._watch = watch
+        self._inbox: list[Event] = []
+        self._is_pumping = False
+        self._has_stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._instances = RunningInstances(engines, self._post_from_instance, loop)
+
+    def post(self, event: Event) -> None:
+        """Have an event handled soon."""
+        self._inbox.append(event)
+        if not self._is_pumping:
+            self._is_pumping = True
+            self._loop.call_soon(self._pump)
+
+    def drain(self) -> None:
+        """Handle all events now, those included that handling them posts."""
+        while self._inbox and not self._has_stopped:
+            self._pump()
+
+    async def close(self) -> None:
+        """Stop handling events and end every instance."""
+        self._stop()
+        await self._instances.close()
+
+    def _post_from_instance(self, event: Event) -> None:
+        self._watch(event)
+        self.post(event)
+
+    def _pump(self) -> None:
+        """Handle events until there are none, or until others on the loop should have a turn."""
+        if self._has_stopped:
+            return
+        self._is_pumping = True
+        now_s = self._loop.time()
+        turn_ends_s = now_s + _MAX_TURN_S
+        while self._inbox and now_s < turn_ends_s:
+            events, self._inbox = self._inbox, []
+            is_observed = bool(self._observers)
+            if is_observed:
+                for event in events:
+                    self._observers.on_event(event, now_s)
+            try:
+                for action in self._system.handle(events, now_s):
+                    if is_observed:
+                        self._observers.on_action(action, now_s)
+                    self._carry_out(action)
+            except Exception as error:
+                self._stop()
+                self._break_down(error)
+                return
+            now_s = self._loop.time()
+        self._is_pumping = bool(self._inbox)
+        if self._is_pumping:
+            self._loop.call_soon(self._pump)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case StartBatch(engine, instance, batch, tasks):
+                self._instances.send(engine, instance, RunBatch(batch, tasks))
+            case Admit(engine, instance, task, rank):
+                self._instances.send(engine, instance, AdmitTask(task, rank))
+            case Emit() | Reply():
+                self._answer(action)
+            case Reprioritise(engine, instance, task_id, rank):
+                self._instances.send(engine, instance, RerankTask(task_id, rank))
+            case CancelTask(engine, instance, task_id):
+                self._instances.send(engine, instance, StopTask(task_id))
+            case Release(engine, instance, query):
+                self._instances.send(engine, instance, ForgetQuery(query))
+            case StartInstance():
+                self._instances.start(action)
+            case StopInstance():
+                self._instances.stop(action)
+            case WakeAt(time_s):
+                self._wake_at(time_s)
+
+    def _wake_at(self, time_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(time_s, self.post, Wake())
+
+    def _stop(self) -> None:
+        self._has_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

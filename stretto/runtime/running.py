@@ -1,0 +1,108 @@
+"""The instances that run now: started and stopped as the schedulers say, addressed by engine and id.
+
+Ids are never reused, so an event of an instance that is not here any more is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeAlias
+
+from stretto.cluster.messages import InstanceId, StartInstance, StopInstance
+from stretto.deployment import Engine
+from stretto.errors import EngineUnavailable, StrettoError
+from stretto.messages import Event, InstanceLost, InstanceStopped
+from stretto.runtime.instances import Instance, start_instance
+from stretto.runtime.worker import Command, typed
+
+_Key: TypeAlias = tuple[str, InstanceId]
+
+
+class RunningInstances:
+    """Owns instances; passes their events on to `post`, on the event loop."""
+
+    def __init__(
+        self, engines: Mapping[str, Engine], post: Callable[[Event], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._engines = engines
+        self._post = post
+        self._loop = loop
+        self._running: dict[_Key, Instance] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def start(self, action: StartInstance) -> None:
+        """Start an instance; what goes wrong is reported as its loss."""
+        key = action.engine, action.instance
+        is_on_loop = action.replica.runs_in == "loop"
+
+        def post(event: Event) -> None:
+            if is_on_loop and key in self._running:
+                self._receive(key, event)
+            else:  # from another thread, or from within `start_instance`
+                with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
+                    self._loop.call_soon_threadsafe(self._receive, key, event)
+
+        try:
+            engine = self._engines[action.engine]
+            self._running[key] = start_instance(engine, action.instance, action.replica, post)
+        except Exception as error:
+            self._post(InstanceLost(*key, typed(error)))
+
+    def stop(self, action: StopInstance) -> None:
+        """End an instance. Unless it is killed, it is heard until it has ended."""
+        key = action.engine, action.instance
+        instance = self._running.get(key)
+        if instance is None:
+            return
+        if action.how == "kill":
+            del self._running[key]
+            instance.kill()
+            self._in_background(instance.close())
+        else:
+            self._in_background(self._stop(key, instance))
+
+    def send(self, engine: str, instance: InstanceId, command: Command) -> None:
+        """Hand over a command. One that the instance cannot take ends it."""
+        key = engine, instance
+        running = self._running.get(key)
+        if running is None:
+            return
+        try:
+            running.send(command)
+        except Exception as error:
+            lost = EngineUnavailable(f"{engine}/{instance} takes no work: {type(error).__name__}: {error}")
+            lost.__cause__ = error
+            self._receive(key, InstanceLost(*key, lost))
+
+    async def close(self) -> None:
+        """End every instance. One that cannot close keeps no other open."""
+        closing = [*self._closing, *(instance.close() for instance in self._running.values())]
+        self._running.clear()
+        await asyncio.gather(*closing, return_exceptions=True)
+
+    def _receive(self, key: _Key, event: Event) -> None:
+        if key not in self._running:
+            return
+        if isinstance(event, InstanceLost):
+            self._in_background(self._running.pop(key).close())
+        self._post(event)
+
+    async def _stop(self, key: _Key, instance: Instance) -> None:
+        with contextlib.suppress(Exception):  # it ends all the same
+            await instance.close()
+        if self._running.pop(key, None) is not None:
+            self._post(InstanceStopped(*key))
+
+    def _in_background(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def naming(engine: str, error: StrettoError) -> StrettoError:
+    """Return the error with the name of the engine before its message."""
+    named = type(error)(f"engine {engine!r}: {error.message}", step=error.step)
+    named.__cause__ = error
+    return named
