@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from stretto.sched.request import Request
 from support.machines import compiled
 
 from stretto.core import ABSENT, KV, Segment
@@ -13,7 +14,6 @@ from stretto.errors import BadReply, CapacityError, EngineFailure, GraphError, S
 from stretto.graph.compile import ExecutionGraph
 from stretto.sched import graph_scheduler
 from stretto.sched.graph_scheduler import GraphScheduler, Outcome
-from stretto.sched.work import Work
 
 
 class Run:
@@ -21,7 +21,7 @@ class Run:
 
     def __init__(self, text: str, expand: Any = None, **inputs: object) -> None:
         self.scheduler = GraphScheduler("q", compiled(text), inputs, expand)
-        self.work: dict[str, list[Work]] = {}
+        self.work: dict[str, list[Request]] = {}
         self.text: list[tuple[str, str]] = []
         self.ended = False
         self._take(self.scheduler.start())
@@ -55,7 +55,7 @@ class Run:
         return self.scheduler.result()
 
 
-def prompt_of(work: Work, item: int = 0) -> str:
+def prompt_of(work: Request, item: int = 0) -> str:
     return "".join(segment.text for segment in work.prompts[item])
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support.machines import batch_work, llm_work
-
 from stretto.sched.policies import POLICIES, PolicyConfig, Selection
 from stretto.sched.work import Work
+from support.machines import batch_work, llm_work
+
 from stretto.tasks import Decode
 
 CONFIG = PolicyConfig(age_limit_s=10.0, fill_timeout_s=0.5)
