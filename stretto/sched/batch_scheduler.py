@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, takewhile
 
 from stretto.engine import Engine
 from stretto.errors import BadReply, EngineTimeout, StrettoError
@@ -96,11 +96,14 @@ class BatchScheduler:
         """Give up instances that have not answered in time."""
         reports: list[Report] = []
         actions: list[Action] = []
-        while (expiry_s := self.next_expiry_s()) is not None and expiry_s <= now_s:
-            instance = next(iter(self._running))
-            error = EngineTimeout(
-                f"engine {self.engine.name!r} gave no answer for {self.engine.timeout_s:g} s"
-            )
+        timeout_s = self.engine.timeout_s
+        if timeout_s is None:
+            return reports, actions
+        error = EngineTimeout(f"engine {self.engine.name!r} gave no answer for {timeout_s:g} s")
+        running = self._running.items()
+        for instance in sorted(
+            i for i, _ in takewhile(lambda one: one[1].started_s + timeout_s <= now_s, running)
+        ):
             reports += self.lost(instance, error)
             actions.append(Restart(self.engine.name, instance))
         return reports, actions
@@ -169,21 +172,22 @@ class BatchScheduler:
         if alone is not None:
             return [self._take(alone, max(1, alone.count_within(room)))]
         parts: list[tuple[Entry, int, int]] = []
+
+        def fits(entry: Entry) -> int:
+            return entry.count_within(room)
+
         while room > 0:
-            chosen = self.queue.choose(room, lambda entry: entry.count_within(room), now_s)  # noqa: B023
+            chosen = self.queue.choose(0 if parts else room, fits, now_s)
+            if chosen is None and not parts:  # items that exceed a whole batch run alone
+                chosen = self.queue.choose(room, lambda entry: 1, now_s)
             if isinstance(chosen, Hold):
-                self.not_before_s = None if parts else chosen.until_s
-                return parts
-            if chosen is None:
+                self.not_before_s = chosen.until_s
+            if chosen is None or isinstance(chosen, Hold):
                 break
             parts.append(self._take(chosen.entry, chosen.num_items))
             room -= chosen.entry.units_of(*parts[-1][1:])
             if chosen.ends_batch:
                 break
-        if not parts:  # items that exceed a whole batch run alone
-            chosen = self.queue.choose(room, lambda entry: 1, now_s)
-            if chosen is not None and not isinstance(chosen, Hold):
-                parts.append(self._take(chosen.entry, 1))
         return parts
 
     def _take(self, entry: Entry, num_items: int) -> tuple[Entry, int, int]:

@@ -46,9 +46,9 @@ class EngineQueue:
         """The entry that has to go alone next, if there is one."""
         return next(iter(self._alone), None)
 
-    def choose(self, room: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """What the order takes next into `room` units."""
-        return self._order.take(room, fits, now_s)
+    def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        """What the order takes next; `to_fill` as in `Order.take`."""
+        return self._order.take(to_fill, fits, now_s)
 
     def take(self, entry: Entry, num_items: int) -> int:
         """Take items of an entry; the number of the first of them."""

@@ -115,7 +115,7 @@ class LLMScheduler:
         actions: list[Action] = []
         self.not_before_s = None
         while self.queue and self._loads.roomiest > 0:
-            admitted = self._admit_next(now_s)
+            admitted = self._admit_next(0 if actions else self._loads.roomiest, now_s)
             if admitted is None:
                 break
             actions.append(admitted)
@@ -149,7 +149,7 @@ class LLMScheduler:
         assert all(entry.lo < entry.hi for entry in self.queue)
         self._loads.check_invariants()
 
-    def _admit_next(self, now_s: float) -> Admit | None:
+    def _admit_next(self, to_fill: int, now_s: float) -> Admit | None:
         """Admit the next request that an instance has room for; one that exceeds a whole budget goes to an
         instance that runs nothing else."""
         place: int | None = None
@@ -161,10 +161,9 @@ class LLMScheduler:
             place = self._loads.place(entry, num_prompt + num_output, num_output)
             return int(place is not None)
 
-        room = self._loads.roomiest
-        chosen = self.queue.choose(room, fits, now_s)
+        chosen = self.queue.choose(to_fill, fits, now_s)
         if chosen is None and (place := self._loads.empty_one()) is not None:
-            chosen = self.queue.choose(room, lambda entry: 1, now_s)
+            chosen = self.queue.choose(to_fill, lambda entry: 1, now_s)
             if isinstance(chosen, Take) and self._loads.is_empty(chosen.entry.request.hint):
                 place = chosen.entry.request.hint
         if isinstance(chosen, Hold):

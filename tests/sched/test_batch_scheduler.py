@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import count
 
 import pytest
-from stretto.sched.request import Request
 from support.machines import batch_engine, batch_request
 
 from stretto.costs.profile import Profile
@@ -14,6 +13,7 @@ from stretto.engine import Engine
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.messages import Action, Release, Restart, StartBatch
 from stretto.sched.batch_scheduler import BatchScheduler
+from stretto.sched.request import Request
 from stretto.sched.results import Broken, Completed, Report
 
 
@@ -86,10 +86,8 @@ def test_every_idle_instance_gets_a_batch_the_least_worked_first() -> None:
 def test_an_item_larger_than_a_batch_runs_alone_and_is_not_starved() -> None:
     large = batch_request("1", "large", "xy", units=(9, 1))
     for policy in ("topology_aware", "critical_path", "throughput", "per_invocation"):
-        large.lo = 0
         scheduler = machine(large, engine=batch_engine(policy=policy))
         assert scheduler.start() == [(0, [("large", ["x"])])], policy
-    large.lo = 0
     scheduler = machine(large, batch_request("2", "b", "uvwxyz"))
     assert scheduler.start() == [(0, [("b", ["u", "v", "w", "x"])])]
     scheduler.answer([list("UVWX")])
@@ -97,9 +95,7 @@ def test_an_item_larger_than_a_batch_runs_alone_and_is_not_starved() -> None:
 
 
 def test_a_single_application_has_no_item_count() -> None:
-    work = batch_request("1", "a", "x")
-    work.each = ()
-    scheduler = machine(work)
+    scheduler = machine(batch_request("1", "a", "x", each=()))
     (action,) = scheduler.schedule(0.0)
     assert isinstance(action, StartBatch)
     assert action.tasks[0].num_items is None

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from stretto.sched.request import Request
 from support.machines import compiled
 
 from stretto.core import ABSENT, KV, Segment
@@ -14,6 +13,7 @@ from stretto.errors import BadReply, CapacityError, EngineFailure, GraphError, S
 from stretto.graph.compile import ExecutionGraph
 from stretto.sched import graph_scheduler
 from stretto.sched.graph_scheduler import GraphScheduler, Outcome
+from stretto.sched.request import Request
 
 
 class Run:
@@ -348,7 +348,7 @@ def test_map_and_reduce() -> None:
     (work,) = run.work["ks"]
     assert [prompt_of(work, i) for i in range(3)] == ["Map qx", "Map qy", "Map qz"]
     assert work.decode is not None
-    assert work.units == (9, 9, 9)
+    assert work.units == (4, 4, 4)
     for i in (2, 0, 1):
         run._take(run.scheduler.complete(work.node.id, i, [(KV(work.prompts[i], 0), f"a{i}")]))
     assert prompt_of(run.work["k"][0]) == "Reduce a0\n\na1\n\na2"

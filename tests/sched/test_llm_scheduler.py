@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from stretto.sched.request import Request
 from support.machines import llm_engine, llm_request
 
 from stretto.core import KV, Segment
@@ -15,8 +14,9 @@ from stretto.costs.profile import Profile
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable
 from stretto.messages import Admit, CancelTask, Release, Restart
 from stretto.sched.llm_scheduler import LLMScheduler
+from stretto.sched.request import Request
 from stretto.sched.results import Broken, Completed, Delivered
-from stretto.tasks import Decode, Done, Failed, LLMTask, Piece, Started
+from stretto.tasks import Decode, Done, Failed, LLMTask, Piece, Started, Usage
 
 
 def machine(*works: Request, **options: Any) -> LLMScheduler:
@@ -33,10 +33,10 @@ def admit(scheduler: LLMScheduler, now_s: float = 0.0) -> list[tuple[str, int]]:
     return [(action.task.step, action.instance) for action in actions if isinstance(action, Admit)]
 
 
-def test_an_admission_carries_prompt_decode_and_depth() -> None:
-    scheduler = machine(llm_request("1", "a", 512, depth=7))
+def test_an_admission_carries_prompt_decode_and_rank() -> None:
+    scheduler = machine(llm_request("1", "a", 512, depth=7, path_s=0.5))
     assert scheduler.schedule(0.0) == [
-        Admit("llm", 0, LLMTask(1, "1", "a", (Segment("1.a"),), Decode(256)), 7.0)
+        Admit("llm", 0, LLMTask(1, "1", "a", (Segment("1.a"),), Decode(256)), (0.0, -0.5, -7))
     ]
     assert scheduler.report(0, Started(1), 1.0) == []
     assert scheduler.report(0, Done(1, "text"), 2.0) == [Completed("1", 1, 0, ("text",))]
@@ -46,7 +46,7 @@ def test_an_admission_carries_prompt_decode_and_depth() -> None:
 def test_tokens_in_flight_stay_within_the_budget_and_come_back_one_by_one() -> None:
     scheduler = machine(llm_request("1", "a", 400, num=4), max_batch=1000)
     assert admit(scheduler) == [("a", 0), ("a", 0)]
-    scheduler.report(0, Done(2, "x"), 1.0)
+    scheduler.report(0, Done(2, "x", Usage(num_output_tokens=200)), 1.0)
     assert admit(scheduler) == [("a", 0)]
     assert admit(scheduler) == []
 
@@ -58,7 +58,9 @@ def test_slots_are_limited_too() -> None:
 
 def test_a_request_goes_where_its_predicted_seconds_are_least() -> None:
     profile = Profile(per_unit_s=0.001, per_output_s=0.01)
-    scheduler = machine(llm_request("1", "long", 800), llm_request("1", "b", 100), instances=2, profile=profile)
+    scheduler = machine(
+        llm_request("1", "long", 800), llm_request("1", "b", 100), instances=2, profile=profile
+    )
     assert admit(scheduler) == [("long", 0), ("b", 1)]
     scheduler.add(llm_request("1", "c", 100), 0.0)
     scheduler.add(llm_request("1", "d", 100, hint=0), 0.0)
@@ -66,13 +68,13 @@ def test_a_request_goes_where_its_predicted_seconds_are_least() -> None:
 
 
 def test_a_held_prefix_wins_a_tie_and_pays_for_a_little_load() -> None:
-    profile = Profile(per_unit_s=0.001, per_output_s=0.001)
+    profile = Profile(per_unit_s=0.001, per_output_s=0.001, per_neighbour_s=0.001)
     scheduler = machine(llm_request("1", "a", 100, hint=1), instances=2, profile=profile)
     assert admit(scheduler) == [("a", 1)]
     scheduler.add(llm_request("1", "b", 100, hint=1), 0.0)
-    assert admit(scheduler) == [("b", 1)], "0.05 s of load, 0.05 s of prefill saved"
+    assert admit(scheduler) == [("b", 1)], "a neighbour costs 0.05 s, 0.05 s of prefill are saved"
     scheduler.add(llm_request("1", "c", 100, hint=1), 0.0)
-    assert admit(scheduler) == [("c", 0)], "0.1 s of load"
+    assert admit(scheduler) == [("c", 0)], "two neighbours cost 0.1 s"
 
 
 @pytest.mark.parametrize(("num_held", "place"), [(10, 1), (30, 0)])
@@ -105,7 +107,7 @@ def test_a_stuck_request_is_given_up_beside_lively_ones() -> None:
     assert scheduler.next_expiry_s() == 6.0
     reports, actions = scheduler.expire(6.0)
     assert (reports, actions) == ([], [CancelTask("llm", 0, stuck)])
-    assert [work.step for work in scheduler.queue] == ["stuck"], "it is tried again"
+    assert [entry.request.step for entry in scheduler.queue] == ["stuck"], "it is tried again"
 
 
 def test_a_hint_at_a_full_instance_is_no_reason_to_wait() -> None:
@@ -120,7 +122,7 @@ def test_what_fits_no_single_instance_keeps_nothing_else_waiting() -> None:
     scheduler.add(llm_request("1", "large", 900, depth=9), 0.0)
     scheduler.add(llm_request("2", "small", 500), 0.0)
     assert admit(scheduler) == [("small", 0)]
-    assert [work.step for work in scheduler.queue] == ["large"]
+    assert [entry.request.step for entry in scheduler.queue] == ["large"]
 
 
 @pytest.mark.parametrize("policy", ["topology_aware", "throughput", "per_invocation", "critical_path"])
@@ -195,8 +197,7 @@ def test_a_value_of_the_wrong_shape_is_a_bad_reply(decode: Decode, value: object
 
 def test_a_finished_prefill_says_where_its_prefix_is_held() -> None:
     work = llm_request("1", "a", 100, decode=None)
-    work.node = replace(work.node, op="prefill")
-    scheduler = machine(work, instances=2)
+    scheduler = machine(replace(work, node=replace(work.node, op="prefill")), instances=2)
     scheduler.schedule(0.0)
     assert scheduler.report(0, Done(1, None), 1.0) == [
         Completed("1", 1, 0, (KV((Segment("1.a"),), 0),)),
@@ -228,5 +229,5 @@ def test_cancelling_stops_what_runs_drops_what_waits_and_releases() -> None:
     scheduler.check_invariants()
     assert scheduler.report(0, Piece(1, "late"), 1.0) == []
     assert scheduler.report(0, Done(1, "late"), 1.0) == []
-    assert scheduler.queue == []
+    assert not scheduler.queue
     assert scheduler.end_query("1") == []

@@ -87,7 +87,7 @@ def workload(seed: int) -> Workload:
         max_running=draw.choice((3, 8)),
         max_batch_tokens=draw.choice((64, 512)),
         policy=draw.choice(("chunked", "prefill_first")),
-        ageing_s=draw.choice((0.5, 5.0)),
+        level_s=draw.choice((0.5, 5.0)),
         with_events=True,
     )
     profile = PROFILES["llm"]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-
 from stretto.core import Segment
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
@@ -45,7 +44,9 @@ def batch_request(
     )
 
 
-def llm_request(query: str, name: str, tokens: int, *, depth: int = 0, num: int = 1, **changes: Any) -> Request:
+def llm_request(
+    query: str, name: str, tokens: int, *, depth: int = 0, num: int = 1, **changes: Any
+) -> Request:
     """`num` requests of `tokens` each, up to half of them to be decoded; a hint is to the whole prompt.
 
     No more are decoded than are expected of a step that nothing is known of.

@@ -19,7 +19,7 @@ class PerInvocation:
     def remove(self, entry: Entry) -> None:
         self.taken(entry, entry.hi - entry.lo)
 
-    def take(self, room: int, fits: Fits, now_s: float) -> Take | Hold | None:
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         if not self._waiting:
             return None
         entry = self._waiting.first
@@ -53,13 +53,13 @@ class Throughput:
     def remove(self, entry: Entry) -> None:
         self.taken(entry, entry.hi - entry.lo)
 
-    def take(self, room: int, fits: Fits, now_s: float) -> Take | Hold | None:
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Nothing overtakes the first: when it does not fit, all wait for room."""
         if not self._waiting:
             return None
         entry = self._waiting.first
         due_s = entry.arrival_s + self._fill_timeout_s
-        if self._num_units < room and now_s < due_s:
+        if self._num_units < to_fill and now_s < due_s:
             return Hold(due_s)
         num_items = fits(entry)
         return Take(entry, num_items) if num_items else None

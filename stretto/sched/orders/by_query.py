@@ -53,7 +53,7 @@ class ByQuery:
         self.taken(entry, hi - lo)
         self.started(entry, lo, hi)
 
-    def take(self, room: int, fits: Fits, now_s: float) -> Take | Hold | None:
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         if not self._by_arrival:
             return None
         oldest = self._by_arrival.first

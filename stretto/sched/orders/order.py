@@ -77,11 +77,14 @@ class Order(Protocol):
         """Take all waiting items of an entry out; nobody wants them any more."""
         ...
 
-    def take(self, room: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose what goes next into `room` units; None if nothing may. Changes nothing.
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        """Choose what goes next; None if nothing may. Changes nothing.
 
         `fits` is asked at most `MAX_ASKED` times. An entry older than the age limit is never skipped: if
         it does not fit, nothing goes.
+
+        Args:
+            to_fill: units that an order which waits for full batches waits for; 0 once a batch has begun.
         """
         ...
 
