@@ -91,6 +91,6 @@ class ScriptedTransformer(TransformerLLM):
 class ForgetfulLLM(ScriptedTransformer):
     """Computes every prompt whole: each request is of a tenant of its own. For schemes that do not cache."""
 
-    def admit(self, task: LLMTask, priority: float) -> None:
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Queue a task."""
-        super().admit(replace(task, tenant=f"{task.tenant}/{task.id}"), priority)
+        super().admit(replace(task, tenant=f"{task.tenant}/{task.id}"), rank)

@@ -155,7 +155,7 @@ def _profile_llm(
 
 def _finish(llm: SteppedLLM, task_id: int, text: str, decode: Decode | None) -> int:
     """Run one request to its end; tokens of its prompt, or of its output when it decodes."""
-    llm.admit(LLMTask(task_id, "profile", "profile", (Segment(f"{task_id} {text}"),), decode), 0.0)
+    llm.admit(LLMTask(task_id, "profile", "profile", (Segment(f"{task_id} {text}"),), decode), ())
     while True:
         for event in llm.step():
             if isinstance(event, Failed):

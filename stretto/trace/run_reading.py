@@ -12,7 +12,7 @@ from stretto.costs.profile import Profile
 from stretto.errors import ConfigError, GraphError, UserError
 from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.text import parse_graph
-from stretto.sched.policies import POLICIES
+from stretto.sched.orders import ORDERS
 from stretto.trace.row_checks import (
     COUNT,
     FLAG,
@@ -49,7 +49,7 @@ _ENGINE = {
     "name": TEXT,
     "kind": one_of(("batch", "llm", "llm_server")),
     "instances": NUMBER,
-    "policy": one_of(POLICIES),
+    "policy": one_of(ORDERS),
     "age_limit_s": _AGE,
     "fill_timeout_s": SECONDS,
     "max_batch": or_null(NUMBER),

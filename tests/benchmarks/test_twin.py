@@ -318,7 +318,7 @@ def test_the_told_llm_says_what_simulation_says(tiny_checkpoint: Path, items: st
     said = script.said(tasks[0], decode)
     llm = ScriptedTransformer(config)
     for one in tasks:
-        llm.admit(one, 0.0)
+        llm.admit(one, ())
     ended = []
     while llm.has_work():
         ended += [event for event in llm.step() if isinstance(event, Done)]

@@ -216,7 +216,7 @@ class AtOnce:
 
     async def generate(self, task: LLMTask, emit: Callable[[LLMEvent], None]) -> None:
         await asyncio.sleep(0)
-        self._stepped.admit(task, 0.0)
+        self._stepped.admit(task, ())
         while self._stepped.has_work():
             for event in self._stepped.step():
                 emit(event)

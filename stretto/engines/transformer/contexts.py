@@ -116,7 +116,7 @@ class Contexts:
             task = self._task(found, "fill", None)
             with self._engine:
                 try:
-                    self._llm.admit_tokens(task, tokens, 0.0)
+                    self._llm.admit_tokens(task, tokens)
                 except StrettoError:
                     if before is None:
                         del self._contexts[found.id]
@@ -126,7 +126,7 @@ class Contexts:
         found.tokens = tokens
         return found.id
 
-    def generate(self, context: int, decode: Decode, priority: float = 0.0) -> Generation:
+    def generate(self, context: int, decode: Decode, rank: tuple[float, ...] = ()) -> Generation:
         """Complete a context; when that is over, the output's tokens are part of it.
 
         Raises:
@@ -135,7 +135,7 @@ class Contexts:
         found = self._idle(context)
         task = self._task(found, "generate", decode)
         with self._engine:
-            self._llm.admit_tokens(task, found.tokens, priority)
+            self._llm.admit_tokens(task, found.tokens, rank)
             found.generation = self._generations[task.id] = Generation(self, context, task.id)
         return found.generation
 
