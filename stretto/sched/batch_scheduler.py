@@ -67,7 +67,7 @@ class BatchScheduler:
         for (work, lo, _), task, result in zip(batch.parts, batch.tasks, results, strict=True):
             error = check_result(work, task.num_items, result)
             if error is not None:
-                reports.append(Broken(work.query, error))
+                reports.append(Broken(work.query, work.node.id, error))
             else:
                 items = result if task.num_items is not None else (result,)
                 assert isinstance(items, Sequence)
@@ -216,7 +216,7 @@ class BatchScheduler:
             if work.query in self._leaving:
                 continue
             if work.attempt + 1 >= self.engine.max_attempts:
-                reports.append(Broken(work.query, error.at(work.node.name)))
+                reports.append(Broken(work.query, work.node.id, error.at(work.node.name)))
             else:
                 again.append(work.again(lo, hi, attempt=work.attempt + 1, alone=True))
         self.queue[:0] = again
@@ -226,7 +226,7 @@ class BatchScheduler:
         """Some task was at fault: run each alone; a task that fails alone has failed."""
         if len(batch.parts) == 1:
             work = batch.parts[0][0]
-            return [Broken(work.query, error.at(work.node.name))]
+            return [Broken(work.query, work.node.id, error.at(work.node.name))]
         parts = [(work, lo, hi) for work, lo, hi in batch.parts if work.query not in self._leaving]
         self.queue[:0] = [work.again(lo, hi, attempt=work.attempt, alone=True) for work, lo, hi in parts]
         return []

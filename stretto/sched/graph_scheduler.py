@@ -3,7 +3,9 @@
 Its rules, whole:
 
     A node *opens* when every in port that is not streaming is complete and all its ORDER predecessors
-    have ended. If a required input is absent it ends at once and delivers absent.
+    have ended. If a required input is absent it ends at once and delivers absent. Hints are not waited for.
+    A node whose value is only a hint is not sent unless a reader still waits. It is *withdrawn* when its only
+    reader opens, or when all its readers have ended; it delivers absent then, as it does when it fails.
     Open control flow is evaluated on the spot. Open engine work goes out as `Work`: once, or, when
     mapped, piece by piece as its streams grow. A fused decode goes out with its prefill.
     Results of a mapped node are put in place by index and flow on in order, so arrival never shows.
@@ -38,9 +40,13 @@ MAX_NODES = 100_000
 
 @dataclass(slots=True)
 class Outcome:
-    """What one event led to: work for engines, text for the caller, and the end of the query."""
+    """What one event led to: work for engines, text for the caller, and the end of the query.
+
+    Of the nodes in `withdrawn` nothing is wanted any more, wherever their work is.
+    """
 
     work: list[Work] = field(default_factory=list)
+    withdrawn: list[int] = field(default_factory=list)
     text: list[tuple[str, str]] = field(default_factory=list)
     ended: bool = False
 
@@ -83,6 +89,7 @@ class GraphScheduler:
                 raise UserError(f"the query brings no input {name!r}")
             self._set(value, self._inputs[name])
         self._pending.extend(node.id for node in self.nodes if node.num_blocking == 0)
+        self._pending = deque(sorted(self._pending))  # a prefill before those that it is a hint for
         return self._take_outcome()
 
     def complete(self, node_id: int, lo: int, results: Sequence[object]) -> Outcome:
@@ -94,6 +101,12 @@ class GraphScheduler:
                 self._flow(node)
             else:
                 self._complete_single(node, results[0])
+        return self._take_outcome()
+
+    def fail(self, node_id: int, error: StrettoError) -> Outcome:
+        """Work of a node has failed for good. Raises `error` unless the node only feeds hints."""
+        if not self._has_ended(node_id):
+            self._fail(self.nodes[node_id], error)
         return self._take_outcome()
 
     def deliver(self, node_id: int, offset: int, piece: str) -> Outcome:
@@ -118,7 +131,8 @@ class GraphScheduler:
         """For tests: counters agree with the values they count."""
         for node in self.nodes:
             state = self._states[node.id]
-            blocked = sum(1 for arg in node.ins if arg.piece is None and self.values[arg.value] is UNSET)
+            needed = [arg for arg in node.ins if arg.piece is None and not arg.is_hint]
+            blocked = sum(1 for arg in needed if self.values[arg.value] is UNSET)
             blocked += sum(1 for other in node.after if not self._has_ended(other))
             assert self._blocking[node.id] == blocked, node.name
             assert state is NodeState.WAITING or blocked == 0, node.name
@@ -136,13 +150,26 @@ class GraphScheduler:
         """Open or feed what is pending. A queue, not recursion: chains of absent nodes may be long."""
         while self._pending:
             node = self.nodes[self._pending.popleft()]
-            match self._states[node.id]:
-                case NodeState.WAITING:
-                    self._open(node)
-                case NodeState.FLOWING:
-                    self._feed(node)
-                case NodeState.EXPANDED:
-                    self._end(node, [self._returned.pop(node.id)])
+            try:
+                self._go_on(node)
+            except StrettoError as error:
+                self._fail(node, error)
+
+    def _go_on(self, node: Node) -> None:
+        match self._states[node.id]:
+            case NodeState.WAITING:
+                self._open(node)
+            case NodeState.FLOWING:
+                self._feed(node)
+            case NodeState.EXPANDED:
+                self._end(node, [self._returned.pop(node.id)])
+
+    def _fail(self, node: Node, error: StrettoError) -> None:
+        """Let a node that only feeds hints end without a value; any other failure is the query's."""
+        if not node.hints or self._has_ended(node.id):
+            raise error
+        self._streams.drop(node)
+        self._end(node, [ABSENT] * len(node.outs))
 
     def _unblock(self, node_id: int) -> None:
         self._blocking[node_id] -= 1
@@ -151,6 +178,10 @@ class GraphScheduler:
 
     def _open(self, node: Node) -> None:
         self._states.move(node, NodeState.OPEN)
+        if node.hints and not self._is_awaited(node):
+            self._end(node, [ABSENT] * len(node.outs))
+            return
+        self._withdraw_hint(node)
         inputs = self._inputs_of(node)
         if inputs is None:
             self._end(node, [ABSENT] * len(node.outs))
@@ -164,6 +195,27 @@ class GraphScheduler:
             self._splice(node, inputs)
         else:
             self._send(node, inputs, 0, 1, ())
+
+    def _is_awaited(self, node: Node) -> bool:
+        """Whether a reader of its hint has not opened yet."""
+        return any(self._states[reader] is NodeState.WAITING for reader in node.hints)
+
+    def _withdraw_hint(self, reader: Node) -> None:
+        """`reader` has opened or ended: end the prefill ahead of it if that can help nobody any more.
+
+        A mapped reader is several: some of its items may find in the cache what is computed for others.
+        """
+        if not reader.hint_from or self._states[reader.hint_from[0]] is not NodeState.OPEN:
+            return
+        node = self.nodes[reader.hint_from[0]]
+        is_only = len(node.hints) == 1 and not reader.is_mapped
+        if not node.hints or not (is_only or all(map(self._has_ended, node.hints))):
+            return
+        work = self._outcome.work
+        self._outcome.work = [one for one in work if one.node.id != node.id]
+        if len(self._outcome.work) == len(work):
+            self._outcome.withdrawn.append(node.id)
+        self._end(node, [ABSENT] * len(node.outs))
 
     def _inputs_of(self, node: Node) -> dict[str, object] | None:
         """The values at its ports, as far as they are there; None if a required one is absent."""
@@ -237,6 +289,7 @@ class GraphScheduler:
 
     def _end(self, node: Node, outputs: Sequence[object]) -> None:
         self._states.move(node, NodeState.ENDED)
+        self._withdraw_hint(node)
         if node.is_effect:
             self._num_effects -= 1
         for out, value in zip(node.outs, outputs, strict=True):
@@ -248,7 +301,10 @@ class GraphScheduler:
         self.values[value_id] = value
         self._outstanding.discard(value_id)
         for node_id, position in self._readers[value_id]:
-            if self.nodes[node_id].ins[position].piece is None:
+            arg = self.nodes[node_id].ins[position]
+            if arg.is_hint:
+                continue
+            if arg.piece is None:
                 self._unblock(node_id)
             elif self._states[node_id] is NodeState.FLOWING:
                 self._pending.append(node_id)

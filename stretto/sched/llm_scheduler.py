@@ -19,6 +19,7 @@ from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release, Restart
 from stretto.sched.load_order import LoadOrder
 from stretto.sched.policies import POLICIES, PolicyConfig
+from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.results import Broken, Completed, Delivered, Report, is_worth_retrying
 from stretto.sched.work import Work
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
@@ -61,6 +62,7 @@ class LLMScheduler:
         self._instances = [_Instance() for _ in range(engine.instances)]
         self._order = LoadOrder(engine.instances, engine.batch_units)
         self._visited: dict[str, set[int]] = {}
+        self._ahead = PrefillsAhead(engine.profile)
 
     def add(self, work: Work, now_s: float) -> None:
         """Work has become ready."""
@@ -83,12 +85,14 @@ class LLMScheduler:
                 return [Delivered(work.query, work.node.id, offset, piece)]
             case Done(value=value):
                 self._remove(instance_id, event.task)
+                self._ahead.end(work.query, work.node.id)
                 return [self._completed(running, instance_id, value)]
             case Failed(error=error):
                 self._remove(instance_id, event.task)
+                self._ahead.stop(work.query, work.node.id, None, now_s)
                 if is_worth_retrying(error):
                     return self._retry([running], error)
-                return [Broken(work.query, error.at(work.step))]
+                return [Broken(work.query, work.node.id, error.at(work.step))]
         return []
 
     def lost(self, instance_id: int, error: StrettoError) -> list[Report]:
@@ -96,6 +100,7 @@ class LLMScheduler:
         instance = self._instances[instance_id]
         lost = list(instance.running.values())
         self._instances[instance_id] = _Instance(heard_s=instance.heard_s)
+        self._ahead.lose(instance_id)
         self._note_load(instance_id)
         return self._retry(lost, error)
 
@@ -115,6 +120,7 @@ class LLMScheduler:
             for task, running in list(instance.running.items()):
                 if running.heard_s is not None and running.heard_s + timeout_s <= now_s:
                     self._remove(instance_id, task)
+                    self._ahead.stop(running.work.query, running.work.node.id, None, now_s)
                     reports += self._retry([running], error)
                     actions.append(CancelTask(self.engine.name, instance_id, task))
         return reports, actions
@@ -145,9 +151,22 @@ class LLMScheduler:
             self.queue = [work for work in self.queue if work.lo < work.hi]
         return actions
 
+    def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
+        """Stop a prefill that was sent ahead; what it has computed stays where it is."""
+        self.queue = [work for work in self.queue if (work.query, work.node.id) != (query, node)]
+        actions: list[Action] = []
+        for instance_id in sorted(self._visited.get(query, ())):
+            for task, running in list(self._instances[instance_id].running.items()):
+                if (running.work.query, running.work.node.id) == (query, node):
+                    self._remove(instance_id, task)
+                    self._ahead.stop(query, node, running.heard_s, now_s)
+                    actions.append(CancelTask(self.engine.name, instance_id, task))
+        return actions
+
     def end_query(self, query: str) -> list[Action]:
         """Drop what waits for `query`, stop what runs, let go of its KV."""
         self.queue = [work for work in self.queue if work.query != query]
+        self._ahead.forget(query)
         actions: list[Action] = []
         for instance_id in sorted(self._visited.pop(query, ())):
             instance = self._instances[instance_id]
@@ -202,27 +221,37 @@ class LLMScheduler:
             return []
         unbounded = self._policy(self.queue, _UNBOUNDED, now_s, self._policy_config).take
         work = unbounded[0][0] if unbounded else self.queue[0]
-        return [self._admit(work.hint if work.hint in empty else empty[0], work, now_s)]
+        hint = self._ahead.hint_of(work).instance
+        return [self._admit(hint if hint in empty else empty[0], work, now_s)]
 
     def _place(self, work: Work, units: int) -> int | None:
-        """The instance with room where the request ends first; a holder of its prefix wins a tie."""
+        """The instance with room where the request ends first; a holder of its prefix wins a tie.
+
+        An instance that is just computing at least half of its prompt comes before all: the request waits
+        there for blocks that it would compute again elsewhere.
+        Source: Preble §4.2, where a prefix that is longer than the rest decides the place.
+        """
+        hint = self._ahead.hint_of(work)
+        if hint.is_running and 2 * hint.num_tokens >= units - _num_output(work):
+            place = hint.instance
+            if place is not None and self._room(self._instances[place]) >= max(units, 1):
+                return place
         best: tuple[float, bool, int, int] | None = None
-        if (found := self._order.least_loaded(max(units, 1), other_than=work.hint)) is not None:
+        if (found := self._order.least_loaded(max(units, 1), other_than=hint.instance)) is not None:
             end_s = self._instances[found].seconds + self._seconds(work, units, found)
             best = end_s, True, self._instances[found].tokens, found
-        hint = work.hint
-        if hint is not None and 0 <= hint < len(self._instances):
-            instance = self._instances[hint]
+        if hint.instance is not None and 0 <= hint.instance < len(self._instances):
+            instance = self._instances[hint.instance]
             if self._room(instance) >= max(units, 1):
-                end_s = instance.seconds + self._seconds(work, units, hint)
-                held = end_s, False, instance.tokens, hint
+                end_s = instance.seconds + self._seconds(work, units, hint.instance)
+                held = end_s, False, instance.tokens, hint.instance
                 best = held if best is None else min(best, held)
         return None if best is None else best[3]
 
     def _seconds(self, work: Work, units: int, instance_id: int) -> float:
         """Predicted: the prefill of what the instance does not hold, and the decode."""
-        num_output = work.decode.max_tokens if work.decode else 0
-        num_held = work.num_held_tokens if work.hint == instance_id else 0
+        num_output, hint = _num_output(work), self._ahead.hint_of(work)
+        num_held = hint.num_tokens if hint.instance == instance_id else 0
         profile = self.engine.profile
         return profile.batch_s(max(0, units - num_output - num_held)) + profile.per_output_s * num_output
 
@@ -242,6 +271,8 @@ class LLMScheduler:
         instance.tokens += units
         instance.seconds += seconds
         self._visited.setdefault(work.query, set()).add(instance_id)
+        if work.decode is None and not work.each:
+            self._ahead.start(work, instance_id, units)
         self._note_load(instance_id)
         if self.engine.keeps_state:
             instance.touched.add(work.query)
@@ -265,7 +296,7 @@ class LLMScheduler:
             wanted = list if work.decode and work.decode.items else str
             if not isinstance(value, wanted):
                 message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
-                return Broken(work.query, BadReply(message, step=work.step))
+                return Broken(work.query, work.node.id, BadReply(message, step=work.step))
             result = (result, value) if work.node.fused is not None else value
         return Completed(work.query, work.node.id, running.item, (result,))
 
@@ -275,10 +306,14 @@ class LLMScheduler:
         for running in lost:
             work = running.work
             if work.attempt + 1 >= self.engine.max_attempts:
-                reports.append(Broken(work.query, error.at(work.step)))
+                reports.append(Broken(work.query, work.node.id, error.at(work.step)))
             else:
                 again.append(
                     work.again(running.item, running.item + 1, attempt=work.attempt + 1, alone=False)
                 )
         self.queue[:0] = again
         return reports
+
+
+def _num_output(work: Work) -> int:
+    return work.decode.max_tokens if work.decode else 0

@@ -52,6 +52,7 @@ def prepare_work(
         tuple(_num_prompt_tokens(prompt) + num_output for prompt in prompts),
         held.instance if isinstance(held, KV) else None,
         _num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
+        () if isinstance(held, KV) else node.hint_from,
     )
 
 

@@ -130,6 +130,12 @@ class Streams:
         del self.mapped[node.id]
         return [self.growing.pop(out, []) for out in _item_outs(node, nodes)]
 
+    def drop(self, node: Node) -> None:
+        """A node ends before its items have; what there is of them goes."""
+        self.mapped.pop(node.id, None)
+        for out in node.outs:
+            self.growing.pop(out, None)
+
     def append(self, value_id: int, offset: int, item: object) -> bool:
         """Add an item to a list that grows; False if it is not the next one."""
         growing = self.growing.setdefault(value_id, [])

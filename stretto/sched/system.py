@@ -147,12 +147,9 @@ class System:
         for report in reports:
             if report.query not in self.queries:
                 continue
-            if isinstance(report, Broken):
-                self._end(report.query, None, report.error)
-            else:
-                self._advance(report.query, report, now_s)
+            self._advance(report.query, report, now_s)
 
-    def _advance(self, query: str, report: Completed | Delivered | None, now_s: float) -> None:
+    def _advance(self, query: str, report: Report | None, now_s: float) -> None:
         """Let one query take one step (None: its first); what goes wrong in it ends that query alone."""
         scheduler = self.queries[query]
         try:
@@ -161,6 +158,8 @@ class System:
                     outcome = scheduler.complete(node, lo, results)
                 case Delivered(_, node, offset, piece):
                     outcome = scheduler.deliver(node, offset, piece)
+                case Broken(_, node, error):
+                    outcome = scheduler.fail(node, error)
                 case None:
                     self.check_engines(scheduler.egraph)
                     outcome = scheduler.start()
@@ -174,6 +173,8 @@ class System:
             self._end(query, None, bug)
             return
         submitted = self._submitted[query]
+        for node in outcome.withdrawn:
+            self._withdraw(query, scheduler.nodes[node].engine, node, now_s)
         for work in outcome.work:
             assert work.node.engine is not None
             work.tenant, work.objective = submitted.tenant, submitted.objective
@@ -183,6 +184,13 @@ class System:
             self._actions.append(Emit(query, output, text))
         if outputs is not None:
             self._end(query, outputs, None)
+
+    def _withdraw(self, query: str, engine: str | None, node: int, now_s: float) -> None:
+        """Nothing more is wanted of a prefill that was sent ahead."""
+        llm = self.schedulers.get(engine or "")
+        if isinstance(llm, LLMScheduler):
+            self._actions += llm.withdraw(query, node, now_s)
+            self._dirty[llm.engine.name] = None
 
     def check_engines(self, egraph: ExecutionGraph) -> None:
         """Raises ConfigError when there is a node that nothing of the right kind runs."""

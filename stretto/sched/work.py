@@ -28,6 +28,7 @@ class Work:
         decode: of LLM work that decodes.
         units: work per item from `base` on; None counts 1 each.
         hint: LLM instance that holds a prefix of the prompts, if one is known, of `num_held_tokens`.
+        hint_nodes: nodes that compute such a prefix, the longest first, if their value was not there yet.
         attempt: how often it was tried and lost.
         alone: run it in a batch of its own (its last batch failed, perhaps through another's fault).
         tenant: of the query, as `objective`; the system notes both.
@@ -46,6 +47,7 @@ class Work:
     units: tuple[int, ...] | None = None
     hint: int | None = None
     num_held_tokens: int = 0
+    hint_nodes: tuple[int, ...] = ()
     attempt: int = 0
     alone: bool = False
     arrival_s: float = 0.0
