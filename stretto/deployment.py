@@ -170,6 +170,11 @@ class Deployment:
         for index, replica in enumerate(self.replicas):
             check_replica(self.engine, replica, f"engine {self.engine.name!r}, replica {index}")
 
+    @property
+    def profile(self) -> Profile:
+        """Profile that plans and prices go by: that of the first replica."""
+        return self.replicas[0].profile if self.replicas else Profile()
+
 
 def check_replica(engine: Engine, replica: Replica, where: str) -> None:
     """Check that `replica` can serve `engine`.

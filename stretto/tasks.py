@@ -93,6 +93,9 @@ class LLMTask:
 
     Attributes:
         tenant: for whom: what the task of one leaves in a cache, no other's ever finds.
+        objective: what the query asks of the instances that serve it.
+        generated: tokens that it had generated when it was suspended elsewhere. They count for its limits, and
+            the pieces that they make are delivered again.
     """
 
     id: int
@@ -102,6 +105,7 @@ class LLMTask:
     decode: Decode | None
     tenant: str = ""
     objective: Objective = "throughput"
+    generated: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Rules:
 
 - A replica that is added gets a *slot*. A slot has one instance at a time. When that instance is lost
   without having been drained, the slot gets a new one, with a new id, after the delay of its
-  `RestartBudget`. A slot is given up when it has no restarts left, or when a `UserError` ended its instance.
+  `RestartBudget`. A slot is given up when its starts keep failing, or when a `UserError` ended its instance.
 - An instance that waits for its delay is `starting` already, so that it can be drained. `StartInstance` is
   returned when the delay is over, once per id.
 - A start that takes longer than `Replica.start_timeout_s` counts as lost, and the driver is told to kill it.
@@ -46,7 +46,7 @@ class _Member:
     Attributes:
         due_s: when it is to be started, or when its start has taken too long; None afterwards.
         is_started: whether the driver has been told to start it.
-        serving_s: since when it serves without a break; None while it does not.
+        has_served: whether it was ready at some time.
         num_suspected: suspicions since it was last ready; `probe_s` is when it may take a request again.
         drain: how it drains, if it does; `stop` is how the driver has been told to stop it, if it has been.
     """
@@ -54,7 +54,7 @@ class _Member:
     slot: _Slot
     due_s: float | None
     is_started: bool = False
-    serving_s: float | None = None
+    has_served: bool = False
     num_suspected: int = 0
     probe_s: float = -math.inf
     drain: DrainHow | None = None
@@ -92,14 +92,17 @@ class Fleet:
             member = self._members[instance]
             member.due_s = None
             member.num_suspected = 0
-            if member.serving_s is None:
-                member.serving_s = now_s
+            member.has_served = True
+
+    def answered(self, instance: InstanceId) -> None:
+        """Note that an instance has done what it was given: earlier failures of its replica are forgotten."""
+        if (member := self._members.get(instance)) is not None:
+            member.slot.budget.answered()
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
         """Note that an instance refused or was silent, and that it may be down."""
         if self._move(instance, "suspected", now_s, reason) == "suspect":
             member = self._members[instance]
-            self._end_service(member, now_s)
             member.num_suspected += 1
             member.probe_s = now_s + delay_s(member.num_suspected)
 
@@ -113,8 +116,7 @@ class Fleet:
         member = self._members.pop(instance)
         if is_draining or isinstance(error, UserError):
             return []
-        self._end_service(member, now_s)
-        wait_s = member.slot.budget.take()
+        wait_s = member.slot.budget.take(has_started=member.has_served)
         return [] if wait_s is None else self._begin(member.slot, wait_s, now_s)
 
     def give_up(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
@@ -131,15 +133,9 @@ class Fleet:
         Raises:
             ConfigError: there is no such instance, or it is draining or gone.
         """
-        state = self.state.get(instance)
-        if state is None or state in ("draining", "gone"):
-            known = ", ".join(str(i) for i in self._members if self.state[i] != "draining") or "none"
-            what = "unknown" if state is None else f"{state} already"
-            raise ConfigError(
-                f"engine {self.engine!r}: instance {instance} is {what}; instances to drain: {known}"
-            )
+        self.check_drain(instance)
+        state = self.state[instance]
         member = self._members[instance]
-        self._end_service(member, now_s)
         self._move(instance, "drain", now_s, how)
         member.drain = how
         member.due_s = None
@@ -150,6 +146,20 @@ class Fleet:
         if state == "starting":
             return self._stop(instance, "kill")
         return self._stop(instance, "suspend") if how == "suspend" else []
+
+    def check_drain(self, instance: InstanceId) -> None:
+        """Check that an instance can be drained.
+
+        Raises:
+            ConfigError: there is no such instance, or it is draining or gone.
+        """
+        state = self.state.get(instance)
+        if state is None or state in ("draining", "gone"):
+            known = ", ".join(str(i) for i in self._members if self.state[i] != "draining") or "none"
+            what = "unknown" if state is None else f"{state} already"
+            raise ConfigError(
+                f"engine {self.engine!r}: instance {instance} is {what}; instances to drain: {known}"
+            )
 
     def idle(self, instance: InstanceId) -> list[FleetAction]:
         """Note that nothing runs on an instance: one that drains is stopped, any other is left alone."""
@@ -236,7 +246,7 @@ class Fleet:
             state = self.state[instance]
             assert (member.due_s is not None) == (state == "starting")
             assert (member.drain is not None) == (state == "draining")
-            assert (member.serving_s is not None) == (state == "serving")
+            assert member.has_served or state not in ("serving", "suspect")
             assert member.is_started or state == "starting"
             assert member.stop is None or state == "draining"
 
@@ -278,8 +288,3 @@ class Fleet:
             return self.state[instance]
         except KeyError:
             raise InternalError(f"engine {self.engine!r} has no instance {instance}") from None
-
-    def _end_service(self, member: _Member, now_s: float) -> None:
-        if member.serving_s is not None:
-            member.slot.budget.served(now_s - member.serving_s)
-            member.serving_s = None

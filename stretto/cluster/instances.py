@@ -6,7 +6,7 @@ A scheduler, a router or a simulator owns the table. It changes the fields of a 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from stretto.cluster.load_order import Load, LoadOrder
@@ -21,12 +21,13 @@ class InstanceView:
 
     Attributes:
         capacity_tokens: tokens that may be in flight there.
+        num_slots: requests that may run there at once.
         space: name of its tokenizer and block length; a prompt has one key per space.
         state: only "serving" and "suspect" instances get work.
         num_running: requests that run there.
         running_tokens: tokens of those requests, prompts and outputs to come.
-        outstanding_s: predicted seconds of those requests.
-        has_slot: whether one more request may run beside them.
+        prefill_s: predicted seconds of prefills that have not ended.
+        expected_output: tokens of a typical answer.
         probe_s: when a suspect instance may take a request.
         reported: how busy it says it is, if it does.
     """
@@ -34,19 +35,25 @@ class InstanceView:
     id: InstanceId
     profile: Profile
     capacity_tokens: int
+    num_slots: int = 16
     space: str = ""
     state: State = "serving"
     num_running: int = 0
     running_tokens: int = 0
-    outstanding_s: float = 0.0
-    has_slot: bool = True
+    prefill_s: float = 0.0
+    expected_output: int = 0
     probe_s: float = 0.0
     reported: InstanceLoad | None = None
 
     @property
     def room_tokens(self) -> int:
         """Tokens that still fit there."""
-        return max(0, self.capacity_tokens - self.running_tokens) if self.has_slot else 0
+        return max(0, self.capacity_tokens - self.running_tokens) if self.num_running < self.num_slots else 0
+
+    @property
+    def outstanding_s(self) -> float:
+        """Predicted seconds by which the requests there delay one more."""
+        return self.prefill_s + self.expected_output * self.profile.per_neighbour_s * self.num_running
 
 
 class InstanceTable:
@@ -91,6 +98,15 @@ class InstanceTable:
     def get(self, instance: InstanceId) -> InstanceView | None:
         """Return the view of an instance, None if it is unknown."""
         return self._views.get(instance)
+
+    def __iter__(self) -> Iterator[InstanceView]:
+        """All views, in the order in which they joined."""
+        return iter(self._views.values())
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether an instance is suspect."""
+        return bool(self._suspects)
 
     @property
     def roomiest(self) -> int:

@@ -33,6 +33,7 @@ class PlacementRequest:
         keys: the prompt in the blocks of each space that instances have.
         hints: tokens of the prompt's beginning that instances are known to hold without a report, as the
             instance where an earlier part of the same query ran.
+        computing: tokens of the prompt's beginning that instances are computing right now.
         tenant: owner of the query.
         group: requests that are needed together; empty if it is alone.
         slack_s: seconds that it may wait without delaying its query.
@@ -42,6 +43,7 @@ class PlacementRequest:
     expected_output: int = 0
     keys: Mapping[str, PromptKey] = field(default_factory=dict)
     hints: Mapping[InstanceId, int] = field(default_factory=dict)
+    computing: Mapping[InstanceId, int] = field(default_factory=dict)
     tenant: str = ""
     group: str = ""
     slack_s: float = 0.0

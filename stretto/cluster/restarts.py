@@ -1,4 +1,9 @@
-"""When a replica that keeps failing is started again: at once, then ever later, and at last never."""
+"""When a replica that keeps failing is started again: at once, then ever later.
+
+A start that fails uses up one of a few restarts: a replica that cannot start is given up. An instance that
+dies while it serves does not, for what killed it may be a request, and a request is tried a few times only.
+An answer forgets all failures before it.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +11,27 @@ from dataclasses import dataclass
 
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 30.0
-MAX_RESTARTS = 8
-SERVICE_S = 60.0
-"""Seconds of service without a break after which earlier restarts no longer count."""
+MAX_FAILED_STARTS = 8
 
 
 def delay_s(num_failures: int) -> float:
     """Return the seconds to wait after so many failures in a row: 0, then 0.1 doubling to 30."""
-    return 0.0 if num_failures <= 1 else min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** (num_failures - 2))
+    return 0.0 if num_failures <= 1 else min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(num_failures - 2, 16))
 
 
 @dataclass(slots=True)
 class RestartBudget:
-    """Restarts of one replica since it last gave a minute of service."""
+    """Failures of one replica since its last answer."""
 
-    num_restarts: int = 0
+    num_failures: int = 0
+    num_failed_starts: int = 0
 
-    def served(self, seconds: float) -> None:
-        """Note service without a break: after a minute of it, the count starts again."""
-        if seconds >= SERVICE_S:
-            self.num_restarts = 0
+    def answered(self) -> None:
+        """Note an answer."""
+        self.num_failures = self.num_failed_starts = 0
 
-    def take(self) -> float | None:
-        """Use one restart; return the seconds to wait for it, or None if none is left."""
-        if self.num_restarts >= MAX_RESTARTS:
-            return None
-        self.num_restarts += 1
-        return delay_s(self.num_restarts)
+    def take(self, *, has_started: bool) -> float | None:
+        """Note the end of an instance; return the seconds until the next start, None if there is none."""
+        self.num_failures += 1
+        self.num_failed_starts = 0 if has_started else self.num_failed_starts + 1
+        return None if self.num_failed_starts > MAX_FAILED_STARTS else delay_s(self.num_failures)

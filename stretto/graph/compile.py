@@ -12,7 +12,7 @@ from typing import Any
 
 from stretto.costs.profile import Profile
 from stretto.errors import ConfigError
-from stretto.graph.graph import WHEN, Constant, Graph, Primitive, Slot
+from stretto.graph.graph import HINT, WHEN, Constant, Graph, Primitive, Slot
 from stretto.graph.ops import OPS, OpSpec, is_effect
 from stretto.graph.verify import sort_topologically
 from stretto.tasks import Decode
@@ -20,7 +20,10 @@ from stretto.tasks import Decode
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """An in port of a node, reading `value` (or its item `index`)."""
+    """An in port of a node, reading `value` (or its item `index`).
+
+    With `is_hint`, the node does not wait for the value, and uses it only if it is there.
+    """
 
     port: str
     value: int
@@ -28,6 +31,7 @@ class In:
     each: bool
     piece: int | None
     optional: bool
+    is_hint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Node:
         ins: its in ports. A streaming one has a `piece`.
         outs: value ids, by the op's out ports.
         after: nodes it only follows (ORDER).
-        num_blocking: how many ins and ORDER predecessors must be complete before it opens.
+        num_blocking: how many ins and ORDER predecessors must be complete before it opens; hints are not.
         is_mapped: it is applied to each item of its `each` ins.
         is_effect: it changes something outside the graph, and its value says that it has.
         depth: edges on the longest way to an output (Teola, Algorithm 2, event 1).
@@ -46,6 +50,8 @@ class Node:
         fused: the decode that runs as one LLM request with this prefill; or None.
         decode: of a decode, how it decodes.
         fused_into: of a fused decode, its prefill; or None.
+        hints: the nodes that take its value as a hint, if nobody needs it for anything else; else empty.
+        hint_from: the node whose value it takes as a hint, then the one whose value that takes, and so on.
     """
 
     id: int
@@ -66,6 +72,8 @@ class Node:
     decode: Decode | None = None
     fused: int | None = None
     fused_into: int | None = None
+    hints: tuple[int, ...] = ()
+    hint_from: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +139,17 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
     fused_into = {decode: prefill for prefill, decode in fusions.items()}
     for decode in fused_into:  # it never runs by itself, so it has nothing to gain from pieces
         all_ins[decode] = tuple(replace(arg, piece=None) for arg in all_ins[decode])
-    nodes = []
+    needed = {values[ref.name, ref.port] for _, ref in graph.outputs}
+    nodes: list[Node] = []
     for node_id, (primitive, ins) in enumerate(zip(graph.primitives, all_ins, strict=True)):
         spec = OPS[primitive.op]
         config = dict(primitive.config)
+        outs = tuple(values[primitive.name, port] for port in spec.outputs)
+        reads = [all_ins[reader][position] for out in outs for reader, position in readers[out]]
+        is_needed = followers[node_id] or is_effect(primitive) or not needed.isdisjoint(outs)
+        only_hints = not is_needed and all(arg.is_hint for arg in reads)
+        hint = primitive.arg(HINT) if any(arg.is_hint for arg in ins) else None
+        hinting = None if hint is None else node_ids.get(hint.ref.name)
         nodes.append(
             Node(
                 node_id,
@@ -143,9 +158,9 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
                 spec,
                 primitive.engine,
                 ins,
-                tuple(values[primitive.name, port] for port in spec.outputs),
+                outs,
                 tuple(after[node_id]),
-                sum(1 for arg in ins if arg.piece is None) + len(after[node_id]),
+                sum(1 for arg in ins if arg.piece is None and not arg.is_hint) + len(after[node_id]),
                 any(arg.each for arg in ins),
                 is_effect(primitive),
                 primitive.prompt,
@@ -155,6 +170,8 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
                 decode_of(primitive) if primitive.op == "decode" else None,
                 fusions.get(node_id),
                 fused_into.get(node_id),
+                tuple(reader for out in outs for reader, _ in readers[out]) if only_hints else (),
+                () if hinting is None else (hinting, *nodes[hinting].hint_from),
             )
         )
     return ExecutionGraph(
@@ -182,6 +199,8 @@ def rebase(egraph: ExecutionGraph, node_base: int, value_base: int, splice: Node
             path_s=node.path_s + splice.path_s,
             fused=None if node.fused is None else node.fused + node_base,
             fused_into=None if node.fused_into is None else node.fused_into + node_base,
+            hints=tuple(other + node_base for other in node.hints),
+            hint_from=tuple(other + node_base for other in node.hint_from),
         )
         for node in egraph.nodes
     ]
@@ -194,7 +213,8 @@ def _compile_ins(primitive: Primitive, values: Mapping[tuple[str, str], int]) ->
         port = spec.port(arg.port)
         optional = arg.port != WHEN and port is not None and port.optional
         value = values[arg.ref.name, arg.ref.port]
-        ins.append(In(arg.port, value, arg.ref.index, arg.each, arg.piece, optional))
+        is_hint = primitive.op == "prefill" and arg.port == HINT and not arg.each
+        ins.append(In(arg.port, value, arg.ref.index, arg.each, arg.piece, optional, is_hint))
     return tuple(ins)
 
 

@@ -14,9 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 
-from stretto.engine import Engine
+from stretto.cluster.messages import DrainHow, InstanceId
+from stretto.costs.profile import Profile
+from stretto.deployment import Engine, Replica
 from stretto.errors import BadReply, EngineTimeout, StrettoError
-from stretto.messages import Action, Release, Restart, StartBatch
+from stretto.messages import Action, Release, StartBatch
+from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.orders.order import Hold
 from stretto.sched.orders.sorted_queue import SortedQueue
@@ -39,20 +42,21 @@ class _Batch:
 class BatchScheduler:
     """Queue, running batches and instances of one batch engine."""
 
-    def __init__(self, engine: Engine, ids: count[int]) -> None:
+    def __init__(self, engine: Engine, profile: Profile, ids: count[int]) -> None:
         self.engine = engine
-        self.queue = EngineQueue(engine)
+        self.instances = EngineInstances(engine)
+        self.queue = EngineQueue(engine, profile)
         self.not_before_s: float | None = None
         self._ids = ids
-        self._running: OrderedDict[int, _Batch] = OrderedDict()  # the one begun first is first
-        self._idle = SortedQueue[int]()
-        self._assigned_s = [0.0] * engine.instances
-        for instance in range(engine.instances):
-            self._idle.add((0.0, instance), instance)
+        self._running: OrderedDict[InstanceId, _Batch] = OrderedDict()  # the one begun first is first
+        self._idle = SortedQueue[InstanceId]()
+        self._idle_keys: dict[InstanceId, tuple[float, InstanceId]] = {}
+        self._assigned_s: dict[InstanceId, float] = {}
         self._num_running: dict[str, int] = {}
-        self._touched: dict[str, set[int]] = {}
+        self._touched: dict[str, set[InstanceId]] = {}
         self._leaving: set[str] = set()
         self._left: list[str] = []
+        self._drained: list[InstanceId] = []
 
     def add(self, request: Request, now_s: float) -> None:
         """A request has become ready."""
@@ -63,6 +67,7 @@ class BatchScheduler:
         batch = self._end(instance, batch_id)
         if batch is None:
             return []
+        self.instances.answered(instance)
         if isinstance(results, str) or not isinstance(results, Sequence):
             message = f"the engine answered a {type(results).__name__}, not a list"
             return self._retry_apart(batch, BadReply(message))
@@ -73,7 +78,7 @@ class BatchScheduler:
         for (entry, lo, _), task, result in zip(batch.parts, batch.tasks, results, strict=True):
             error = check_result(entry.request, task.num_items, result)
             if error is not None:
-                reports.append(Broken(entry.query, error))
+                reports.append(Broken(entry.query, entry.request.node.id, error))
             else:
                 items = result if task.num_items is not None else (result,)
                 assert isinstance(items, Sequence)
@@ -87,15 +92,45 @@ class BatchScheduler:
             return []
         return self._retry_lost(batch, error) if is_worth_retrying(error) else self._retry_apart(batch, error)
 
-    def lost(self, instance: int, error: StrettoError) -> list[Report]:
-        """An instance died."""
-        batch = self._end(instance)
-        return [] if batch is None else self._retry_lost(batch, error)
+    def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
+        """Start an instance of one more replica."""
+        return [*self.instances.add(replica, now_s)]
+
+    def ready(self, instance: InstanceId, now_s: float) -> None:
+        """Note that an instance can take work."""
+        if self.instances.ready(instance, now_s):
+            self._assigned_s.setdefault(instance, self._least_assigned_s())
+            if instance not in self._running:
+                self._set_idle(instance)
+
+    def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
+        """Note that an instance may be down; it gets nothing until it is ready again."""
+        if self.instances.suspected(instance, reason, now_s):
+            self._rest(instance)
+
+    def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> tuple[list[Report], list[Action]]:
+        """Note that an instance died."""
+        reports = self._drop(instance, error)
+        return reports, [*self.instances.lost(instance, error, now_s)]
+
+    def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
+        """Give an instance no more work. A running batch ends first, for it cannot be suspended."""
+        actions = [*self.instances.drain(instance, "finish", now_s)]
+        self._rest(instance)
+        if instance not in self._running:
+            actions += self.instances.fleet.idle(instance)
+        return [*actions]
+
+    def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
+        """Note that an instance has ended, as it was told to. It was idle."""
+        self.instances.stopped(instance, now_s)
+        self._assigned_s.pop(instance, None)
+        return []
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
-        """Give up instances that have not answered in time."""
+        """Give up instances that have not answered in time; start those whose delay is over."""
         reports: list[Report] = []
-        actions: list[Action] = []
+        actions: list[Action] = [*self.instances.expire(now_s)]
         timeout_s = self.engine.timeout_s
         if timeout_s is None:
             return reports, actions
@@ -104,8 +139,8 @@ class BatchScheduler:
         for instance in sorted(
             i for i, _ in takewhile(lambda one: one[1].started_s + timeout_s <= now_s, running)
         ):
-            reports += self.lost(instance, error)
-            actions.append(Restart(self.engine.name, instance))
+            reports += self._drop(instance, error)
+            actions += self.instances.give_up(instance, error, now_s)
         return reports, actions
 
     def next_expiry_s(self) -> float | None:
@@ -130,6 +165,9 @@ class BatchScheduler:
             actions.append(self._start(self._idle.first, parts, now_s))
         for entry, lo, hi in taken:
             self.queue.started(entry, lo, hi)
+        for instance in self._drained:
+            actions += self.instances.fleet.idle(instance)
+        self._drained.clear()
         return actions
 
     def end_query(self, query: str) -> list[Action]:
@@ -157,17 +195,19 @@ class BatchScheduler:
     def check_invariants(self) -> None:
         """For tests: no empty work, budgets hold, nothing waits while an instance idles."""
         assert all(entry.lo < entry.hi for entry in self.queue)
-        for batch in self._running.values():
+        for instance, batch in self._running.items():
             units = sum(entry.units_of(lo, hi) for entry, lo, hi in batch.parts)
             single = len(batch.parts) == 1 and batch.parts[0][2] - batch.parts[0][1] == 1
             assert units == batch.num_units
-            assert units <= self.engine.batch_units or single
-        assert len(self._running) + len(self._idle) == self.engine.instances
+            assert units <= self._budget(instance) or single
+        serving = set(self.instances.fleet.serving)
+        assert {i for i in self._running if i in serving} | set(self._idle) == serving
         assert not self.queue or not self._idle or self.not_before_s is not None
+        self.instances.fleet.check_invariants()
 
     def _fill(self, now_s: float) -> list[tuple[Entry, int, int]]:
         """Parts of one batch, taken from the queue."""
-        room = self.engine.batch_units
+        room = self._budget(self._idle.first)
         alone = self.queue.next_alone()
         if alone is not None:
             return [self._take(alone, max(1, alone.count_within(room)))]
@@ -204,9 +244,9 @@ class BatchScheduler:
             if self.engine.keeps_state:
                 self._touched.setdefault(entry.query, set()).add(instance)
         batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), num_units, now_s)
-        self._idle.remove((self._assigned_s[instance], instance))
+        self._rest(instance)
         self._running[instance] = batch
-        self._assigned_s[instance] += self.engine.profile.batch_s(num_units)
+        self._assigned_s[instance] += self.instances.fleet.replica(instance).profile.batch_s(num_units)
         return StartBatch(self.engine.name, instance, batch.id, batch.tasks, num_units)
 
     def _end(self, instance: int, batch_id: int | None = None) -> _Batch | None:
@@ -215,7 +255,11 @@ class BatchScheduler:
         if batch is None or batch_id not in (None, batch.id):
             return None
         del self._running[instance]
-        self._idle.add((self._assigned_s[instance], instance), instance)
+        match self.instances.fleet.state[instance]:
+            case "serving":
+                self._set_idle(instance)
+            case "draining":
+                self._drained.append(instance)
         for entry, _, _ in batch.parts:
             self._num_running[entry.query] -= 1
             if self._num_running[entry.query] == 0:
@@ -223,6 +267,32 @@ class BatchScheduler:
                 if entry.query in self._leaving:
                     self._left.append(entry.query)
         return batch
+
+    def _drop(self, instance: InstanceId, error: StrettoError) -> list[Report]:
+        """Take an instance out of service, and try again elsewhere what it was running."""
+        batch = self._end(instance)
+        self._rest(instance)
+        self._assigned_s.pop(instance, None)
+        return [] if batch is None else self._retry_lost(batch, error)
+
+    def _rest(self, instance: InstanceId) -> None:
+        """Give an instance nothing more."""
+        if (key := self._idle_keys.pop(instance, None)) is not None:
+            self._idle.remove(key)
+
+    def _set_idle(self, instance: InstanceId) -> None:
+        self._idle_keys[instance] = key = self._assigned_s[instance], instance
+        self._idle.add(key, instance)
+
+    def _least_assigned_s(self) -> float:
+        """Return where a new instance begins to count, so that it does not get everything."""
+        return min(self._assigned_s.values(), default=0.0)
+
+    def _budget(self, instance: InstanceId) -> int:
+        """Return the units that one batch may have on an instance."""
+        if self.engine.max_batch is not None:
+            return self.engine.max_batch
+        return self.instances.fleet.replica(instance).profile.max_efficient_batch
 
     def _task(self, request: Request, lo: int, hi: int) -> Task:
         node = request.node
@@ -244,7 +314,7 @@ class BatchScheduler:
             if entry.query in self._leaving:
                 continue
             if entry.attempt + 1 >= self.engine.max_attempts:
-                reports.append(Broken(entry.query, error.at(entry.request.node.name)))
+                reports.append(Broken(entry.query, entry.request.node.id, error.at(entry.request.node.name)))
             else:
                 self.queue.add(entry.again(lo, hi, attempt=entry.attempt + 1, alone=True))
         return reports
@@ -253,7 +323,7 @@ class BatchScheduler:
         """Some task was at fault: run each alone; a task that fails alone has failed."""
         if len(batch.parts) == 1:
             entry = batch.parts[0][0]
-            return [Broken(entry.query, error.at(entry.request.node.name))]
+            return [Broken(entry.query, entry.request.node.id, error.at(entry.request.node.name))]
         for entry, lo, hi in batch.parts:
             if entry.query not in self._leaving:
                 self.queue.add(entry.again(lo, hi, attempt=entry.attempt, alone=True))

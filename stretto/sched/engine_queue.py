@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from stretto.engine import Engine
+from stretto.costs.profile import Profile
+from stretto.deployment import Engine
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take
 from stretto.sched.request import Entry
@@ -17,8 +18,8 @@ class EngineQueue:
     It finds the entries of a query without looking at others.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._order = ORDERS[engine.policy](OrderConfig.of(engine))
+    def __init__(self, engine: Engine, profile: Profile) -> None:
+        self._order = ORDERS[engine.policy](OrderConfig.of(engine, profile))
         self._alone: OrderedDict[Entry, None] = OrderedDict()
         self._of_query: dict[str, dict[Entry, None]] = {}
         self._num_entries = 0
@@ -73,9 +74,18 @@ class EngineQueue:
     def end_query(self, query: str) -> None:
         """Drop what waits of a query."""
         for entry in list(self._of_query.get(query, ())):
-            if not entry.alone:
-                self._order.remove(entry)
-            self._drop(entry)
+            self._remove(entry)
+
+    def withdraw(self, query: str, node: int) -> None:
+        """Drop what waits of one node of a query."""
+        for entry in list(self._of_query.get(query, ())):
+            if entry.request.node.id == node:
+                self._remove(entry)
+
+    def _remove(self, entry: Entry) -> None:
+        if not entry.alone:
+            self._order.remove(entry)
+        self._drop(entry)
 
     def _drop(self, entry: Entry) -> None:
         self._num_entries -= 1

@@ -1,24 +1,25 @@
-"""What the instances of an LLM engine are busy with, and where a request would end first.
+"""What the instances of an LLM engine are busy with, and where the placement policy sends a request.
 
 A running request counts against an instance's budget with its prompt and the output expected of it. It
 delays others by its prefill until its first output, and by its part of every step while it decodes: all
-sequences of an instance decode side by side, so a request ends after
-
-    prefills not yet done + its own prefill + its own output tokens × seconds of a step with all of them
+sequences of an instance decode side by side.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.messages import InstanceId, KVReport, LoadReport
+from stretto.cluster.placement import Choice, Dispatched, Left, Placement, PlacementRequest
 from stretto.core import Prompt
-from stretto.engine import Engine
+from stretto.deployment import Engine, Replica
 from stretto.sched.expected_outputs import ExpectedOutputs
-from stretto.sched.load_order import LoadOrder
 from stretto.sched.request import Entry
 
-_COMPARED = 8
-"""How many of the least loaded instances are compared by the exact price of a request."""
+DEFAULT_BUDGET_TOKENS = 8192
+"""Tokens in flight on an instance, where neither the engine nor the replica says how many fit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,11 +33,11 @@ class Running:
         prefill_s: predicted seconds of its prefill; 0 once it has written something.
         offset: items or characters of its output that have been passed on.
         num_written: estimated tokens of its output so far.
-        has_started: the instance has begun its prefill.
+        started_s: when the instance began its prefill, as far as is known.
     """
 
     task: int
-    instance: int
+    instance: InstanceId
     entry: Entry
     item: int
     prompt: Prompt
@@ -46,7 +47,7 @@ class Running:
     num_output: int = field(init=False)
     offset: int = 0
     num_written: int = 0
-    has_started: bool = False
+    started_s: float | None = None
 
     def __post_init__(self) -> None:
         self.num_output = self.num_expected
@@ -57,125 +58,135 @@ class Running:
         return self.num_prompt + self.num_output
 
 
-@dataclass(slots=True)
-class InstanceLoad:
-    """Requests of one instance by task, and their sums."""
-
-    running: dict[int, Running] = field(default_factory=dict)
-    num_tokens: int = 0
-    prefill_s: float = 0.0
-
-
 class InstanceLoads:
-    """The loads of all instances of an engine. A price or a choice changes nothing."""
+    """Requests by instance, and the table from which the placement policy chooses.
 
-    def __init__(self, engine: Engine, outputs: ExpectedOutputs) -> None:
+    A choice changes nothing.
+    """
+
+    def __init__(self, engine: Engine, placement: Placement, outputs: ExpectedOutputs) -> None:
         self._engine = engine
+        self._placement = placement
         self._outputs = outputs
-        self._loads: dict[int, InstanceLoad] = {}
-        self._order = LoadOrder()
+        self._table = InstanceTable(placement.load)
+        self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
-        for instance in range(engine.instances):
-            self._loads[instance] = InstanceLoad()
-            self._note(instance)
 
     @property
     def roomiest(self) -> int:
         """The most tokens for which an instance has room."""
-        return self._order.roomiest
+        return self._table.roomiest
+
+    @property
+    def may_place(self) -> bool:
+        """Whether some instance may take a request: one that serves has room, or one is suspect."""
+        return self._table.roomiest > 0 or self._table.has_suspects
 
     @property
     def num_running(self) -> int:
         """Requests at all instances."""
         return self._num_running
 
-    def of(self, instance: int) -> InstanceLoad:
-        """The load of an instance."""
-        return self._loads[instance]
+    def join(self, instance: InstanceId, replica: Replica) -> None:
+        """Add an instance that can take work."""
+        self._running.setdefault(instance, {})
+        if self._table.get(instance) is None:
+            num_slots = replica.num_slots or self._engine.max_running
+            self._table.join(InstanceView(instance, replica.profile, self._budget(replica), num_slots))
 
-    def add(self, running: Running) -> None:
-        """A request is handed to its instance."""
-        load = self._loads[running.instance]
-        load.running[running.task] = running
-        load.num_tokens += running.num_tokens
-        load.prefill_s += running.prefill_s
+    def leave(self, instance: InstanceId) -> None:
+        """Give an instance no more work; what runs there goes on."""
+        if self._table.get(instance) is not None:
+            self._placement.observe(Left(instance))
+            self._table.leave(instance)
+
+    def set_suspect(self, instance: InstanceId, *, is_suspect: bool, probe_s: float = 0.0) -> None:
+        """Note whether an instance may be down, and when it may take a request if it is."""
+        if (view := self._table.get(instance)) is not None:
+            view.state = "suspect" if is_suspect else "serving"
+            view.probe_s = probe_s
+            self._table.changed(instance)
+
+    def observe(self, report: KVReport | LoadReport) -> None:
+        """Pass on what an instance reports to the placement policy."""
+        view = self._table.get(report.instance)
+        if view is None:
+            return
+        if isinstance(report, LoadReport):
+            view.reported = report.load
+        self._placement.observe(report)
+        self._table.changed(report.instance)
+
+    def of(self, instance: InstanceId) -> dict[int, Running]:
+        """Return the requests of an instance by task."""
+        return self._running.get(instance, {})
+
+    def add(self, running: Running, request: PlacementRequest) -> None:
+        """Note that a request is handed to its instance."""
+        self._running.setdefault(running.instance, {})[running.task] = running
         self._num_running += 1
-        self._note(running.instance)
+        self._placement.observe(Dispatched(running.instance, request))
+        self._change(running.instance, running.num_tokens, running.prefill_s)
 
     def remove(self, running: Running) -> None:
-        """A request has left its instance."""
-        load = self._loads[running.instance]
-        del load.running[running.task]
-        load.num_tokens -= running.num_tokens
-        load.prefill_s = load.prefill_s - running.prefill_s if load.running else 0.0
+        """Note that a request has left its instance."""
+        del self._running[running.instance][running.task]
         self._num_running -= 1
-        self._note(running.instance)
+        self._change(running.instance, -running.num_tokens, -running.prefill_s)
 
     def wrote(self, running: Running, num_tokens: int) -> None:
-        """A request has written so much more: its prefill is over, and it may exceed what was expected."""
+        """Note more output of a request: its prefill is over, and it may exceed what was expected."""
         decode = running.entry.request.decode
         limit = decode.max_tokens if decode else 0
-        load = self._loads[running.instance]
         running.num_written += num_tokens
-        num_expected = running.num_output
-        if running.num_written > num_expected:
-            running.num_output = max(num_expected, min(limit, 2 * running.num_written))
-        if running.prefill_s or running.num_output > num_expected:
-            load.num_tokens += running.num_output - num_expected
-            load.prefill_s -= running.prefill_s
-            running.prefill_s = 0.0
-            self._note(running.instance)
+        num_before = running.num_output
+        if running.num_written > num_before:
+            running.num_output = max(num_before, min(limit, 2 * running.num_written))
+        if running.prefill_s or running.num_output > num_before:
+            prefill_s, running.prefill_s = running.prefill_s, 0.0
+            self._change(running.instance, running.num_output - num_before, -prefill_s)
 
-    def place(self, entry: Entry, num_tokens: int, num_output: int) -> int | None:
-        """The instance with room where the next item of an entry ends first; a holder of its prefix wins a
-        tie."""
-        hint = entry.request.hint
-        candidates = list(self._order.candidates(max(num_tokens, 1), _COMPARED))
-        if hint in self._loads and hint not in candidates and self._room(hint) >= max(num_tokens, 1):
-            candidates.append(hint)
-        if len(candidates) < 2:
-            return candidates[0] if candidates else None
+    def choose(self, request: PlacementRequest, now_s: float) -> Choice | None:
+        """Return where a request goes; None while no instance has room for it."""
+        return self._placement.choose(request, self._table, now_s)
 
-        def price(instance: int) -> tuple[float, bool, int, int]:
-            load = self._loads[instance]
-            step_s = self._engine.profile.decode_s(len(load.running) + 1)
-            end_s = load.prefill_s + self.prefill_s(entry, num_tokens - num_output, instance)
-            return end_s + num_output * step_s, instance != hint, load.num_tokens, instance
-
-        return min(candidates, key=price)
-
-    def is_empty(self, instance: int | None) -> bool:
-        """Whether it is an instance, and runs nothing."""
-        return instance in self._loads and not self._loads[instance].running
-
-    def empty_one(self) -> int | None:
-        """The first instance that runs nothing, if there is one."""
-        found = next(self._order.candidates(self._engine.batch_units, 1), None)
-        return found if self.is_empty(found) else None
-
-    def prefill_s(self, entry: Entry, num_prompt: int, instance: int) -> float:
-        """Predicted seconds for what an instance does not hold of a prompt."""
-        request = entry.request
-        num_held = request.num_held_tokens if request.hint == instance else 0
-        return self._engine.profile.batch_s(max(0, num_prompt - num_held))
+    def prefill_s(self, num_missing: int, instance: InstanceId) -> float:
+        """Return the predicted seconds for so many tokens of a prompt."""
+        view = self._table.get(instance)
+        return 0.0 if view is None else view.profile.batch_s(max(0, num_missing))
 
     def check_invariants(self) -> None:
-        """For tests: sums agree with what runs, and what was expected of it keeps within the limits."""
-        for load in self._loads.values():
-            assert load.num_tokens == sum(running.num_tokens for running in load.running.values())
-            num_planned = sum(running.num_prompt + running.num_expected for running in load.running.values())
-            assert num_planned <= self._engine.batch_units or len(load.running) == 1
-            assert len(load.running) <= self._engine.max_running
-        assert self._num_running == sum(len(load.running) for load in self._loads.values())
-        assert self.roomiest == max(map(self._room, self._loads))
+        """Check that sums agree with what runs, and that what was expected of it keeps within the limits."""
+        for view in self._table:
+            running = self._running[view.id].values()
+            assert view.num_running == len(running)
+            assert view.running_tokens == sum(one.num_tokens for one in running)
+            num_planned = sum(one.num_prompt + one.num_expected for one in running)
+            assert num_planned <= view.capacity_tokens or len(running) == 1
+            assert len(running) <= view.num_slots
+        assert self._num_running == sum(map(len, self._running.values()))
 
-    def _room(self, instance: int) -> int:
-        load = self._loads[instance]
-        if len(load.running) >= self._engine.max_running:
-            return 0
-        return max(0, self._engine.batch_units - load.num_tokens)
+    def views(self) -> Iterable[InstanceView]:
+        """Return the instances that may take work, as the placement policy sees them."""
+        return iter(self._table)
 
-    def _note(self, instance: int) -> None:
-        load = self._loads[instance]
-        neighbours_s = self._outputs.typical * self._engine.profile.per_neighbour_s * len(load.running)
-        self._order.update(instance, self._room(instance), load.prefill_s + neighbours_s, load.num_tokens)
+    def forget(self, instance: InstanceId) -> None:
+        """Drop an instance that is gone, with nothing left of it."""
+        if not self._running.get(instance):
+            self._running.pop(instance, None)
+
+    def _budget(self, replica: Replica) -> int:
+        if self._engine.max_batch is not None:
+            return self._engine.max_batch
+        return replica.kv_tokens or DEFAULT_BUDGET_TOKENS
+
+    def _change(self, instance: InstanceId, num_tokens: int, prefill_s: float) -> None:
+        view = self._table.get(instance)
+        if view is None:
+            return
+        running = self._running[instance]
+        view.num_running = len(running)
+        view.running_tokens += num_tokens
+        view.prefill_s = view.prefill_s + prefill_s if running else 0.0
+        view.expected_output = self._outputs.typical
+        self._table.changed(instance)

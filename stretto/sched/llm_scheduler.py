@@ -1,28 +1,32 @@
 """The lower tier for an LLM engine: admits requests one by one, under a token budget per instance.
 
 Slots come back request by request, so admission runs after every event. The order of the queue says what is
-admitted next, and its rank goes along, for the instance's own scheduler to order prefills by. A request goes
-where it is predicted to end first.
+admitted next, and its rank goes along, for the instance's own scheduler to order prefills by. The placement
+policy says which instance gets it.
 
-Source: Teola §5.2 and §6 (load balancing by occupied KV slots). Differs: budgets count the output that is
-expected, not the limit.
+Source: Teola §5.2 and §6. Differs: budgets count the output that is expected, not the limit.
 """
 
 from __future__ import annotations
 
 from itertools import count
 
+from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
+from stretto.cluster.placement import Choice, Placement, PlacementRequest
 from stretto.core import KV
+from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.engine import Engine
+from stretto.deployment import Engine, Replica
 from stretto.errors import BadReply, EngineTimeout, StrettoError
-from stretto.messages import Action, Admit, CancelTask, Release, Restart
+from stretto.messages import Action, Admit, CancelTask, Release
+from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.expected_outputs import ExpectedOutputs, num_output_tokens
 from stretto.sched.handed_over import HandedOver
 from stretto.sched.last_heard import LastHeard
 from stretto.sched.llm_loads import InstanceLoads, Running
-from stretto.sched.orders.order import Hold, Take
+from stretto.sched.orders.order import Hold
+from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.request import Entry, Request, queue_entry
 from stretto.sched.results import Broken, Completed, Delivered, Report, is_worth_retrying
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
@@ -31,73 +35,85 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 class LLMScheduler:
     """Queue and running requests of one LLM engine."""
 
-    def __init__(self, engine: Engine, ids: count[int]) -> None:
+    def __init__(self, engine: Engine, profile: Profile, placement: Placement, ids: count[int]) -> None:
         self.engine = engine
-        self.queue = EngineQueue(engine)
+        self.instances = EngineInstances(engine)
+        self.queue = EngineQueue(engine, profile)
         self.not_before_s: float | None = None
         self._ids = ids
         self._outputs = ExpectedOutputs()
-        self._loads = InstanceLoads(engine, self._outputs)
+        self._loads = InstanceLoads(engine, placement, self._outputs)
+        self._ahead = PrefillsAhead(profile)
         self._handed_over = HandedOver(engine.name)
         self._changed: dict[str, None] = {}
-        self._of_query: dict[str, dict[int, dict[int, Running]]] = {}
-        self._touched: dict[int, set[str]] = {}
-        self._heard_instances = LastHeard[int]()
-        self._heard_tasks = LastHeard[tuple[int, int]]()
+        self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
+        self._touched: dict[InstanceId, set[str]] = {}
+        self._drained: dict[InstanceId, None] = {}
+        self._heard_instances = LastHeard[InstanceId]()
+        self._heard_tasks = LastHeard[tuple[InstanceId, int]]()
 
-    def add(self, request: Request, now_s: float) -> None:
-        """A request has become ready."""
-        self._queue(queue_entry(request, arrival_s=now_s, num_output=self._outputs.expected(request)))
+    # --- instances
 
-    def report(self, instance: int, event: LLMEvent, now_s: float) -> list[Report]:
-        """An instance says something. What it says of tasks already given up is ignored."""
-        if instance in self._heard_instances:
-            self._heard_instances.note(instance, now_s)
-        running = self._loads.of(instance).running.get(event.task)
-        if running is None:
-            return []
-        request = running.entry.request
-        self._start(running)
-        self._heard_tasks.note((instance, event.task), now_s)
-        match event:
-            case Piece(value=piece):
-                offset = running.offset
-                running.offset += 1 if request.decode and request.decode.items else len(piece)
-                self._loads.wrote(running, num_tokens(piece))
-                return [Delivered(request.query, request.node.id, offset, piece)]
-            case Done(value=value, usage=usage):
-                self._remove(running)
-                self._outputs.observe(request, num_output_tokens(usage, value))
-                return [_completed(running, value)]
-            case Failed(error=error):
-                self._remove(running)
-                if is_worth_retrying(error):
-                    return self._retry([running], error)
-                return [Broken(request.query, error.at(request.step))]
-        return []
+    def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
+        """Start an instance of one more replica."""
+        return [*self.instances.add(replica, now_s)]
 
-    def lost(self, instance: int, error: StrettoError) -> list[Report]:
-        """An instance died with all its sequences and KV."""
-        lost = list(self._loads.of(instance).running.values())
-        for running in lost:
+    def ready(self, instance: InstanceId, now_s: float) -> None:
+        """Note that an instance can take work."""
+        if self.instances.ready(instance, now_s):
+            self._loads.join(instance, self.instances.fleet.replica(instance))
+            self._loads.set_suspect(instance, is_suspect=False)
+
+    def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
+        """Note that an instance may be down. It gets one request at a time until it is ready again."""
+        if self.instances.suspected(instance, reason, now_s):
+            probe_s = self.instances.fleet.probe_s(instance)
+            self._loads.set_suspect(instance, is_suspect=True, probe_s=probe_s)
+
+    def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> tuple[list[Report], list[Action]]:
+        """Note that an instance died with all its sequences and KV."""
+        return self._drop(instance, error), [*self.instances.lost(instance, error, now_s)]
+
+    def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
+        """Give an instance no more work; it ends when it is idle, or at once with "suspend"."""
+        actions = self.instances.drain(instance, how, now_s)
+        self._loads.leave(instance)
+        self._drained[instance] = None
+        return [*actions]
+
+    def suspended(self, instance: InstanceId, task: int, token_ids: tuple[int, ...]) -> None:
+        """Note that a task has left an instance, to go on elsewhere from the tokens that it has."""
+        running = self._loads.of(instance).get(task)
+        if running is not None:
             self._remove(running)
-        self._touched.pop(instance, None)
-        return self._retry(lost, error)
+            entry, item = running.entry, running.item
+            self._queue(entry.resumed(item, token_ids))
+
+    def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
+        """Note that an instance has ended, as it was told to; what it still had is tried again elsewhere."""
+        reports = self._drop(instance, EngineTimeout(f"{self.engine.name}/{instance} was stopped"))
+        self.instances.stopped(instance, now_s)
+        return reports
+
+    def observe(self, report: KVReport | LoadReport) -> None:
+        """Note what an instance reports of its cache or its load."""
+        self._loads.observe(report)
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
         """Give up instances that have been silent for too long, and requests that got stuck."""
         reports: list[Report] = []
-        actions: list[Action] = []
+        actions: list[Action] = [*self.instances.expire(now_s)]
         timeout_s = self.engine.timeout_s
         if timeout_s is None:
             return reports, actions
         error = EngineTimeout(f"engine {self.engine.name!r} was silent for {timeout_s:g} s")
         for instance in self._heard_instances.silent_for(timeout_s, now_s):
-            reports += self.lost(instance, error)
-            actions.append(Restart(self.engine.name, instance))
+            reports += self._drop(instance, error)
+            actions += self.instances.give_up(instance, error, now_s)
         for instance, task in self._heard_tasks.silent_for(timeout_s, now_s):
-            running = self._loads.of(instance).running[task]
+            running = self._loads.of(instance)[task]
             self._remove(running)
+            self._ahead.stop(running.entry.query, running.entry.request.node.id, None, now_s)
             reports += self._retry([running], error)
             actions.append(CancelTask(self.engine.name, instance, task))
         return reports, actions
@@ -110,17 +126,69 @@ class LLMScheduler:
         heard_s = min((one[1] for one in found if one is not None), default=None)
         return None if heard_s is None else heard_s + self.engine.timeout_s
 
+    # --- requests
+
+    def add(self, request: Request, now_s: float) -> None:
+        """A request has become ready."""
+        self._queue(queue_entry(request, arrival_s=now_s, num_output=self._outputs.expected(request)))
+
+    def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
+        """An instance reports on a task. Reports on tasks already given up are ignored."""
+        if instance in self._heard_instances:
+            self._heard_instances.note(instance, now_s)
+        running = self._loads.of(instance).get(event.task)
+        if running is None:
+            return []
+        request = running.entry.request
+        self._start(running, now_s)
+        self._heard_tasks.note((instance, event.task), now_s)
+        match event:
+            case Piece(value=piece):
+                offset = running.offset
+                running.offset += 1 if request.decode and request.decode.items else len(piece)
+                self._loads.wrote(running, num_tokens(piece))
+                return [Delivered(request.query, request.node.id, offset, piece)]
+            case Done(value=value, usage=usage):
+                self._remove(running)
+                self._ahead.end(request.query, request.node.id)
+                self.instances.answered(instance)
+                self._outputs.observe(request, num_output_tokens(usage, value))
+                return [_completed(running, value)]
+            case Failed(error=error):
+                self._remove(running)
+                self._ahead.stop(request.query, request.node.id, None, now_s)
+                if is_worth_retrying(error):
+                    return self._retry([running], error)
+                return [Broken(request.query, request.node.id, error.at(request.step))]
+        return []
+
+    def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
+        """Stop a prefill that was sent ahead; what it has computed stays where it is."""
+        self.queue.withdraw(query, node)
+        actions: list[Action] = []
+        for instance, tasks in sorted(self._of_query.get(query, {}).items()):
+            for task, running in list(tasks.items()):
+                if running.entry.request.node.id == node:
+                    started_s = running.started_s
+                    self._remove(running)
+                    self._ahead.stop(query, node, started_s, now_s)
+                    actions.append(CancelTask(self.engine.name, instance, task))
+        return actions
+
     def schedule(self, now_s: float) -> list[Action]:
         """Admit as much as fits, in the queue's order; correct ranks given earlier."""
         actions: list[Action] = []
         self.not_before_s = None
-        while self.queue and self._loads.roomiest > 0:
+        while self.queue and self._loads.may_place:
             admitted = self._admit_next(0 if actions else self._loads.roomiest, now_s)
             if admitted is None:
                 break
             actions.append(admitted)
         actions += self._handed_over.reprioritise(self._changed, self.queue.rank)
         self._changed.clear()
+        for instance in [i for i in self._drained if not self._loads.of(i)]:
+            del self._drained[instance]
+            actions += self.instances.fleet.idle(instance)
         return actions
 
     def end_query(self, query: str) -> list[Action]:
@@ -134,6 +202,7 @@ class LLMScheduler:
                 self._touched[instance].discard(query)
                 actions.append(Release(self.engine.name, instance, query))
         self.queue.end_query(query)
+        self._ahead.forget(query)
         return actions
 
     def releases(self) -> list[Action]:
@@ -148,33 +217,46 @@ class LLMScheduler:
         """For tests: token and slot counts agree with what runs, and keep within the limits."""
         assert all(entry.lo < entry.hi for entry in self.queue)
         self._loads.check_invariants()
+        fleet = self.instances.fleet
+        assert {view.id for view in self._loads.views()} == {*fleet.serving, *fleet.suspects}
+        fleet.check_invariants()
 
     def _admit_next(self, to_fill: int, now_s: float) -> Admit | None:
-        """Admit the next request that an instance has room for; one that exceeds a whole budget goes to an
-        instance that runs nothing else."""
-        place: int | None = None
+        """Admit the next request that an instance has room for."""
+        request: PlacementRequest | None = None
+        choice: Choice | None = None
 
         def fits(entry: Entry) -> int:
-            nonlocal place
-            num_output = self._outputs.expected(entry.request)
-            num_prompt = entry.num_units(entry.lo, entry.lo + 1)
-            place = self._loads.place(entry, num_prompt + num_output, num_output)
-            return int(place is not None)
+            nonlocal request, choice
+            request = self._placement_request(entry)
+            choice = self._loads.choose(request, now_s)
+            return int(choice is not None)
 
         chosen = self.queue.choose(to_fill, fits, now_s)
-        if chosen is None and (place := self._loads.empty_one()) is not None:
-            chosen = self.queue.choose(to_fill, lambda entry: 1, now_s)
-            if isinstance(chosen, Take) and self._loads.is_empty(chosen.entry.request.hint):
-                place = chosen.entry.request.hint
         if isinstance(chosen, Hold):
             self.not_before_s = chosen.until_s
         if chosen is None or isinstance(chosen, Hold):
             return None
-        assert place is not None
-        return self._admit(place, chosen.entry, now_s)
+        assert request is not None
+        assert choice is not None
+        return self._admit(choice, request, chosen.entry, now_s)
 
-    def _admit(self, instance: int, entry: Entry, now_s: float) -> Admit:
+    def _placement_request(self, entry: Entry) -> PlacementRequest:
         request = entry.request
+        hint = self._ahead.hint_of(request)
+        held = {} if hint.instance is None else {hint.instance: hint.num_tokens}
+        return PlacementRequest(
+            num_tokens=entry.num_units(entry.lo, entry.lo + 1),
+            expected_output=self._outputs.expected(request),
+            hints=held,
+            computing=held if hint.is_running else {},
+            tenant=request.tenant,
+            group=entry.group,
+            slack_s=entry.slack_s,
+        )
+
+    def _admit(self, choice: Choice, placed: PlacementRequest, entry: Entry, now_s: float) -> Admit:
+        request, instance = entry.request, choice.instance
         rank = self.queue.rank(entry)
         item = self.queue.take(entry, 1)
         prompt = request.prompts[item - request.lo]
@@ -186,47 +268,68 @@ class LLMScheduler:
             request.decode,
             request.tenant,
             request.objective,
+            entry.generated,
         )
-        num_prompt = entry.num_units(item, item + 1)
-        prefill_s = self._loads.prefill_s(entry, num_prompt, instance)
-        num_output = self._outputs.expected(request)
-        running = Running(task.id, instance, entry, item, prompt, num_prompt, num_output, prefill_s)
-        if not self._loads.of(instance).running:
+        prefill_s = self._loads.prefill_s(placed.num_tokens - choice.held_tokens, instance)
+        running = Running(
+            task.id, instance, entry, item, prompt, placed.num_tokens, placed.expected_output, prefill_s
+        )
+        if not self._loads.of(instance):
             self._heard_instances.note(instance, now_s)
-        self._loads.add(running)
+        self._loads.add(running, placed)
         self._of_query.setdefault(request.query, {}).setdefault(instance, {})[task.id] = running
+        if request.decode is None and not request.each:
+            self._ahead.start(request, instance, placed.num_tokens)
         if self.engine.keeps_state:
             self._touched.setdefault(instance, set()).add(request.query)
-        return Admit(self.engine.name, instance, task, self._handed_over.add(running, rank))
+        rank = self._handed_over.add(running, rank)
+        return Admit(self.engine.name, instance, task, rank, choice.terms, choice.reason)
 
     def _queue(self, entry: Entry) -> None:
         self.queue.add(entry)
         self._changed[entry.query] = None
 
-    def _start(self, running: Running) -> None:
+    def _start(self, running: Running, now_s: float) -> None:
         """A request has left its instance's queue."""
-        if not running.has_started:
-            running.has_started = True
-            self._changed[running.entry.query] = None
-            self._handed_over.remove(running)
-            self.queue.started(running.entry, running.item, running.item + 1)
+        if running.started_s is None:
+            running.started_s = now_s
+            self._leave_queue(running)
+
+    def _leave_queue(self, running: Running) -> None:
+        self._changed[running.entry.query] = None
+        self._handed_over.remove(running)
+        self.queue.started(running.entry, running.item, running.item + 1)
 
     def _remove(self, running: Running) -> None:
         """A request has left its instance."""
-        self._start(running)
+        if running.started_s is None:
+            self._leave_queue(running)
         self._loads.remove(running)
         self._heard_tasks.forget((running.instance, running.task))
-        if not self._loads.of(running.instance).running:
+        if not self._loads.of(running.instance):
             self._heard_instances.forget(running.instance)
         tasks = self._of_query.get(running.entry.query, {}).get(running.instance, {})
         tasks.pop(running.task, None)
+
+    def _drop(self, instance: InstanceId, error: StrettoError) -> list[Report]:
+        """Take an instance out of service, and try again elsewhere what it was running."""
+        lost = list(self._loads.of(instance).values())
+        for running in lost:
+            self._remove(running)
+        self._touched.pop(instance, None)
+        self._drained.pop(instance, None)
+        self._ahead.lose(instance)
+        self._loads.leave(instance)
+        self._loads.forget(instance)
+        return self._retry(lost, error)
 
     def _retry(self, lost: list[Running], error: StrettoError) -> list[Report]:
         reports: list[Report] = []
         for running in lost:
             entry, item = running.entry, running.item
             if entry.attempt + 1 >= self.engine.max_attempts:
-                reports.append(Broken(entry.query, error.at(entry.request.step)))
+                request = entry.request
+                reports.append(Broken(entry.query, request.node.id, error.at(request.step)))
             else:
                 self._queue(entry.again(item, item + 1, attempt=entry.attempt + 1, alone=False))
         return reports
@@ -239,6 +342,6 @@ def _completed(running: Running, value: object) -> Report:
         wanted = list if request.decode and request.decode.items else str
         if not isinstance(value, wanted):
             message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
-            return Broken(request.query, BadReply(message, step=request.step))
+            return Broken(request.query, request.node.id, BadReply(message, step=request.step))
         result = (result, value) if request.node.fused is not None else value
     return Completed(request.query, request.node.id, running.item, (result,))

@@ -60,6 +60,7 @@ def prepare_request(
         units=tuple(map(_num_prompt_tokens, prompts)),
         hint=held.instance if isinstance(held, KV) else None,
         num_held_tokens=_num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
+        hint_nodes=() if isinstance(held, KV) else node.hint_from,
         tenant=tenant,
         objective=objective,
     )

@@ -27,6 +27,7 @@ class Request:
         decode: how the answers of LLM requests are decoded; None for prefills.
         units: work per item, for an LLM tokens of the prompt; None counts 1 each.
         hint: LLM instance that holds a prefix of the prompts, if one is known, of `num_held_tokens`.
+        hint_nodes: nodes that compute such a prefix, the longest first, if their value was not there yet.
         tenant: owner of the query. Caches are never shared between tenants.
         objective: what the query asks of the instances that serve it.
     """
@@ -44,6 +45,7 @@ class Request:
     units: tuple[int, ...] | None = None
     hint: int | None = None
     num_held_tokens: int = 0
+    hint_nodes: tuple[int, ...] = ()
     tenant: str = ""
     objective: Objective = "throughput"
 
@@ -61,6 +63,7 @@ class Entry:
         group: sequence group that the request belongs to, or "".
         slack_s: seconds until the group needs the request's answer.
         path_s: predicted seconds from here to the end of the query.
+        generated: tokens that the one item of the entry has generated, if it was suspended.
     """
 
     request: Request
@@ -74,6 +77,7 @@ class Entry:
     group: str = ""
     slack_s: float = math.inf
     path_s: float = 0.0
+    generated: tuple[int, ...] = ()
 
     @property
     def query(self) -> str:
@@ -119,7 +123,14 @@ class Entry:
             group=self.group,
             slack_s=self.slack_s,
             path_s=self.path_s,
+            generated=self.generated,
         )
+
+    def resumed(self, item: int, generated: tuple[int, ...]) -> Entry:
+        """Return one item as a new entry that goes on from the tokens it has generated."""
+        entry = self.again(item, item + 1, attempt=self.attempt, alone=False)
+        entry.generated = generated
+        return entry
 
 
 def queue_entry(request: Request, *, arrival_s: float = 0.0, num_output: int = 0) -> Entry:

@@ -32,9 +32,10 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A step has failed for good, and its query with it."""
+    """Work of a node has failed for good, and its query with it, unless nobody needs the node."""
 
     query: str
+    node: int
     error: StrettoError
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
+from typing import TypeAlias
 
-from stretto.engine import Engine
+from stretto.cluster.messages import InstanceId, KVReport, LoadReport
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.deployment import Deployment, Replica
 from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -21,15 +24,21 @@ from stretto.errors import (
 from stretto.graph.compile import ExecutionGraph
 from stretto.messages import (
     Action,
+    AddInstance,
     BatchDone,
     BatchFailed,
     Cancel,
+    Drain,
     Emit,
     Event,
     InstanceLost,
+    InstanceReady,
+    InstanceStopped,
+    InstanceSuspected,
     LLMReport,
     Reply,
     Submit,
+    Suspended,
     Wake,
     WakeAt,
 )
@@ -44,18 +53,44 @@ ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGra
 """From the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
 
 
+_InstanceEvent: TypeAlias = (
+    AddInstance
+    | Drain
+    | InstanceReady
+    | InstanceSuspected
+    | InstanceLost
+    | InstanceStopped
+    | Suspended
+    | KVReport
+    | LoadReport
+)
+
+
 class System:
     """All schedulers of a process. One call of `handle` at a time; the driver carries out what it says."""
 
-    def __init__(self, engines: Iterable[Engine], expand: ExpandWith | None = None) -> None:
+    def __init__(self, deployments: Iterable[Deployment], expand: ExpandWith | None = None) -> None:
+        """Start no instance: `AddInstance` does, of the deployments' replicas and of others.
+
+        Raises:
+            ConfigError: two engines have one name, or a policy is unknown.
+        """
         self.schedulers: dict[str, BatchScheduler | LLMScheduler] = {}
         ids = count(1)
-        for engine in engines:
+        for deployment in deployments:
+            engine, profile = deployment.engine, deployment.profile
             if engine.name in self.schedulers:
                 raise ConfigError(f"two engines are called {engine.name!r}")
             if engine.policy not in ORDERS:
                 raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(ORDERS)}")
-            self.schedulers[engine.name] = (LLMScheduler if engine.is_llm else BatchScheduler)(engine, ids)
+            if engine.placement not in PLACEMENTS:
+                known = ", ".join(PLACEMENTS)
+                raise ConfigError(f"there is no placement {engine.placement!r}; there are {known}")
+            self.schedulers[engine.name] = (
+                LLMScheduler(engine, profile, PLACEMENTS[engine.placement](), ids)
+                if engine.is_llm
+                else BatchScheduler(engine, profile, ids)
+            )
         self.queries: dict[str, GraphScheduler] = {}
         self._engines_of: dict[str, dict[str, None]] = {}
         self._expand = expand
@@ -80,9 +115,10 @@ class System:
                 case BatchFailed(engine, instance, batch, error):
                     scheduler = self._batch_scheduler(engine)
                     self._apply(scheduler.failed(instance, batch, error), now_s)
-                case InstanceLost(engine, instance, error):
-                    self._dirty[engine] = None
-                    self._apply(self.schedulers[engine].lost(instance, error), now_s)
+                case AddInstance() | Drain() | InstanceReady() | InstanceSuspected():
+                    self._on_instance(event, now_s)
+                case InstanceLost() | InstanceStopped() | Suspended() | KVReport() | LoadReport():
+                    self._on_instance(event, now_s)
                 case Cancel(query):
                     if query in self.queries:
                         self._end(query, None, QueryCancelled("cancelled"))
@@ -97,6 +133,8 @@ class System:
             timeout_s = scheduler_.engine.timeout_s
             if timeout_s is not None and not scheduler_.is_idle():
                 self._arm(now_s + timeout_s)
+            if (due_s := scheduler_.instances.next_due_s(scheduler_.queue)) is not None:
+                self._arm(due_s)
         self._dirty.clear()
         actions, self._actions = self._actions, []
         return actions
@@ -114,6 +152,15 @@ class System:
         waiting = any(not scheduler.is_idle() for scheduler in self.schedulers.values())
         assert waiting or not self.queries, f"{sorted(self.queries)} wait for nothing"
 
+    def check_drain(self, engine: str, instance: InstanceId) -> None:
+        """Raises ConfigError when there is no such instance, or it is draining or gone."""
+        self.schedulers[engine].instances.fleet.check_drain(instance)
+
+    def placed_replicas(self) -> list[tuple[str, Replica]]:
+        """Return every replica that holds its devices now, with the name of its instance."""
+        fleets = (scheduler.instances.fleet for scheduler in self.schedulers.values())
+        return [(f"{fleet.engine}/{i}", fleet.replica(i)) for fleet in fleets for i in fleet.live]
+
     def _batch_scheduler(self, engine: str) -> BatchScheduler:
         self._dirty[engine] = None
         scheduler = self.schedulers[engine]
@@ -125,6 +172,32 @@ class System:
         scheduler = self.schedulers[engine]
         assert isinstance(scheduler, LLMScheduler)
         return scheduler
+
+    def _on_instance(self, event: _InstanceEvent, now_s: float) -> None:
+        """Handle what an instance reports of itself, or what is to be done with one."""
+        scheduler = self.schedulers[event.engine]
+        self._dirty[event.engine] = None
+        match event:
+            case AddInstance(_, replica):
+                self._actions += scheduler.add_instance(replica, now_s)
+            case Drain(_, instance, how):
+                self._actions += scheduler.drain(instance, how, now_s)
+            case InstanceReady(_, instance):
+                scheduler.ready(instance, now_s)
+            case InstanceSuspected(_, instance, reason):
+                scheduler.suspected(instance, reason, now_s)
+            case InstanceLost(_, instance, error):
+                reports, actions = scheduler.lost(instance, error, now_s)
+                self._actions += actions
+                self._apply(reports, now_s)
+            case InstanceStopped(_, instance):
+                self._apply(scheduler.stopped(instance, now_s), now_s)
+            case Suspended(_, instance, task, token_ids):
+                if isinstance(scheduler, LLMScheduler):
+                    scheduler.suspended(instance, task, token_ids)
+            case KVReport() | LoadReport():
+                if isinstance(scheduler, LLMScheduler):
+                    scheduler.observe(event)
 
     def _submit(self, event: Submit, now_s: float) -> None:
         if event.query in self.queries:
@@ -157,12 +230,9 @@ class System:
         for report in reports:
             if report.query not in self.queries:
                 continue
-            if isinstance(report, Broken):
-                self._end(report.query, None, report.error)
-            else:
-                self._advance(report.query, report, now_s)
+            self._advance(report.query, report, now_s)
 
-    def _advance(self, query: str, report: Completed | Delivered | None, now_s: float) -> None:
+    def _advance(self, query: str, report: Report | None, now_s: float) -> None:
         """Let one query take one step (None: its first); what goes wrong in it ends that query alone."""
         scheduler = self.queries[query]
         try:
@@ -171,6 +241,8 @@ class System:
                     outcome = scheduler.complete(node, lo, results)
                 case Delivered(_, node, offset, piece):
                     outcome = scheduler.deliver(node, offset, piece)
+                case Broken(_, node, failure):
+                    outcome = scheduler.fail(node, failure)
                 case None:
                     self.check_engines(scheduler.egraph)
                     outcome = scheduler.start()
@@ -183,6 +255,8 @@ class System:
             bug.__cause__ = error
             self._end(query, None, bug)
             return
+        for node in outcome.withdrawn:
+            self._withdraw(query, scheduler.nodes[node].engine, node, now_s)
         engines = self._engines_of[query]
         for request in outcome.work:
             engine = request.node.engine
@@ -193,6 +267,13 @@ class System:
             self._actions.append(Emit(query, output, text))
         if outputs is not None:
             self._end(query, outputs, None)
+
+    def _withdraw(self, query: str, engine: str | None, node: int, now_s: float) -> None:
+        """Nothing more is wanted of a prefill that was sent ahead."""
+        llm = self.schedulers.get(engine or "")
+        if isinstance(llm, LLMScheduler):
+            self._actions += llm.withdraw(query, node, now_s)
+            self._dirty[llm.engine.name] = None
 
     def check_engines(self, egraph: ExecutionGraph) -> None:
         """Raises ConfigError when there is a node that nothing of the right kind runs."""
@@ -228,6 +309,7 @@ class System:
         for name, scheduler in self.schedulers.items():
             reports, actions = scheduler.expire(now_s)
             self._actions += actions
+            reports += scheduler.instances.fail_waiting(scheduler.queue, now_s, self._deadlines.__contains__)
             self._apply(reports, now_s)
             self._dirty[name] = None
             expiry_s = scheduler.next_expiry_s()

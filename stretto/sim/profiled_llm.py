@@ -1,13 +1,15 @@
 """An LLM instance in virtual time.
 
 It prefills one request at a time, the smallest rank first, skipping what its cache holds, and decodes all
-its sequences side by side, each at the speed of one. What is said is computed at once by a deterministic
+its sequences side by side, each at the speed of one. Of a prefill that is cancelled the cache holds the
+segments that were computed by then. What is said is computed at once by a deterministic
 engine; this class only decides when it is heard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from stretto.core import Prompt
@@ -30,6 +32,17 @@ class Timeline(Protocol):
     def lose(self, engine: str, instance: int, at_s: float) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Prefilling:
+    task: LLMTask
+    start_s: float
+    end_s: float
+
+    def num_computed(self, num_tokens: int, now_s: float) -> float:
+        """Tokens of `num_tokens` that are computed by `now_s`."""
+        return num_tokens * (now_s - self.start_s) / (self.end_s - self.start_s)
+
+
 class ProfiledLLM:
     """One instance of an LLM engine, by its profile."""
 
@@ -39,12 +52,12 @@ class ProfiledLLM:
         self._timeline = timeline
         self._executable: SteppedLLM = engine.executable(engine.config)
         self._waiting = TaskQueue()
-        self._is_prefilling = False
+        self._prefilling: _Prefilling | None = None
+        self._is_starting = timeline.now_s < ready_s
         self._is_dead = False
         self._live: set[int] = set()
         self._held: dict[str, list[Prompt]] = {}
-        if timeline.now_s < ready_s:
-            self._is_prefilling = True
+        if self._is_starting:
             timeline.at(ready_s, self._ready)
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
@@ -57,6 +70,13 @@ class ProfiledLLM:
         """Nothing more will be heard of the task."""
         self._live.discard(task)
         self._waiting.discard(task)
+        current, now_s = self._prefilling, self._timeline.now_s
+        if current is None or current.task.id != task:
+            return
+        self._prefilling = None
+        if now_s > current.start_s:
+            self._hold(current, now_s)
+        self._timeline.at(now_s, self._prefill_next)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
         """Give a waiting request another rank."""
@@ -72,25 +92,26 @@ class ProfiledLLM:
         self._is_dead = True
 
     def _ready(self) -> Sequence[Event]:
-        self._is_prefilling = False
+        self._is_starting = False
         return self._prefill_next()
 
     def _prefill_next(self) -> Sequence[Event]:
         """Start the request of the smallest rank, if the prefill unit is free."""
-        if self._is_prefilling or self._is_dead or not self._waiting:
+        if self._prefilling is not None or self._is_starting or self._is_dead or not self._waiting:
             return ()
         task = self._waiting.pop()
-        self._is_prefilling = True
         seconds = self._engine.profile.batch_s(self._num_missing_tokens(task.prompt))
         end_s = self._timeline.now_s + self._duration_s(seconds)
-        self._timeline.at(end_s, lambda: self._prefilled(task))
+        prefilling = self._prefilling = _Prefilling(task, self._timeline.now_s, end_s)
+        self._timeline.at(end_s, lambda: self._prefilled(prefilling))
         return self._report(Started(task.id))
 
-    def _prefilled(self, task: LLMTask) -> Sequence[Event]:
+    def _prefilled(self, ended: _Prefilling) -> Sequence[Event]:
         """The prompt is in: schedule the tokens to come, and go on with the next request."""
-        self._is_prefilling = False
-        if self._is_dead:
+        if self._is_dead or self._prefilling is not ended:
             return ()
+        task = ended.task
+        self._prefilling = None
         self._timeline.at(self._timeline.now_s, self._prefill_next)
         if task.id not in self._live:
             return ()
@@ -109,6 +130,19 @@ class ProfiledLLM:
                 at_s += token_s * num_tokens(event.value)
             self._timeline.at(at_s, lambda e=event: self._heard(e))  # type: ignore[misc]
         return ()
+
+    def _hold(self, cancelled: _Prefilling, now_s: float) -> None:
+        """Keep the whole segments that were computed when a prefill was cancelled."""
+        prompt = cancelled.task.prompt
+        num_missing = self._num_missing_tokens(prompt)
+        num_left = sum(num_tokens(segment.text) for segment in prompt) - num_missing
+        num_left += int(cancelled.num_computed(num_missing, now_s))
+        length = 0
+        while length < len(prompt) and num_tokens(prompt[length].text) <= num_left:
+            num_left -= num_tokens(prompt[length].text)
+            length += 1
+        if length:
+            self._held.setdefault(cancelled.task.query, []).append(prompt[:length])
 
     def _answer(self, task: LLMTask) -> list[LLMEvent]:
         """All the engine says about `task`, at once."""

@@ -9,12 +9,15 @@ import signal
 from pathlib import Path
 
 import pytest
+from support.graphs import NUM_READERS, readers_of
 from support.runtime_engines import graph
+from support.tiny_checkpoint import build_tiny_checkpoint
 
 from stretto import Runtime
 from stretto.engine import Engine, RunsIn
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import CapacityError, ConfigError, QueryCancelled
+from stretto.trace.recorder import Recorder
 
 pytest_plugins = ("support.llm_fixtures",)
 
@@ -96,3 +99,30 @@ def _kill_children() -> None:
     for child in multiprocessing.active_children():
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
+
+
+def test_the_in_process_engine_fills_what_eight_readers_share_once(tmp_path: Path) -> None:
+    checkpoint = build_tiny_checkpoint(tmp_path / "model", context_tokens=8192)
+    head = "river " * 2220
+    recorder = Recorder()
+
+    async def main() -> dict[str, object]:
+        engine = Engine(
+            "llm",
+            TransformerLLM,
+            TransformerConfig(checkpoint, kv_bytes=64 * 2**20),
+            kind="llm",
+            max_batch=90_000,
+            keeps_state=True,
+        )
+        async with asyncio.timeout(60), Runtime([engine], recorder=recorder) as runtime:
+            return dict(await runtime.run(readers_of(head), {"q": "it"}))
+
+    outputs = asyncio.run(main())
+    assert len(outputs) == NUM_READERS
+    usages = [span.usage for span in recorder.spans]
+    assert len(usages) == NUM_READERS + 1
+    num_prompt = max(usage.num_prompt_tokens for usage in usages if usage is not None)
+    assert num_prompt > 4440
+    num_filled = sum(u.num_prompt_tokens - u.num_cached_tokens for u in usages if u is not None)
+    assert 4440 < num_filled < 4440 + NUM_READERS * 60

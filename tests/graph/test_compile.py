@@ -69,6 +69,27 @@ def test_order_counts_as_depth_even_where_it_points_backward() -> None:
     assert egraph.followers == ((), (0,))
 
 
+def test_hints_block_nothing_and_are_known_for_what_they_are() -> None:
+    """Only `one` and `two` are hints and nothing else; `three` is an output."""
+    egraph = compiled(
+        """
+        graph g(%q: text, %k: kv)
+          %one   = prefill([c"A "]) : kv @llm
+          %two   = prefill([c"A ", %q], hint=%one) : kv @llm
+          %three = prefill([c"A ", %q, c"!"], hint=%two) : kv @llm
+          %four  = prefill([c"A ", %q, c"?"], hint=%three) : kv @llm
+          %five  = prefill([c"B "], hint=%k) : kv @llm
+          return %three, %four, %five
+        """
+    )
+    assert [node.num_blocking for node in egraph.nodes] == [0, 1, 1, 1, 0]
+    assert [node.hints for node in egraph.nodes] == [(1,), (2,), (), (), ()]
+    assert [node.hint_from for node in egraph.nodes] == [(), (0,), (1, 0), (2, 1, 0), ()]
+    moved = rebase(egraph, 10, 20, egraph.nodes[0])
+    assert [node.hints for node in moved] == [(11,), (12,), (), (), ()]
+    assert [node.hint_from for node in moved] == [(), (10,), (11, 10), (12, 11, 10), ()]
+
+
 def test_paths_are_in_seconds_of_the_profiles() -> None:
     egraph = compiled(
         """

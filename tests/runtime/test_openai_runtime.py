@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ PREFILLED = graph(
     """
     graph prefilled(%text: text)
       %head   = prefill([c"Some rules, long enough to fill a block or two of the server's prefix cache: "]) : kv @llm
-      %kv     = prefill([c"Some rules, long enough to fill a block or two of the server's prefix cache: ", %text], hint=%head) : kv @llm
+      %it     = call(text=%text) {function="wait", result="text"} : text @calls
+      %kv     = prefill([c"Some rules, long enough to fill a block or two of the server's prefix cache: ", %it], hint=%head) : kv @llm
       %answer = decode(%kv) {max_tokens=50} : text @llm
       return %answer
     """  # noqa: E501
@@ -38,14 +40,27 @@ PREFILLED = graph(
 
 
 def run(app: ExecutionGraph, replies: Sequence[Reply]) -> tuple[Any, list[str], list[Any]]:
-    """The output, the pieces of it that were shown, and the requests."""
+    """The output, the pieces of it that were shown, and the requests.
+
+    The function `wait` returns its text once the server has been asked for something.
+    """
+    is_asked = threading.Event()
+
+    def wait(text: str) -> str:
+        assert is_asked.wait(10)
+        return text
 
     async def main() -> tuple[Any, list[str], list[Any]]:
         rest = iter(replies)
-        async with OpenAIStub(lambda _: next(rest)) as stub:
+
+        def answer(_: object) -> Reply:
+            is_asked.set()
+            return next(rest)
+
+        async with OpenAIStub(answer) as stub:
             engines = [
                 Engine("llm", OpenAIServer, OpenAIServerConfig(stub.url), kind="llm_server"),
-                Engine("calls", Calls, CallsConfig({"upper": lambda text: text.upper()})),
+                Engine("calls", Calls, CallsConfig({"upper": lambda text: text.upper(), "wait": wait})),
             ]
             async with asyncio.timeout(20), Runtime(engines) as runtime:
                 query = await runtime.submit(app, {"text": "it"})

@@ -23,6 +23,7 @@ class Run:
         self.scheduler = GraphScheduler("q", compiled(text), inputs, expand)
         self.work: dict[str, list[Request]] = {}
         self.text: list[tuple[str, str]] = []
+        self.withdrawn: list[str] = []
         self.ended = False
         self._take(self.scheduler.start())
 
@@ -31,6 +32,10 @@ class Run:
         for work in outcome.work:
             self.work.setdefault(work.node.name, []).append(work)
         self.text += outcome.text
+        for node_id in outcome.withdrawn:
+            name = self.scheduler.nodes[node_id].name
+            self.withdrawn.append(name)
+            self.work.pop(name, None)
         self.ended = outcome.ended
 
     def waiting(self) -> dict[str, list[tuple[int, int]]]:
@@ -45,6 +50,10 @@ class Run:
 
     def deliver(self, name: str, offset: int, piece: str) -> None:
         self._take(self.scheduler.deliver(self.work[name][0].node.id, offset, piece))
+
+    def fail(self, name: str, error: StrettoError) -> None:
+        """Let one piece of work of a primitive fail for good."""
+        self._take(self.scheduler.fail(self.work[name].pop(0).node.id, error))
 
     def inputs(self, name: str, place: int = 0) -> Mapping[str, object]:
         return self.work[name][place].inputs
@@ -368,9 +377,10 @@ def test_kv_that_two_decodes_share_is_handed_on_with_its_place() -> None:
     )
     (work,) = run.work["k"]
     assert work.decode is None
+    (longer,) = run.work["l"]
+    assert (longer.hint, longer.hint_nodes) == (None, (work.node.id,)), "it does not wait for the hint"
     run.answer("k", KV(work.prompts[0], 3))
     assert [(w.hint, w.prompts) for name in ("a", "b") for w in run.work[name]] == [(3, work.prompts)] * 2
-    assert run.work["l"][0].hint == 3
     assert run.work["l"][0].prompts == ((Segment("See "), Segment("x", "q"), Segment("!")),)
 
 
@@ -449,6 +459,155 @@ def test_outputs_may_be_inputs_items_and_one_value_twice() -> None:
         "graph g(%q: text, %xs: list[text])\nreturn %q, a=%xs[1], b=%xs[1], c=%xs[7]", q="?", xs=["x", "y"]
     )
     assert run.result == {"q": "?", "a": "y", "b": "y", "c": ABSENT}
+
+
+# --- hints
+
+
+AHEAD = """
+    graph g(%q: text)
+      %ahead = prefill([c"Rules "]) : kv @llm
+      %x     = web_search(%q) : list[hit] @web
+      %k     = prefill([c"Rules ", %x], hint=%ahead) : kv @llm
+      %a     = decode(%k) : text @llm
+      return %a
+    """
+AHEAD_OF_TWO = """
+    graph g(%q: text)
+      %ahead = prefill([c"Rules "]) : kv @llm
+      %x     = web_search(%q) : list[hit] @web
+      %y     = call(%x) {result="text"} : text @cpu
+      %k     = prefill([c"Rules ", %x], hint=%ahead) : kv @llm
+      %l     = prefill([c"Rules ", %y], hint=%ahead) : kv @llm
+      return %k, %l
+    """
+
+
+def test_a_prefill_ahead_is_withdrawn_when_its_only_reader_opens() -> None:
+    run = Run(AHEAD, q="x")
+    assert list(run.waiting()) == ["ahead", "x"]
+    run.answer("x", ["a hit"])
+    assert run.withdrawn == ["ahead"]
+    (work,) = run.work["k"]
+    assert (work.hint, work.hint_nodes) == (None, (0,))
+    run.scheduler.complete(0, 0, [KV((), 0)])
+    run.answer("k", (KV((), 0), "answer"))
+    assert run.result == {"a": "answer"}
+
+
+def test_a_prefill_ahead_that_is_done_is_a_hint() -> None:
+    run = Run(AHEAD, q="x")
+    run.answer("ahead", KV((), 3))
+    run.answer("x", ["a hit"])
+    assert run.withdrawn == []
+    assert (run.work["k"][0].hint, run.work["k"][0].hint_nodes) == (3, ())
+
+
+def test_a_prefill_ahead_of_several_readers_runs_on() -> None:
+    run = Run(AHEAD_OF_TWO, q="x")
+    run.answer("x", ["a hit"])
+    assert list(run.waiting()) == ["ahead", "y", "k"]
+    run.answer("y", ["a hit"])
+    assert list(run.waiting()) == ["ahead", "k", "l"]
+    run.answer("k", KV(()))
+    assert run.withdrawn == []
+    run.answer("l", KV(()))
+    assert run.withdrawn == ["ahead"], "all readers have ended"
+    assert run.ended
+
+
+def test_a_prefill_ahead_of_a_mapped_reader_runs_on() -> None:
+    run = Run(
+        """
+        graph g(%q: text, %xs: list[text])
+          %ahead = prefill([c"Rules "]) : kv @llm
+          %word  = web_search(%q) : list[hit] @web
+          %k     = prefill([c"Rules ", each %xs, %word], hint=%ahead) : list[kv] @llm
+          %a     = decode(each %k) : list[text] @llm
+          return %a
+        """,
+        q="x",
+        xs=["one", "two"],
+    )
+    run.answer("word", ["a hit"])
+    assert run.withdrawn == []
+    assert list(run.waiting()) == ["ahead", "k"]
+
+
+def test_a_prefill_that_is_ahead_of_nothing_is_not_sent() -> None:
+    """Its reader is ready at the same time, has opened before, or is skipped."""
+    guarded = """
+        graph g(%q: text)
+          %g     = web_search(%q) : list[hit] @web
+          %ahead = prefill([c"Rules "], when=%g) : kv @llm
+          %x     = web_search(%q) : list[hit] @web
+          %k     = prefill([c"Rules ", %x[0]], hint=%ahead) : kv @llm
+          return %k
+        """
+    at_once = Run(guarded.replace("%x[0]", "%q"), q="x")
+    assert list(at_once.waiting()) == ["g", "x", "k"]
+    at_once.answer("g", ["a hit"])
+    assert list(at_once.waiting()) == ["x", "k"]
+    later = Run(guarded, q="x")
+    later.answer("x", ["a hit"])
+    later.answer("g", ["a hit"])
+    assert list(later.waiting()) == ["k"]
+    skipped = Run(guarded, q="x")
+    skipped.answer("g", ["a hit"])
+    skipped.answer("x", [])
+    assert skipped.withdrawn == ["ahead"]
+    assert skipped.result == {"k": ABSENT}
+
+
+def test_a_chain_of_prefills_ahead_is_withdrawn_link_by_link() -> None:
+    run = Run(
+        """
+        graph g(%q: text)
+          %one = prefill([c"A "]) : kv @llm
+          %x   = web_search(%q) : list[hit] @web
+          %two = prefill([c"A ", %x], hint=%one) : kv @llm
+          %y   = call(%x) {result="text"} : text @cpu
+          %k   = prefill([c"A ", %x, %y], hint=%two) : kv @llm
+          return %k
+        """,
+        q="x",
+    )
+    run.answer("x", ["a hit"])
+    assert run.withdrawn == ["one"]
+    assert list(run.waiting()) == ["two", "y"]
+    run.answer("y", ["a hit"])
+    assert run.withdrawn == ["one", "two"]
+    assert run.work["k"][0].hint_nodes == (2, 0)
+
+
+def test_a_failing_prefill_ahead_is_no_hint_and_nothing_else() -> None:
+    run = Run(AHEAD_OF_TWO, q="x")
+    run.fail("ahead", EngineFailure("broken"))
+    run.answer("x", ["a hit"])
+    run.answer("y", ["a hit"])
+    assert (run.work["k"][0].hint, run.work["l"][0].hint) == (None, None)
+    with pytest.raises(EngineFailure, match="needed"):
+        run.fail("k", EngineFailure("needed"))
+
+
+def test_a_hint_with_a_prompt_that_has_no_text_vanishes_too() -> None:
+    text = AHEAD.replace("graph g(%q: text)", "graph g(%q: text, %z: any)").replace(
+        '[c"Rules "])', '[c"Rules ", %z])'
+    )
+    run = Run(text, q="x", z=set())
+    assert list(run.waiting()) == ["x"]
+    run.answer("x", ["a hit"])
+    assert list(run.waiting()) == ["k"]
+
+
+def test_a_call_may_have_a_port_called_hint_and_waits_for_it() -> None:
+    text = """
+        graph g(%q: text)
+          %x = web_search(%q) : list[hit] @web
+          %y = call(hint=%x) {result="text"} : text @cpu
+          return %y
+        """
+    assert list(Run(text, q="x").waiting()) == ["x"]
 
 
 # --- text

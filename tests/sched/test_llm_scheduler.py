@@ -87,6 +87,70 @@ def test_a_prefix_that_is_held_in_part_saves_that_part(num_held: int, place: int
     assert admit(scheduler) == [("next", place)]
 
 
+def ahead(node: int = 7, tokens: int = 100, **changes: Any) -> Work:
+    """A prefill without a decode, of `tokens`."""
+    work = llm_work("1", "ahead", tokens, **changes)
+    return replace(
+        work, node=replace(work.node, id=node, op="prefill"), decode=None, each=(), units=(tokens,)
+    )
+
+
+@pytest.mark.parametrize(("num_shared", "places"), [(100, [1, 1, 1]), (40, [1, 0, 1])])
+def test_readers_of_a_running_prefill_go_where_it_runs_if_it_is_most_of_their_prompt(
+    num_shared: int, places: list[int]
+) -> None:
+    profile = Profile(per_unit_s=0.001, per_output_s=0.01)
+    scheduler = machine(llm_work("0", "busy", 20), instances=2, profile=profile)
+    assert admit(scheduler) == [("busy", 0)]
+    scheduler.add(ahead(tokens=num_shared), 0.0)
+    assert admit(scheduler) == [("ahead", 1)]
+    for number in range(3):
+        scheduler.add(llm_work("1", f"r{number}", 240, hint_nodes=(8, 7), decode=Decode(120)), 0.0)
+    assert [place for _, place in admit(scheduler)] == places
+
+
+def test_a_reader_that_waited_with_the_prefill_finds_it_when_it_is_placed() -> None:
+    scheduler = machine(llm_work("0", "busy", 1000, num=2), instances=2, profile=Profile(per_unit_s=0.001))
+    assert admit(scheduler) == [("busy", 0), ("busy", 1)]
+    scheduler.add(ahead(depth=1), 0.0)
+    scheduler.add(llm_work("1", "reader", 200, hint_nodes=(7,)), 0.0)
+    assert admit(scheduler) == []
+    scheduler.report(1, Done(2, "x"), 1.0)
+    assert admit(scheduler) == [("ahead", 1), ("reader", 1)]
+
+
+def test_a_withdrawn_prefill_is_stopped_and_what_it_computed_is_still_a_hint() -> None:
+    profile = Profile(per_unit_s=0.001)
+    scheduler = machine(llm_work("0", "busy", 20), ahead(), instances=2, profile=profile)
+    assert admit(scheduler, 0.0) == [("busy", 0), ("ahead", 1)]
+    scheduler.report(1, Started(2), 0.0)
+    assert scheduler.withdraw("1", 7, 0.05) == [CancelTask("llm", 1, 2)]
+    scheduler.check_invariants()
+    scheduler.report(0, Done(1, "x"), 0.05)
+    scheduler.add(llm_work("1", "reader", 200, hint_nodes=(7,)), 0.05)
+    assert admit(scheduler, 0.05) == [("reader", 1)]
+    assert scheduler.report(1, Done(2, None), 0.06) == [], "too late"
+
+
+def test_a_withdrawn_prefill_that_waits_is_dropped() -> None:
+    scheduler = machine(llm_work("0", "busy", 1024), ahead())
+    assert admit(scheduler) == [("busy", 0)]
+    assert scheduler.withdraw("1", 7, 1.0) == []
+    scheduler.report(0, Done(1, "x"), 2.0)
+    assert admit(scheduler) == []
+    assert scheduler.is_idle()
+
+
+def test_what_a_dead_instance_computed_is_no_hint() -> None:
+    scheduler = machine(llm_work("0", "busy", 20), ahead(), instances=2, profile=Profile(per_unit_s=0.001))
+    assert admit(scheduler) == [("busy", 0), ("ahead", 1)]
+    scheduler.report(1, Done(2, None), 1.0)
+    scheduler.report(0, Done(1, "x"), 1.0)
+    scheduler.lost(1, EngineUnavailable("it died"))
+    scheduler.add(llm_work("1", "reader", 200, hint_nodes=(7,)), 1.0)
+    assert admit(scheduler) == [("reader", 0)]
+
+
 def test_aged_work_is_not_overtaken_on_several_instances() -> None:
     """It fits no instance now; smaller work would keep it waiting for ever."""
     scheduler = machine(llm_request("0", "x", 500, num=2), instances=2)

@@ -164,6 +164,24 @@ def test_a_decode_from_front_to_back() -> None:
     assert system.is_idle()
 
 
+def test_a_prefill_ahead_is_stopped_before_its_reader_is_admitted() -> None:
+    system = CheckedSystem([llm_engine(), batch_engine()])
+    text = """
+        graph g(%q: text)
+          %ahead = prefill([c"Rules "]) : kv @llm
+          %x     = call(%q) {result="text"} : text @e
+          %k     = prefill([c"Rules ", %x], hint=%ahead) : kv @llm
+          %a     = decode(%k) : text @llm
+          return %a
+        """
+    ahead, call = system.handle([submit("1", text, q="x")], 0.0)
+    assert isinstance(ahead, Admit)
+    assert isinstance(call, StartBatch)
+    stop, admit = system.handle([BatchDone("e", 0, call.batch, ["word"])], 1.0)
+    assert stop == CancelTask("llm", 0, ahead.task.id)
+    assert steps([admit]) == ["1.a"]
+
+
 def test_pieces_after_a_retry_are_not_delivered_twice() -> None:
     system = CheckedSystem([llm_engine()])
     (admit,) = system.handle(

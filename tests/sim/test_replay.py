@@ -56,7 +56,7 @@ def test_a_replay_takes_as_long_as_the_run(tmp_path: Path) -> None:
 
 
 def test_what_if_changes_the_times(tmp_path: Path) -> None:
-    record(tmp_path / "run.jsonl", num=8)
+    record(tmp_path / "run.jsonl", num=16)
     run = read_run(tmp_path / "run.jsonl")
 
     def mean_s(change: WhatIf) -> float:

@@ -194,6 +194,23 @@ def test_a_held_prefix_saves_its_prefill() -> None:
     assert saved == pytest.approx(0.01 * (num_tokens("Answer: ") + num_tokens(LONG)))
 
 
+def test_a_cancelled_prefill_leaves_the_segments_it_has_computed_and_makes_way() -> None:
+    """Two segments of 4 s, and a reader after 5 s, which computes the second anew."""
+    text = f"""
+        graph g(%q: text)
+          %ahead = prefill([c"{"a" * 1600}", c"{"b" * 1600}"]) : kv @llm
+          %x     = call(%q) {{result="text"}} : text @e
+          %kv    = prefill([c"{"a" * 1600}", c"{"b" * 1600}", %x], hint=%ahead) : kv @llm
+          %a     = decode(%kv) {{max_tokens=2}} : text @llm
+          return %a
+        """
+    slow = Engine("e", FakeBatch, FakeBatchConfig(), profile=Profile(base_s=5.0))
+    run = driver(llm(profile=Profile(0.0, 0.01, 4, 0.0)), slow)
+    run.submit("1", compiled(text), {"q": "x"})
+    run.run()
+    assert 9.0 <= end_s(run, "1") <= 9.1
+
+
 def test_prefixes_go_with_their_query() -> None:
     run = driver(llm(instances=2))
     run.submit("1", compiled(ANSWER), {"q": "x"})

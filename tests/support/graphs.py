@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.text import parse_graph
+
 ADVANCED_RAG = """\
 graph advanced_rag(%question: text, %files: list[document])
   %chunks   = chunk(each %files) {tokens=4} : list[chunk] @cpu #batchable
@@ -61,3 +64,21 @@ graph advanced_rag(%question: text, %files: list[document])
   %answer   = select(%a3, %a2, %a1) : text
   return %answer, %top
 """  # noqa: E501
+
+NUM_READERS = 8
+
+
+def readers_of(head: str) -> ExecutionGraph:
+    """Eight prompts with the same beginning, all of them ready at once."""
+    lines = []
+    for i in range(NUM_READERS):
+        lines.append(f'%k{i} = prefill([c"{head}", c" Part {i}: ", %q], hint=%head) : kv @llm')
+        lines.append(f"%a{i} = decode(%k{i}) {{max_tokens=3, ignore_eos=true}} : text @llm")
+    outputs = ", ".join(f"%a{i}" for i in range(NUM_READERS))
+    lines = [
+        "graph readers(%q: text)",
+        f'%head = prefill([c"{head}"]) : kv @llm',
+        *lines,
+        f"return {outputs}",
+    ]
+    return compile_graph(parse_graph("\n".join(lines)), {})

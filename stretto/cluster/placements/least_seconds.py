@@ -1,9 +1,12 @@
 """Place a request where it is predicted to end first.
 
-Predicted end: the seconds of work already there, the prefill of what the instance does not hold, and the
-decode. An instance that holds the beginning of the prompt wins a tie.
+Predicted end: the prefills already there, the prefill of what the instance does not hold, and a decode step
+with all that run there for each token of the answer. An instance that holds the beginning of the prompt wins
+a tie. One that is just computing at least half of the prompt comes before all: the request waits there for
+blocks that it would compute again elsewhere.
 
 Source: Teola §6 (load balancing). Differs: seconds instead of occupied KV slots, and held prefixes count.
+Preble §4.2, where a prefix that is longer than the rest decides the place.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ class LeastSeconds:
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
         room = instances.room_for(request.all_tokens)
+        for instance, num_tokens in request.computing.items():
+            if 2 * num_tokens >= request.num_tokens and instances.has_room(instance, room):
+                return Choice(instance, num_tokens, reason="it is computing the beginning of the prompt")
         options = {view.id: view for view in instances.candidates(room, now_s)}
         for instance in self._holders(request):
             if instances.has_room(instance, room) and (view := instances.get(instance)) is not None:
@@ -61,9 +67,9 @@ class LeastSeconds:
     def _price(self, request: PlacementRequest, view: InstanceView) -> Choice:
         held = self._held_tokens(request, view)
         terms = {
-            "queue_s": view.outstanding_s,
+            "queue_s": view.prefill_s,
             "prefill_s": view.profile.batch_s(max(0, request.num_tokens - held)),
-            "decode_s": view.profile.per_output_s * request.expected_output,
+            "decode_s": view.profile.decode_s(view.num_running + 1) * request.expected_output,
         }
         reason = f"ends first; holds {held} of {request.num_tokens} tokens"
         return Choice(view.id, held, terms, reason)

@@ -111,7 +111,7 @@ class WarmingPolicy:
     def patience_s(self, num_missing: int) -> float | None:
         """How long to wait for it: twice as long as it should take. None: as for any request.
 
-        What depends on the prefill waits for it, and would lose more than it could gain.
+        A prefill that takes longer holds a connection that requests need.
         """
         speed = self.speed()
         return None if speed is None else 2 * speed.seconds(num_missing)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, TypeAlias
 
-from stretto.engine import Engine
+from stretto.costs.profile import Profile
+from stretto.deployment import Engine
 from stretto.sched.request import Entry
 
 MAX_ASKED = 32
@@ -59,9 +60,11 @@ class OrderConfig:
     output_s: float = 0.0
 
     @classmethod
-    def of(cls, engine: Engine) -> OrderConfig:
-        """The numbers of an engine. A generated token is priced at its share of a step of a full batch."""
-        profile = engine.profile
+    def of(cls, engine: Engine, profile: Profile) -> OrderConfig:
+        """The numbers of an engine with replicas of about this profile.
+
+        A generated token is priced at its share of a step of a full batch.
+        """
         output_s = profile.decode_s(engine.max_running) / engine.max_running
         return cls(engine.age_limit_s, engine.fill_timeout_s, profile.per_unit_s, output_s)
 

@@ -1,0 +1,131 @@
+"""The instances of one engine, as its scheduler sees them: the fleet, and how long requests wait for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from itertools import count
+
+from stretto.cluster.fleet import Fleet
+from stretto.cluster.messages import DrainHow, FleetAction, InstanceId
+from stretto.deployment import Engine, Replica
+from stretto.errors import EngineUnavailable, StrettoError
+from stretto.sched.request import Entry
+from stretto.sched.results import Broken
+
+
+class EngineInstances:
+    """A `Fleet`, and since when it serves nobody.
+
+    While no instance serves, requests wait: `recover_s` where one is starting or suspect, `no_replica_s`
+    where none is. A request whose query has a deadline waits until that where there is hope.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._fleet = Fleet(engine.name, count())
+        self._unserved_s: float | None = None
+        self._hopeless_s: float | None = None
+
+    @property
+    def fleet(self) -> Fleet:
+        """The machine, to be looked at. Transitions go through the methods here."""
+        return self._fleet
+
+    def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
+        """Start an instance of one more replica."""
+        actions = self._fleet.add(replica, now_s)
+        self._note(now_s)
+        return actions
+
+    def ready(self, instance: InstanceId, now_s: float) -> bool:
+        """Note that an instance is up; return whether it serves from now on, and did not before."""
+        before = self._fleet.state.get(instance)
+        self._fleet.ready(instance, now_s)
+        self._note(now_s)
+        return self._fleet.state[instance] == "serving" and before != "serving"
+
+    def suspected(self, instance: InstanceId, reason: str, now_s: float) -> bool:
+        """Note that an instance may be down; return whether it is one that served."""
+        if self._fleet.state.get(instance) not in ("serving", "suspect"):
+            return False
+        self._fleet.suspected(instance, reason, now_s)
+        self._note(now_s)
+        return True
+
+    def answered(self, instance: InstanceId) -> None:
+        """Note that an instance has done what it was given."""
+        self._fleet.answered(instance)
+
+    def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
+        """Note that an instance is gone; start its successor."""
+        actions = self._fleet.lost(instance, error, now_s)
+        self._note(now_s)
+        return actions
+
+    def give_up(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
+        """End an instance that does not answer, and start its successor."""
+        actions = self._fleet.give_up(instance, error, now_s)
+        self._note(now_s)
+        return actions
+
+    def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[FleetAction]:
+        """Give an instance no more work; one that drains or is gone already is left alone."""
+        if self._fleet.state.get(instance) in ("draining", "gone"):
+            return []
+        actions = self._fleet.drain(instance, how, now_s)
+        self._note(now_s)
+        return actions
+
+    def stopped(self, instance: InstanceId, now_s: float) -> None:
+        """Note that an instance has ended, as it was told to."""
+        self._fleet.stopped(instance, now_s)
+        self._note(now_s)
+
+    def expire(self, now_s: float) -> list[FleetAction]:
+        """Start what has waited for its delay, and give up starts that take too long."""
+        actions = self._fleet.expire(now_s)
+        self._note(now_s)
+        return actions
+
+    def next_due_s(self, waiting: Iterable[Entry]) -> float | None:
+        """Return when `expire`, a probe or `fail_waiting` may next have something to do."""
+        dues = [self._fleet.next_due_s(), self._fleet.next_probe_s()]
+        if self._unserved_s is not None:
+            dues.append(min((self._limit_s(entry) for entry in waiting), default=None))
+        return min((due_s for due_s in dues if due_s is not None and due_s < math.inf), default=None)
+
+    def fail_waiting(
+        self, waiting: Iterable[Entry], now_s: float, has_deadline: Callable[[str], bool]
+    ) -> list[Broken]:
+        """Return failures of the requests that have waited long enough for an instance."""
+        if self._unserved_s is None:
+            return []
+        is_hopeful = self._hopeless_s is None
+        return [
+            Broken(entry.query, entry.request.node.id, self._unavailable().at(entry.request.step))
+            for entry in waiting
+            if self._limit_s(entry) <= now_s and not (is_hopeful and has_deadline(entry.query))
+        ]
+
+    def _limit_s(self, entry: Entry) -> float:
+        assert self._unserved_s is not None
+        if self._hopeless_s is not None:
+            return max(entry.arrival_s, self._hopeless_s) + self._engine.no_replica_s
+        return max(entry.arrival_s, self._unserved_s) + self._engine.recover_s
+
+    def _unavailable(self) -> StrettoError:
+        last = self._fleet.last_error
+        why = f"the last one was lost: {last}" if last is not None else "it has no replica"
+        error = EngineUnavailable(f"engine {self._engine.name!r} has no instance that serves; {why}")
+        error.__cause__ = last
+        return error
+
+    def _note(self, now_s: float) -> None:
+        """Keep since when nobody serves, and since when there is no hope that somebody will."""
+        is_served = bool(self._fleet.serving)
+        self._unserved_s = None if is_served else now_s if self._unserved_s is None else self._unserved_s
+        is_hopeless = not is_served and not self._fleet.is_hopeful
+        self._hopeless_s = (
+            None if not is_hopeless else now_s if self._hopeless_s is None else self._hopeless_s
+        )

@@ -1,0 +1,62 @@
+"""The state of each node of a running graph, and the moves between states that are allowed.
+
+    WAITING ──▶ OPEN ──▶ ENDED       a single application: handed out, or evaluated on the spot
+       │         ├──▶ FLOWING ─▶ ENDED     a mapped node: handed out item by item
+       │         └──▶ EXPANDED ▶ ENDED     an `expand`: waits for the output of its subgraph
+       └─────────────────────▶ ENDED       a fused decode, which ends together with its prefill
+
+A node ends once, and nothing leads back. A move that the table does not list is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from stretto.errors import InternalError
+from stretto.graph.compile import Node
+
+
+class NodeState(Enum):
+    """How far a node has come."""
+
+    WAITING = "waiting"
+    OPEN = "open"
+    FLOWING = "flowing"
+    EXPANDED = "expanded"
+    ENDED = "ended"
+
+
+TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
+    NodeState.WAITING: frozenset((NodeState.OPEN, NodeState.ENDED)),
+    NodeState.OPEN: frozenset((NodeState.FLOWING, NodeState.EXPANDED, NodeState.ENDED)),
+    NodeState.FLOWING: frozenset((NodeState.ENDED,)),
+    NodeState.EXPANDED: frozenset((NodeState.ENDED,)),
+    NodeState.ENDED: frozenset(),
+}
+"""From each state to those that may come next."""
+
+
+class NodeStates:
+    """The states of all nodes of one running graph, by node id."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self._states = [NodeState.WAITING] * num_nodes
+
+    def __getitem__(self, node_id: int) -> NodeState:
+        return self._states[node_id]
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Append nodes that wait."""
+        self._states += [NodeState.WAITING for _ in nodes]
+
+    def move(self, node: Node, to: NodeState) -> None:
+        """Let `node` take its next state.
+
+        Raises:
+            InternalError: the table does not allow the move.
+        """
+        state = self._states[node.id]
+        if to not in TRANSITIONS[state]:
+            raise InternalError(f"node {node.id} cannot go from {state.value} to {to.value}", step=node.name)
+        self._states[node.id] = to

@@ -1,0 +1,42 @@
+"""The text of decodes that callers have already seen: it goes on to its end, and never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stretto.core import ABSENT
+from stretto.errors import BadReply
+from stretto.graph.compile import Node, StreamedOutput
+
+
+class ShownText:
+    """What has been shown of each streamed output of one query."""
+
+    def __init__(self, streamed: Mapping[int, tuple[StreamedOutput, ...]]) -> None:
+        self._streamed = streamed
+        self._shown: dict[tuple[int, str], str] = {}
+
+    def show(self, node: Node, offset: int, text: str, values: Sequence[object]) -> list[tuple[str, str]]:
+        """New text, by output, of a decode that is certain to be that output; once begun it goes on.
+
+        Raises:
+            BadReply: a second attempt contradicts what was shown.
+        """
+        new_text = []
+        for output in self._streamed.get(node.id, ()):
+            shown = self._shown.get((node.id, output.name), "")
+            again, new = text[: max(0, len(shown) - offset)], text[max(0, len(shown) - offset) :]
+            if again and shown[offset : offset + len(again)] != again:
+                raise BadReply("a second attempt decoded another text than was shown", step=node.name)
+            is_certain = all(values[value] is ABSENT for value in output.unless)
+            if is_certain and new and offset <= len(shown):
+                new_text.append((output.name, new))
+                self._shown[node.id, output.name] = shown + new
+        return new_text
+
+    def check_end(self, node: Node, value: object) -> None:
+        """Raises BadReply if the whole `value` does not begin with what was shown of it."""
+        for output in self._streamed.get(node.id, ()):
+            shown = self._shown.get((node.id, output.name), "")
+            if not isinstance(value, str) or not value.startswith(shown):
+                raise BadReply("the text it streamed is not what it returned", step=node.name)

@@ -1,0 +1,223 @@
+"""Items that flow between mapped nodes: fed in as they arrive, passed on in order.
+
+Results are put in place by index, so the order of arrival never shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stretto.core import ABSENT
+from stretto.errors import BadReply
+from stretto.graph.compile import Node
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = _Unset()
+"""In place of a value or result that is still to come. (`None` and `ABSENT` are values.)"""
+
+
+@dataclass(slots=True)
+class Mapped:
+    """Progress of an open mapped node over its items.
+
+    `results[:flowed]` have been passed on; `total` is None while a stream may still grow.
+    """
+
+    inputs: Mapping[str, object]
+    piece: int
+    taken: int = 0
+    flowed: int = 0
+    num_done: int = 0
+    total: int | None = None
+    results: list[object] = field(default_factory=list)
+
+    def put(self, lo: int, results: Sequence[object]) -> None:
+        """Results of the items from `lo` on; those that are there already stay."""
+        for i, result in enumerate(results, lo):
+            if self.results[i] is UNSET:
+                self.results[i] = result
+                self.num_done += 1
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the streams have ended and every item has a result."""
+        return self.total is not None and self.num_done == self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Items `lo` to `hi` of a mapped node that may run, with all its inputs."""
+
+    lo: int
+    hi: int
+    inputs: Mapping[str, object]
+    each: tuple[str, ...]
+
+
+class Streams:
+    """The open mapped nodes of one running graph, and its lists that still grow."""
+
+    def __init__(self) -> None:
+        self.growing: dict[int, list[object]] = {}
+        self.mapped: dict[int, Mapped] = {}
+
+    def open(self, node: Node, inputs: Mapping[str, object]) -> None:
+        """A mapped node has its whole inputs; its items may come."""
+        pieces = [arg.piece for arg in node.ins if arg.piece is not None]
+        self.mapped[node.id] = Mapped(inputs, min(pieces, default=1))
+
+    def feed(self, node: Node, values: Sequence[object]) -> list[Items] | None:
+        """The items that have arrived since the last time, absent ones done already.
+
+        Returns:
+            None if a stream has turned out to be absent; the node has left.
+
+        Raises:
+            BadReply: what should be a list is none.
+        """
+        columns = self._columns(node, values)
+        if columns is None:
+            del self.mapped[node.id]
+            return None
+        mapped = self.mapped[node.id]
+        available = min(map(len, columns.values()))
+        if all(values[arg.value] is not UNSET for arg in node.ins if arg.each):
+            mapped.total = available
+        lo = mapped.taken
+        if available == lo or (available - lo < mapped.piece and mapped.total is None):
+            return []
+        mapped.taken = available
+        mapped.results.extend([UNSET] * (available - lo))
+        for i in range(lo, available):
+            if any(column[i] is ABSENT for column in columns.values()):
+                mapped.put(i, [ABSENT])
+        return [
+            Items(
+                start,
+                end,
+                {**mapped.inputs, **{port: items[start:end] for port, items in columns.items()}},
+                tuple(columns),
+            )
+            for start, end in _runs_present(columns, lo, available)
+        ]
+
+    def flow(self, node: Node, nodes: Sequence[Node]) -> tuple[int, ...]:
+        """Pass on finished items in order; the values that have grown by them.
+
+        Raises:
+            BadReply: a result has not the parts that it should.
+        """
+        mapped = self.mapped[node.id]
+        start = mapped.flowed
+        while mapped.flowed < len(mapped.results) and mapped.results[mapped.flowed] is not UNSET:
+            mapped.flowed += 1
+        if mapped.flowed == start or node.is_effect:
+            return ()
+        outs = _item_outs(node, nodes)
+        items = mapped.results[start : mapped.flowed]
+        for place, out in enumerate(outs):
+            self.growing.setdefault(out, []).extend(_column_of(node, items, place, len(outs)))
+        return outs
+
+    def close(self, node: Node, nodes: Sequence[Node]) -> list[list[object]]:
+        """The whole lists of a mapped node that is done, a fused decode's too; the node leaves."""
+        del self.mapped[node.id]
+        return [self.growing.pop(out, []) for out in _item_outs(node, nodes)]
+
+    def drop(self, node: Node) -> None:
+        """A node ends before its items have; what there is of them goes."""
+        self.mapped.pop(node.id, None)
+        for out in node.outs:
+            self.growing.pop(out, None)
+
+    def append(self, value_id: int, offset: int, item: object) -> bool:
+        """Add an item to a list that grows; False if it is not the next one."""
+        growing = self.growing.setdefault(value_id, [])
+        if offset != len(growing):
+            return False
+        growing.append(item)
+        return True
+
+    def end_pieces(self, node: Node, value: object) -> None:
+        """A decode has ended with `value`; what streamed out of it must be the beginning of that.
+
+        Raises:
+            BadReply: it is not.
+        """
+        growing = self.growing.pop(node.outs[0], None)
+        if growing is not None and (not isinstance(value, list) or value[: len(growing)] != growing):
+            raise BadReply("the items it streamed are not those it returned", step=node.name)
+
+    def check_invariants(self) -> None:
+        """For tests: counters agree with the results they count."""
+        for node_id, mapped in self.mapped.items():
+            assert mapped.flowed <= mapped.num_done <= mapped.taken <= len(mapped.results), node_id
+            assert mapped.num_done == sum(1 for result in mapped.results if result is not UNSET), node_id
+
+    def _columns(self, node: Node, values: Sequence[object]) -> dict[str, Sequence[object]] | None:
+        """What there is of each stream, by port; None if one of them is absent."""
+        columns: dict[str, Sequence[object]] = {}
+        for arg in node.ins:
+            if not arg.each:
+                continue
+            value = values[arg.value]
+            if value is ABSENT:
+                return None
+            if value is UNSET:
+                value = self.growing.get(arg.value, ())
+            if isinstance(value, str) or not isinstance(value, Sequence):
+                raise BadReply(f"port {arg.port!r} got a {type(value).__name__}, not a list", step=node.name)
+            columns[arg.port] = value
+        return columns
+
+
+def by_port(node: Node, result: object) -> list[object]:
+    """The out values of an op with several out ports, from the mapping that its engine answers."""
+    if not isinstance(result, Mapping) or any(port not in result for port in node.spec.outputs):
+        raise BadReply(f"not a value for each of {', '.join(node.spec.outputs)}", step=node.name)
+    return [result[port] for port in node.spec.outputs]
+
+
+def _runs_present(columns: Mapping[str, Sequence[object]], lo: int, hi: int) -> list[tuple[int, int]]:
+    """Half-open runs within `lo` to `hi` in which no column is absent."""
+    runs: list[tuple[int, int]] = []
+    start = lo
+    for i in range(lo, hi):
+        if any(column[i] is ABSENT for column in columns.values()):
+            if i > start:
+                runs.append((start, i))
+            start = i + 1
+    if hi > start:
+        runs.append((start, hi))
+    return runs
+
+
+def _item_outs(node: Node, nodes: Sequence[Node]) -> tuple[int, ...]:
+    """The values that grow with the results of a mapped node; a fused decode's too."""
+    return node.outs if node.fused is None else (*node.outs, *nodes[node.fused].outs)
+
+
+def _column_of(node: Node, results: Sequence[object], place: int, num_outs: int) -> list[object]:
+    """What `results` of a mapped node add to the value at `place` of its outs."""
+    column: list[object] = []
+    for result in results:
+        if num_outs == 1 or result is ABSENT:
+            item = result
+        elif node.fused is not None:
+            assert isinstance(result, tuple)
+            item = result[place]
+        else:
+            item = by_port(node, result)[place]
+        if not node.spec.flatten:
+            column.append(item)
+        elif isinstance(item, list):
+            column.extend(item)
+        elif item is not ABSENT:
+            raise BadReply(f"a {type(item).__name__} instead of a list", step=node.name)
+    return column

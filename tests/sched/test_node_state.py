@@ -1,0 +1,47 @@
+"""The states of nodes: the table of moves is all there is."""
+
+from __future__ import annotations
+
+import pytest
+from support.machines import compiled
+
+from stretto.errors import InternalError
+from stretto.sched.node_state import TRANSITIONS, NodeState, NodeStates
+
+(NODE,) = compiled("graph g(%x: text)\n%v = embed(%x) : vector @e\nreturn %v").nodes
+WAYS: dict[NodeState, tuple[NodeState, ...]] = {
+    NodeState.WAITING: (),
+    NodeState.OPEN: (NodeState.OPEN,),
+    NodeState.FLOWING: (NodeState.OPEN, NodeState.FLOWING),
+    NodeState.EXPANDED: (NodeState.OPEN, NodeState.EXPANDED),
+    NodeState.ENDED: (NodeState.OPEN, NodeState.ENDED),
+}
+PAIRS = [(a, b) for a in NodeState for b in NodeState]
+
+
+@pytest.mark.parametrize(("start", "to"), [pair for pair in PAIRS if pair[1] in TRANSITIONS[pair[0]]])
+def test_a_move_in_the_table_is_made(start: NodeState, to: NodeState) -> None:
+    states = NodeStates(1)
+    for state in (*WAYS[start], to):
+        states.move(NODE, state)
+    assert states[0] is to
+
+
+@pytest.mark.parametrize(("start", "to"), [pair for pair in PAIRS if pair[1] not in TRANSITIONS[pair[0]]])
+def test_any_other_move_is_a_bug_that_names_the_node_and_both_states(start: NodeState, to: NodeState) -> None:
+    states = NodeStates(1)
+    for state in WAYS[start]:
+        states.move(NODE, state)
+    with pytest.raises(InternalError) as raised:
+        states.move(NODE, to)
+    assert str(raised.value) == f"step 'v': node 0 cannot go from {start.value} to {to.value}"
+    assert states[0] is start
+
+
+def test_every_state_leads_to_the_end() -> None:
+    for state in NodeState:
+        reached = {state}
+        for _ in NodeState:
+            reached |= {later for earlier in reached for later in TRANSITIONS[earlier]}
+        assert NodeState.ENDED in reached
+    assert not TRANSITIONS[NodeState.ENDED]
