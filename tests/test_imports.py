@@ -20,7 +20,7 @@ LAYERS = (
     "frontend components sched observer",
     "llm",
     "engines documents models",
-    "trace",
+    "engines_file trace",
     "runtime sim",
     "planner training",
     "apps bench service",

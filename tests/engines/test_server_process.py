@@ -18,7 +18,8 @@ from support import openai_stub
 
 from stretto.core import Segment
 from stretto.deployment import Replica
-from stretto.engines.server_process import ServerProcess, ServerProcessConfig
+from stretto.engines.server_process.config import ServerProcessConfig
+from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.kept import KeptProcess, take_port
 from stretto.engines.server_process.programs import command_line
 from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable
@@ -211,7 +212,8 @@ def test_it_ends_when_its_parent_is_killed(tmp_path: Path, does: str) -> None:
     """A fork of the parent survives, and with it the other end of the keeper's pipe."""
     script = f"""
 import asyncio, os, time
-from stretto.engines.server_process import ServerProcess, ServerProcessConfig
+from stretto.engines.server_process.config import ServerProcessConfig
+from stretto.engines.server_process.engine import ServerProcess
 async def run():
     await ServerProcess({config(tmp_path, does, port=(port := take_port(None)))!r}).start()
     child = os.fork()

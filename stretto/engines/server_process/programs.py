@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stretto.engines.server_process.config import ServerProcessConfig
 
 HOST = "127.0.0.1"
 

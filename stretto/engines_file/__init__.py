@@ -1,0 +1,1 @@
+"""Text of an engines file, read into deployments. Nothing here opens a file."""

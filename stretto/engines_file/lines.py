@@ -1,0 +1,55 @@
+"""Line numbers of the keys of a TOML text, which the parser of the standard library does not tell.
+
+The text has been parsed already, so only as much of TOML is understood as tells where a key begins: headers,
+keys at the beginning of a line, and the ends of multi-line strings. A key inside an inline table is found at
+the line where the table begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeAlias
+
+Path: TypeAlias = tuple[str | int, ...]
+
+_NAME = r"""(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')"""
+_DOTTED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
+_HEADER = re.compile(rf"\s*(\[\[?)\s*({_DOTTED})\s*\]")
+_KEY = re.compile(rf"\s*({_DOTTED})\s*=")
+_PART = re.compile(_NAME)
+_QUOTES = re.compile(r'"""|' + "'''")
+
+
+def key_lines(text: str) -> Mapping[Path, int]:
+    """Return the line, from 1, of each table and key; elements of an array of tables count from 0."""
+    found: dict[Path, int] = {}
+    counts: dict[str, int] = {}
+    table: Path = ()
+    quotes = ""  # of the multi-line string that this line is in
+    for number, line in enumerate(text.split("\n"), 1):
+        if not quotes:
+            if (header := _HEADER.match(line)) is not None:
+                parts = _parts(header[2])
+                table = _table_path(header[1] == "[[", parts, counts)
+                found.setdefault(parts[:1], number)
+                found.setdefault(table, number)
+            elif (key := _KEY.match(line)) is not None:
+                path = table
+                for part in _parts(key[1]):
+                    path = (*path, part)
+                    found.setdefault(path, number)
+        for quote in _QUOTES.findall(line):
+            quotes = "" if quote == quotes else quotes or quote
+    return found
+
+
+def _table_path(is_element: bool, parts: tuple[str, ...], counts: dict[str, int]) -> Path:
+    name, *rest = parts
+    if is_element and not rest:
+        counts[name] = counts.get(name, -1) + 1
+    return (name, counts[name], *rest) if name in counts else (name, *rest)
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip("\"'") for part in _PART.findall(dotted))

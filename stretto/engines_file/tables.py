@@ -1,0 +1,129 @@
+"""The tables of an engines file: `[[engine]]`, `[[replica]]`, `[machine]`, `[service]`, `[router]`.
+
+One schema serves every command: each reads the tables that concern it, and refuses keys that it does not
+know in them. A table with another name is refused by all.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from stretto.engines_file.fields import Problem, build, check_keys
+from stretto.engines_file.lines import Path, key_lines
+from stretto.errors import ConfigError
+
+ARRAYS = ("engine", "replica")
+SINGLES = ("machine", "service", "router")
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One table: its values, and where each stands.
+
+    `path` is where the table is in the text, as in ("replica", 0).
+    """
+
+    tables: Tables
+    path: Path
+    values: Mapping[str, Any]
+
+    def place(self, *keys: str) -> str:
+        """Return file and line of a key, or of the nearest table around it."""
+        return self.tables.place((*self.path, *keys))
+
+    def error(self, message: str, *keys: str) -> ConfigError:
+        """Return an error that says where `keys` stand."""
+        return ConfigError(f"{self.place(*keys)}: {message}")
+
+    def without(self, *keys: str) -> Row:
+        """Return the same table without some of its keys."""
+        kept = {key: value for key, value in self.values.items() if key not in keys}
+        return Row(self.tables, self.path, kept)
+
+    def table(self, key: str) -> Row:
+        """Return the table under `key`, an empty one if there is none.
+
+        Raises:
+            ConfigError: the value is no table.
+        """
+        values = self.values.get(key, {})
+        if not isinstance(values, dict):
+            raise self.error(f"{key} is {values!r}; it must be a table", key)
+        return Row(self.tables, (*self.path, key), values)
+
+    def check_keys(self, known: Iterable[str]) -> None:
+        """Raise ConfigError for a key that is not `known`."""
+        try:
+            check_keys(self.values, known)
+        except Problem as problem:
+            raise self.error(problem.message, *problem.keys) from None
+
+    def build(
+        self,
+        kind: type[_T],
+        *,
+        given: Mapping[str, object] | None = None,
+        defaults: Mapping[str, object] | None = None,
+    ) -> _T:
+        """Return a dataclass with these values, checked against its fields (see `fields.build`).
+
+        Raises:
+            ConfigError: a key is unknown, missing, or of another type, or the dataclass refuses the values.
+        """
+        try:
+            return build(kind, self.values, given=given, defaults=defaults)
+        except Problem as problem:
+            raise self.error(problem.message, *problem.keys) from problem.__cause__
+
+
+class Tables:
+    """A parsed text.
+
+    Args:
+        name: name of the file, for messages.
+
+    Raises:
+        ConfigError: the text is no TOML, or has tables that no command knows.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        self._name = name
+        self._lines: Mapping[Path, int] = {}
+        try:
+            self._values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as cause:
+            raise ConfigError(f"{name}: no TOML: {cause}") from cause
+        self._lines = key_lines(text)
+        for table, values in self._values.items():
+            if table not in (*ARRAYS, *SINGLES):
+                known = [f"[[{n}]]" for n in ARRAYS] + [f"[{n}]" for n in SINGLES]
+                raise ConfigError(
+                    f"{self.place((table,))}: unknown table or key {table!r}; there are {', '.join(known)}"
+                )
+            is_array = isinstance(values, list) and all(isinstance(row, dict) for row in values)
+            if table in ARRAYS and not is_array:
+                raise ConfigError(
+                    f"{self.place((table,))}: {table} must be written [[{table}]], once for each"
+                )
+            if table in SINGLES and not isinstance(values, dict):
+                raise ConfigError(f"{self.place((table,))}: {table} must be written [{table}], once")
+
+    def rows(self, table: str) -> list[Row]:
+        """Return the rows of an array of tables, in order."""
+        rows = self._values.get(table, [])
+        return [Row(self, (table, index), values) for index, values in enumerate(rows)]
+
+    def one(self, table: str) -> Row | None:
+        """Return a single table, None if it is not there."""
+        return Row(self, (table,), self._values[table]) if table in self._values else None
+
+    def place(self, path: Path) -> str:
+        """Return file and line of `path`, or of the nearest table around it."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return f"{self._name}:{self._lines[path]}" if path else self._name
