@@ -38,7 +38,7 @@ from benchmarks.common.checkpoint import TINY, build_checkpoint
 from benchmarks.common.corpora import Question, QuestionSet, question_sets
 from stretto.apps import APPS
 from stretto.core import ABSENT, Document, Hit
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.errors import StrettoError
 from stretto.frontend.template import Template
 from stretto.graph.passes.pipeline import PASSES

@@ -1,8 +1,8 @@
 """Stretto runs LLM applications end to end as fast as the hardware allows."""
 
 from stretto.core import ABSENT, Chunk, Document, Hit, Section
+from stretto.deployment import Engine
 from stretto.documents import load_documents
-from stretto.engine import Engine
 from stretto.errors import StrettoError
 from stretto.frontend.component import Component, Input, parallel
 from stretto.frontend.plan_cache import register_expansion

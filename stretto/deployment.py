@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from stretto.cluster.devices import parse_device
@@ -171,9 +171,58 @@ class Deployment:
             check_replica(self.engine, replica, f"engine {self.engine.name!r}, replica {index}")
 
     @property
+    def name(self) -> str:
+        """Name of the engine."""
+        return self.engine.name
+
+    @property
     def profile(self) -> Profile:
         """Profile that plans and prices go by: that of the first replica."""
         return self.replicas[0].profile if self.replicas else Profile()
+
+    def changed(self, *, instances: int | None = None, **settings: Any) -> Deployment:
+        """Return the deployment with other settings of its engine, or of all its replicas, by name.
+
+        Args:
+            instances: number of replicas, all like the first.
+
+        Raises:
+            ConfigError: a setting is unknown, or does not fit.
+        """
+        for_engine, for_replicas = _split(self.name, settings)
+        replicas = self.replicas if instances is None else self.replicas[:1] * instances
+        changed = tuple(replace(replica, **for_replicas) for replica in replicas)
+        return Deployment(replace(self.engine, **for_engine), changed)
+
+
+def deploy(
+    name: str, executable: Callable[[Any], Any], config: object = None, *, instances: int = 1, **settings: Any
+) -> Deployment:
+    """Declare an engine with equal replicas.
+
+    Args:
+        instances: number of replicas.
+        settings: attributes of `Engine` and of `Replica`, by name.
+
+    Raises:
+        ConfigError: a setting is unknown, or does not fit.
+    """
+    _check_count(f"engine {name!r}", "instances", instances)
+    for_engine, for_replicas = _split(name, settings)
+    replica = Replica(executable, config, **for_replicas)
+    return Deployment(Engine(name, **for_engine), (replica,) * instances)
+
+
+def _split(name: str, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of an engine, and those of its replicas."""
+    of_engine, of_replica = ({field.name for field in fields(kind)} for kind in (Engine, Replica))
+    if unknown := sorted(settings.keys() - of_engine - of_replica):
+        known = ", ".join(sorted(of_engine | of_replica))
+        raise ConfigError(f"engine {name!r} has no setting {unknown[0]!r}; settings: {known}")
+    return (
+        {key: value for key, value in settings.items() if key in of_engine},
+        {key: value for key, value in settings.items() if key in of_replica},
+    )
 
 
 def check_replica(engine: Engine, replica: Replica, where: str) -> None:

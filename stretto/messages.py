@@ -1,5 +1,7 @@
 """Events that go into the schedulers, and the actions that come out.
 
+Messages about instances that a router shares with the schedulers stand in `cluster/messages.py`.
+
 Drivers see nothing else of each other: `runtime/` (asyncio, real engines) and `sim/` (virtual time)
 feed the same events to the same machines and carry out the same actions.
 """

@@ -94,8 +94,8 @@ class LLMTask:
     Attributes:
         tenant: for whom: what the task of one leaves in a cache, no other's ever finds.
         objective: what the query asks of the instances that serve it.
-        generated: tokens that it had generated when it was suspended elsewhere. They count for its limits, and
-            the pieces that they make are delivered again.
+        generated: tokens that it had generated when it was suspended elsewhere. They count for its limits,
+            and the pieces that they make are delivered again.
     """
 
     id: int

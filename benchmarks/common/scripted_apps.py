@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarks.teola.schemes import Scheme
 from stretto.core import Document
-from stretto.engine import Engine
+from stretto.deployment import Engine
 
 _WORDS = 4
 

@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 from stretto.core import Document, Section
 from stretto.costs.profile import Profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.tasks import Decode, LLMTask

@@ -24,7 +24,7 @@ from benchmarks.overhead.planning import (
 )
 from benchmarks.registry import Options
 from benchmarks.report import Goal, Report, Row, spread
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.frontend.component import Input
 from stretto.frontend.template import Template
 from stretto.runtime.runtime import Runtime

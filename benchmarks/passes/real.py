@@ -19,7 +19,7 @@ from benchmarks.common.corpora import questions_about, some_documents
 from benchmarks.report import Row, Value, num_cores, quantile
 from stretto.apps import APPS
 from stretto.core import Document
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.runtime.runtime import Runtime
 from stretto.trace.recorder import Recorder
 from stretto.trace.summary import summarise

@@ -21,7 +21,7 @@ from benchmarks.common.virtual_engines import (
 from benchmarks.report import Row, Value, quantile
 from stretto.apps import APPS
 from stretto.costs.profile import Profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
 from stretto.messages import Reply

@@ -23,7 +23,7 @@ from benchmarks.teola.schemes import HAND_WRITTEN, Scheme
 from benchmarks.teola.simulate import planned
 from benchmarks.teola.workload import templates
 from stretto.core import Document, Hit
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.runtime.runtime import Runtime
 
 _KV_BYTES = 256 * 2**20

@@ -17,7 +17,7 @@ from benchmarks.report import Goal, Report, Row, Value, quantile
 from stretto.costs.presets import load_preset
 from stretto.costs.profile import Profile
 from stretto.costs.shape import check_fits
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Action, Event, Reply, Submit

@@ -31,7 +31,7 @@ from benchmarks.teola.tables import (
     speed_ups,
 )
 from benchmarks.teola.workload import Sizes, sizes
-from stretto.engine import RunsIn
+from stretto.deployment import RunsIn
 
 
 @dataclass(frozen=True, slots=True)

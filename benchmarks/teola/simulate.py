@@ -24,7 +24,7 @@ from benchmarks.teola.schemes import Scheme
 from benchmarks.teola.workload import Asked, templates
 from stretto.core import Prompt
 from stretto.costs.profile import Profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.frontend.plan_cache import PlanCache

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from benchmarks.twin.costs import Sharing, num_items
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.errors import EngineFailure
 from stretto.messages import BatchDone, BatchFailed, LLMReport
 from stretto.runtime.instances import start_instance

@@ -14,7 +14,7 @@ from benchmarks.twin.compare import Run
 from benchmarks.twin.costs import MachineCosts
 from stretto.core import Document
 from stretto.costs.step import StepCost
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph
 from stretto.llm.local_scheduler import SchedulerConfig

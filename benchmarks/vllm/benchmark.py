@@ -29,7 +29,7 @@ from benchmarks.report import Goal, Report, Row, Value, spread, versions
 from benchmarks.vllm.probe import probe
 from stretto.apps import advanced_rag
 from stretto.core import ABSENT, Document, Hit
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.errors import BadReply
 from stretto.frontend.template import Template
 from stretto.models import MINI

@@ -24,8 +24,8 @@ from stretto.cli.progress import spinner
 from stretto.cli.questions import Questions, recorded
 from stretto.cli.terminal import shown
 from stretto.core import Document
+from stretto.deployment import Engine
 from stretto.documents import load_documents
-from stretto.engine import Engine
 from stretto.engines.batch.embedding import MINILM
 from stretto.engines.catalogue import SMALL_MODEL, is_small_model, llm_engine, local_engines, search_engines
 from stretto.errors import UserError

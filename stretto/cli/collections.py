@@ -19,7 +19,7 @@ from stretto.cli.indexing import embedder_of
 from stretto.cli.progress import spinner
 from stretto.cli.terminal import shown
 from stretto.core import Document
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.catalogue import PROFILES
 from stretto.errors import ConfigError, UserError
 

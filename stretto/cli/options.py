@@ -13,7 +13,7 @@ import typer
 
 from stretto.apps import APPS, search_empowered
 from stretto.costs.profile import Profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.catalogue import engine_and_model
 from stretto.errors import ConfigError, UserError
 from stretto.frontend.template import Template

@@ -14,7 +14,7 @@ from stretto.cli.answers import Answer, Printer
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
 from stretto.core import Document
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.errors import StrettoError
 from stretto.frontend.template import Configuration, Template
 from stretto.runtime.query import Query

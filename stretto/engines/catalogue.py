@@ -12,7 +12,7 @@ from typing import Any
 
 from stretto.core import Document
 from stretto.costs.profile import Profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.messages import InstanceLoad
 from stretto.tasks import LLMEvent, LLMTask, Task
 
 
@@ -64,6 +66,10 @@ class SteppedLLM(Protocol):
         """Forget the KV that only `query` used."""
         ...
 
+    def take_kv_events(self) -> Sequence[KVEvent]:
+        """Return what has come into the prefix cache and gone since the last call; nothing if unknown."""
+        ...
+
     def close(self) -> None:
         """Free the model."""
         ...
@@ -72,15 +78,34 @@ class SteppedLLM(Protocol):
 class AsyncLLM(Protocol):
     """An LLM behind a server. All calls come from one event loop; tasks run concurrently."""
 
+    async def start(self) -> None:
+        """Wait until the server can take tasks, as far as that is known without asking it.
+
+        Raises:
+            EngineFailure: it will not be able to.
+        """
+        ...
+
     async def generate(
         self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
     ) -> None:
         """Run one task, emitting its events; the last one is `Done` or `Failed`.
 
-        A server that orders requests by priority gets the `rank`; the smaller goes first.
-
-        Cancelling the coroutine aborts the request at the server.
+        Cancelling the coroutine aborts the request at the server. `rank` is its place among others, the
+        smaller first, for servers that order requests.
         """
+        ...
+
+    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+        """Report changes of the prefix cache and the load, as far as the server tells, until cancelled.
+
+        Raises:
+            EngineUnavailable: the server has ended for good.
+        """
+        ...
+
+    async def probe(self) -> None:
+        """Ask whether the server can take tasks. Raises EngineFailure if it cannot, or does not answer."""
         ...
 
     async def aclose(self) -> None:

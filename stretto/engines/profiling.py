@@ -15,7 +15,7 @@ import numpy as np
 
 from stretto.core import Chunk, Document, Hit, Section, Segment
 from stretto.costs.profile import Profile, fit_profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.batch.chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, max_tokens
 from stretto.engines.contract import SteppedLLM
 from stretto.errors import ConfigError

@@ -38,7 +38,7 @@ def check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
 
 
 def _is_of_type(value: object, type_: str) -> bool:
-    """Return whether a query may bring `value`. Vectors and "any" are not checked: their type says nothing."""
+    """Return whether a query may bring `value`. Vectors and "any" are not checked."""
     item = item_type(type_)
     if type_ != "any" and item is not None:
         return isinstance(value, list | tuple) and all(_is_of_type(i, item) for i in value)

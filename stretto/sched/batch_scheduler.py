@@ -108,7 +108,9 @@ class BatchScheduler:
         if self.instances.suspected(instance, reason, now_s):
             self._rest(instance)
 
-    def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> tuple[list[Report], list[Action]]:
+    def lost(
+        self, instance: InstanceId, error: StrettoError, now_s: float
+    ) -> tuple[list[Report], list[Action]]:
         """Note that an instance died."""
         reports = self._drop(instance, error)
         return reports, [*self.instances.lost(instance, error, now_s)]

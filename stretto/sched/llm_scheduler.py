@@ -70,7 +70,9 @@ class LLMScheduler:
             probe_s = self.instances.fleet.probe_s(instance)
             self._loads.set_suspect(instance, is_suspect=True, probe_s=probe_s)
 
-    def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> tuple[list[Report], list[Action]]:
+    def lost(
+        self, instance: InstanceId, error: StrettoError, now_s: float
+    ) -> tuple[list[Report], list[Action]]:
         """Note that an instance died with all its sequences and KV."""
         return self._drop(instance, error), [*self.instances.lost(instance, error, now_s)]
 

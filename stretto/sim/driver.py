@@ -20,36 +20,46 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.engine import Engine
-from stretto.errors import ConfigError, EngineFailure, StrettoError
+from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
+from stretto.deployment import Deployment, Engine, Replica
+from stretto.engines.contract import BatchEngine
+from stretto.errors import ConfigError, EngineFailure, EngineUnavailable, StrettoError
 from stretto.graph.compile import ExecutionGraph
 from stretto.messages import (
     Action,
+    AddInstance,
     Admit,
     BatchDone,
     BatchFailed,
     Cancel,
     CancelTask,
+    Drain,
     Emit,
     Event,
+    InstanceLost,
+    InstanceReady,
+    InstanceStopped,
+    KVReport,
     Release,
     Reply,
     Reprioritise,
-    Restart,
     StartBatch,
     Submit,
+    Suspended,
     Wake,
     WakeAt,
 )
 from stretto.observer import Observer, Observers, StepsDone
 from stretto.sched.system import ExpandWith, System
 from stretto.sim.faults import FaultPlan, LostMessages
-from stretto.sim.llm_instance import LLMInstance, SimulatedModel, died
+from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
 from stretto.trace.recorder import Recorder
 
 BatchCost: TypeAlias = Callable[[StartBatch], float]
+ModelOf: TypeAlias = SimulatedModel | Callable[[Replica], SimulatedModel]
+_Key: TypeAlias = tuple[str, int]
 
 _NO_EVENTS: Sequence[Event] = ()
 
@@ -58,12 +68,14 @@ class VirtualDriver(VirtualTime):
     """Runs queries to their end in virtual time.
 
     Args:
-        engines: as registered; executables must be deterministic. LLM engines are `SteppedLLM`s.
+        deployments: engines with their replicas; executables must be deterministic, and those of LLMs
+            `SteppedLLM`s. All replicas are ready at once.
         expand: as of `System`.
         seed: of the jitter.
         jitter: every duration is multiplied by a random factor between 1 and 1 + jitter.
         check: whether to check every machine's invariants after every instant.
-        models: of the LLM engines that are simulated step by step.
+        models: what the instances of an LLM engine are like that is simulated step by step: the same for
+            all, or a function of the replica.
         batch_costs: seconds of a batch, for batch engines whose profile does not tell enough.
         faults: what goes wrong, and when.
         keeps: whether `recorder`, `actions` and `streamed` remember the whole run; without it memory does
@@ -73,21 +85,22 @@ class VirtualDriver(VirtualTime):
 
     def __init__(
         self,
-        engines: Iterable[Engine],
+        deployments: Iterable[Deployment],
         *,
         expand: ExpandWith | None = None,
         seed: int = 0,
         jitter: float = 0.0,
         check: bool = False,
-        models: Mapping[str, SimulatedModel] | None = None,
+        models: Mapping[str, ModelOf] | None = None,
         batch_costs: Mapping[str, BatchCost] | None = None,
         faults: FaultPlan | None = None,
         keeps: bool = True,
         observers: Iterable[Observer] = (),
     ) -> None:
         super().__init__()
-        self.engines = {engine.name: engine for engine in engines}
-        self.system = System(self.engines.values(), expand)
+        given = tuple(deployments)
+        self.engines: dict[str, Engine] = {deployment.engine.name: deployment.engine for deployment in given}
+        self.system = System(given, expand)
         self.recorder = Recorder(max_spans=None)
         self.observers = Observers([self.recorder, *observers] if keeps else observers)
         self.replies: dict[str, Reply] = {}
@@ -104,14 +117,15 @@ class VirtualDriver(VirtualTime):
         self._random = random.Random(seed)
         self._jitter = jitter
         self._check = check
-        self._epochs: dict[tuple[str, int], int] = {}
-        self._ready_s: dict[tuple[str, int], float] = {}
         self._num_wakes = 0
-        self._batch_engines = {e.name: e.executable(e.config) for e in self.engines.values() if not e.is_llm}
-        self._llms: dict[tuple[str, int], ProfiledLLM | LLMInstance] = {}
-        for engine in self.engines.values():
-            for instance in range(engine.instances):
-                self._start_instance(engine.name, instance)
+        self._num_started = 0
+        self._replicas: dict[_Key, Replica] = {}
+        self._slots: dict[str, list[int | None]] = {name: [] for name in self.engines}
+        self._slot_of: dict[_Key, int] = {}
+        self._back_s: dict[_Key, float] = {}
+        self._batch_engines: dict[str, BatchEngine] = {}
+        self._llms: dict[_Key, ProfiledLLM | LLMInstance] = {}
+        self._start_all(given)
         for death in self._faults.deaths:
             self.lose(death.engine, death.instance, death.at_s, back_s=death.back_s)
         for query, at_s in self._faults.cancels:
@@ -140,17 +154,36 @@ class VirtualDriver(VirtualTime):
         """The caller gives `query` up at `at_s`."""
         self._post(at_s, Cancel(query))
 
-    def lose(self, engine: str, instance: int, at_s: float, back_s: float | None = None) -> None:
-        """An instance dies at `at_s`, and starts anew, empty: at `back_s`, or as soon as its
-        model is loaded. Raises ConfigError if there is no such instance."""
-        if (engine, instance) not in self._epochs:
-            raise ConfigError(f"there is no instance {instance} of an engine {engine!r}")
+    def add(self, engine: str, replica: Replica, at_s: float) -> None:
+        """Add a replica at `at_s`; it is ready when its model is loaded."""
+        self._post(at_s, AddInstance(engine, replica))
+
+    def drain(self, engine: str, slot: int, at_s: float, how: DrainHow = "finish") -> None:
+        """Drain the instance that is in a slot at `at_s`."""
+        self.at(at_s, lambda: [Drain(engine, i, how) for i in self._in_slot(engine, slot)])
+
+    def lose(self, engine: str, slot: int, at_s: float, back_s: float | None = None) -> None:
+        """Let the instance in a slot die at `at_s`.
+
+        Its successor is ready at `back_s`, or as soon as its model is loaded. Slots are numbered from 0 in
+        the order of the replicas.
+
+        Raises:
+            ConfigError: there is no such slot.
+        """
+        if engine not in self._slots or not 0 <= slot < len(self._slots[engine]):
+            raise ConfigError(f"there is no instance {slot} of an engine {engine!r}")
 
         def die() -> Sequence[Event]:
-            self._start_instance(engine, instance, ready_s=back_s)
-            return (died(engine, instance),)
+            if back_s is not None:
+                self._back_s[engine, slot] = back_s
+            return [self._die((engine, instance)) for instance in self._in_slot(engine, slot)]
 
         self.at(at_s, die)
+
+    def break_down(self, engine: str, instance: int) -> None:
+        """Let an instance die now, as one does whose engine raises."""
+        self.at(self.now_s, lambda: [self._die(key) for key in [(engine, instance)] if key in self._replicas])
 
     def run(self) -> dict[str, Reply]:
         """Run until nothing more will happen; every query's reply."""
@@ -185,11 +218,14 @@ class VirtualDriver(VirtualTime):
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
         """By how much the instance is slower than it should be at that time."""
-        return self._faults.slowness(engine, instance, at_s) if self._is_faulty else 1.0
+        if not self._is_faulty:
+            return 1.0
+        return self._faults.slowness(engine, self._slot_of[engine, instance], at_s)
 
     def may_be_slow(self, engine: str, instance: int) -> bool:
         """Whether `slowness` may ever be anything but 1."""
-        return any((slow.engine, slow.instance) == (engine, instance) for slow in self._faults.slow)
+        slot = engine, self._slot_of[engine, instance]
+        return any((slow.engine, slow.instance) == slot for slow in self._faults.slow)
 
     def on_steps(self, steps: StepsDone) -> None:
         """An instance has taken steps."""
@@ -197,17 +233,15 @@ class VirtualDriver(VirtualTime):
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
         """The caches have changed; the news may be late, and that of the dead never comes."""
-        epoch = self._epochs[engine, instance]
+        report = KVReport(engine, instance, tuple(events))
 
-        def hear() -> Sequence[Event]:
-            if self._epochs[engine, instance] == epoch:
-                self.observers.on_kv(engine, instance, events, self.now_s)
-            return _NO_EVENTS
+        def arrive() -> Sequence[Event]:
+            if (engine, instance) not in self._replicas:
+                return _NO_EVENTS
+            self.observers.on_kv(engine, instance, report.events, self.now_s)
+            return (report,)
 
-        if self._faults.kv_delay_s:
-            self.at(self.now_s + self._faults.kv_delay_s, hear)
-        else:
-            hear()
+        self.at(self.now_s + self._faults.kv_delay_s, arrive)
 
     def llm_instances(self) -> Iterator[LLMInstance]:
         """Those that are simulated step by step, as they are now."""
@@ -228,30 +262,82 @@ class VirtualDriver(VirtualTime):
     def _post(self, at_s: float, event: Event) -> None:
         self.at(at_s, lambda: (event,))
 
-    def _start_instance(self, engine: str, instance: int, ready_s: float | None = None) -> None:
-        """(Re)start an instance: whatever the old one still had to say will not be heard."""
-        key = engine, instance
-        self._epochs[key] = self._epochs.get(key, 0) + 1
-        if ready_s is None and key in self._llms and engine in self._models:
-            ready_s = self.now_s + self._models[engine].loading_s
-        self._ready_s[key] = max(self._ready_s.get(key, 0.0), ready_s or 0.0)
-        if not self.engines[engine].is_llm:
-            return
-        if key in self._llms:
-            self._llms[key].kill()
-        if (model := self._models.get(engine)) is None:
-            self._llms[key] = ProfiledLLM(self.engines[engine], instance, self, self._ready_s[key])
+    def _start_all(self, deployments: Sequence[Deployment]) -> None:
+        """Start the declared replicas, which are ready before anything happens."""
+        added = [AddInstance(d.engine.name, replica) for d in deployments for replica in d.replicas]
+        for action in self.system.handle(added, 0.0):
+            if isinstance(action, StartInstance):
+                self._start(action, 0.0)
+        ready = [InstanceReady(*key) for key in self._replicas]
+        for action in self.system.handle(ready, 0.0):
+            self._carry_out(action)
+
+    def _start_later(self, action: StartInstance) -> None:
+        """Start an instance that is ready when its model is loaded."""
+        model = self._model(action.engine, action.replica)
+        ready_s = self.now_s + (0.0 if model is None else model.loading_s)
+        slot = self._start(action, ready_s)
+        ready_s = max(ready_s, self._back_s.pop((action.engine, slot), 0.0))
+        key = action.engine, action.instance
+        self.at(ready_s, lambda: (InstanceReady(*key),) if key in self._replicas else _NO_EVENTS)
+
+    def _start(self, action: StartInstance, ready_s: float) -> int:
+        """Start an instance in the first free slot; return the slot."""
+        engine, key = self.engines[action.engine], (action.engine, action.instance)
+        slots = self._slots[action.engine]
+        slot = slots.index(None) if None in slots else len(slots)
+        slots[slot : slot + 1] = [action.instance]
+        self._slot_of[key] = slot
+        self._replicas[key] = replica = action.replica
+        self._num_started += 1
+        if not engine.is_llm:
+            if engine.name not in self._batch_engines:
+                self._batch_engines[engine.name] = replica.executable(replica.config)
+        elif (model := self._model(engine.name, replica)) is None:
+            self._llms[key] = ProfiledLLM(engine, replica, action.instance, self)
         else:
             self._llms[key] = LLMInstance(
-                self.engines[engine],
-                instance,
+                engine,
+                action.instance,
                 self,
                 model,
-                rank=1 + list(self._epochs).index(key),
-                ready_s=self._ready_s[key],
+                rank=self._num_started,
                 jitter=self._jitter,
-                seed=f"{self._seed}/{self._epochs[key]}",
+                seed=f"{self._seed}/{self._num_started}",
             )
+        return slot
+
+    def _model(self, engine: str, replica: Replica) -> SimulatedModel | None:
+        model = self._models.get(engine)
+        return model(replica) if callable(model) else model
+
+    def _in_slot(self, engine: str, slot: int) -> list[int]:
+        slots = self._slots[engine]
+        instance = slots[slot] if slot < len(slots) else None
+        return [] if instance is None else [instance]
+
+    def _die(self, key: _Key) -> InstanceLost:
+        self._remove(key)
+        return InstanceLost(*key, EngineUnavailable(f"{key[0]}/{key[1]} died"))
+
+    def _remove(self, key: _Key) -> None:
+        """Leave an instance behind; nothing that it still had to say is heard."""
+        del self._replicas[key]
+        self._slots[key[0]][self._slot_of[key]] = None
+        if (llm := self._llms.pop(key, None)) is not None:
+            llm.kill()
+
+    def _stop(self, action: StopInstance) -> None:
+        key = action.engine, action.instance
+        if key not in self._replicas:
+            return
+        llm = self._llms.get(key)
+        suspended: list[Event] = []
+        if action.how == "suspend" and llm is not None:
+            suspended = [Suspended(*key, task, tokens) for task, tokens in llm.suspend()]
+        self._remove(key)
+        if action.how != "kill":
+            self.at(self.now_s, lambda: (*suspended, InstanceStopped(*key)))
 
     def _carry_out(self, action: Action) -> None:
         match action:
@@ -262,13 +348,16 @@ class VirtualDriver(VirtualTime):
             case Reprioritise(engine, instance, task_id, rank):
                 self._llms[engine, instance].reprioritise(task_id, rank)
             case CancelTask(engine, instance, task_id):
-                self._llms[engine, instance].cancel(task_id)
-            case Restart(engine, instance):
-                self._start_instance(engine, instance)
+                if (engine, instance) in self._llms:
+                    self._llms[engine, instance].cancel(task_id)
+            case StartInstance():
+                self._start_later(action)
+            case StopInstance():
+                self._stop(action)
             case Release(engine, instance, query):
                 if (engine, instance) in self._llms:
                     self._llms[engine, instance].release(query)
-                else:
+                elif not self.engines[engine].is_llm:
                     self._batch_engines[engine].release(query)
             case WakeAt(time_s):
                 self._wake_at(time_s)
@@ -298,15 +387,14 @@ class VirtualDriver(VirtualTime):
             answer = BatchFailed(*key, action.batch, error)
         except Exception as error:
             answer = BatchFailed(*key, action.batch, EngineFailure(f"{type(error).__name__}: {error}"))
-        epoch = self._epochs[key]
-        start_s = max(self.now_s, self._ready_s[key])
         cost = self._batch_costs.get(engine.name)
-        seconds = engine.profile.batch_s(action.num_units) if cost is None else cost(action)
+        profile = self._replicas[key].profile
+        seconds = profile.batch_s(action.num_units) if cost is None else cost(action)
         self._run_for(
             key,
-            start_s,
+            self.now_s,
             self.duration_s(seconds),
-            lambda: (answer,) if self._epochs[key] == epoch else _NO_EVENTS,
+            lambda: (answer,) if key in self._replicas else _NO_EVENTS,
         )
 
     def _run_for(

@@ -20,12 +20,12 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from stretto.engine import Engine
-from stretto.errors import EngineUnavailable, StrettoError
+from stretto.deployment import Engine
+from stretto.errors import StrettoError
 from stretto.llm.local_scheduler import LocalScheduler
 from stretto.llm.output.output import Output
 from stretto.llm.sequence import TokenSequence
-from stretto.messages import Event, InstanceLost, LLMReport
+from stretto.messages import Event, LLMReport
 from stretto.observer import StepsDone
 from stretto.sim.simulated_model import SimulatedModel, Surroundings
 from stretto.sim.step_jump import Jitter, StepJump
@@ -34,7 +34,7 @@ from stretto.sim.synthetic_output import output_ids
 from stretto.sim.task_progress import ProgressTable, TaskProgress
 from stretto.tasks import Failed, LLMEvent, LLMTask, Started
 
-__all__ = ["LLMInstance", "SimulatedModel", "Surroundings", "died"]
+__all__ = ["LLMInstance", "SimulatedModel", "Surroundings"]
 
 _AT_ONCE = 32
 
@@ -54,7 +54,6 @@ class LLMInstance:
         model: SimulatedModel,
         *,
         rank: int = 0,
-        ready_s: float = 0.0,
         jitter: float = 0.0,
         seed: str = "",
     ) -> None:
@@ -64,7 +63,6 @@ class LLMInstance:
         self._around = surroundings
         self._model = model
         self._rank = rank
-        self._ready_s = ready_s
         self._jitter = Jitter(jitter, f"{seed}/{engine.name}/{instance}")
         self._is_steady = not jitter and not surroundings.may_be_slow(engine.name, instance)
         self._progress = ProgressTable(math.inf if engine.timeout_s is None else engine.timeout_s / 4)
@@ -86,7 +84,7 @@ class LLMInstance:
             )
             return
         except Exception:  # as in a real driver, what escapes the engine takes the instance down
-            self._around.lose(self._engine.name, self._instance, self._around.now_s)
+            self._around.break_down(self._engine.name, self._instance)
             return
         self._disturbed()
 
@@ -107,6 +105,10 @@ class LLMInstance:
         """Forget the prefixes that `query` left, with the end of the step."""
         if not self._model.keeps_released:
             self._between_steps(lambda: self.scheduler.cache.forget(query))
+
+    def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the live tasks, each with the tokens it has generated."""
+        return self._progress.suspended()
 
     def kill(self) -> None:
         """Nothing more will be heard of any task."""
@@ -168,14 +170,7 @@ class LLMInstance:
         """When all else of this instant has happened."""
         if not self._will_begin and not self._is_dead:
             self._will_begin = True
-            if self._around.now_s < self._ready_s:
-                self._around.at(self._ready_s, self._begin_at_last)
-            else:
-                self._around.at_last(self._begin, self._rank)
-
-    def _begin_at_last(self) -> Sequence[Event]:
-        self._around.at_last(self._begin, self._rank)
-        return ()
+            self._around.at_last(self._begin, self._rank)
 
     def _begin(self) -> Sequence[Event]:
         """Take the next step, or as many as nothing can disturb."""
@@ -269,8 +264,3 @@ class LLMInstance:
         events = self.scheduler.cache.take_events()
         if events:
             self._around.on_kv(self._engine.name, self._instance, events)
-
-
-def died(engine: str, instance: int) -> InstanceLost:
-    """What the schedulers are told of a death."""
-    return InstanceLost(engine, instance, EngineUnavailable(f"{engine}/{instance} died"))

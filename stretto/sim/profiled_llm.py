@@ -14,7 +14,7 @@ from typing import Protocol
 
 from stretto.core import Prompt
 from stretto.costs.tokens import num_tokens
-from stretto.engine import Engine
+from stretto.deployment import Engine, Replica
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.scripted.task_queue import TaskQueue
 from stretto.messages import Event, LLMReport
@@ -29,7 +29,7 @@ class Timeline(Protocol):
     def at(self, at_s: float, happen: Callable[[], Sequence[Event]]) -> None: ...
     def duration_s(self, seconds: float) -> float: ...
     def slowness(self, engine: str, instance: int, at_s: float) -> float: ...
-    def lose(self, engine: str, instance: int, at_s: float) -> None: ...
+    def break_down(self, engine: str, instance: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,17 @@ class _Prefilling:
 class ProfiledLLM:
     """One instance of an LLM engine, by its profile."""
 
-    def __init__(self, engine: Engine, instance: int, timeline: Timeline, ready_s: float = 0.0) -> None:
+    def __init__(self, engine: Engine, replica: Replica, instance: int, timeline: Timeline) -> None:
         self._engine = engine
+        self._profile = replica.profile
         self._instance = instance
         self._timeline = timeline
-        self._executable: SteppedLLM = engine.executable(engine.config)
+        self._executable: SteppedLLM = replica.executable(replica.config)
         self._waiting = TaskQueue()
         self._prefilling: _Prefilling | None = None
-        self._is_starting = timeline.now_s < ready_s
         self._is_dead = False
         self._live: set[int] = set()
         self._held: dict[str, list[Prompt]] = {}
-        if self._is_starting:
-            timeline.at(ready_s, self._ready)
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Queue a request."""
@@ -86,21 +84,21 @@ class ProfiledLLM:
         """Forget the prefixes that `query` left."""
         self._held.pop(query, None)
 
+    def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the live tasks, each with the tokens it has generated: none, for it computes no tokens."""
+        return [(task, ()) for task in sorted(self._live)]
+
     def kill(self) -> None:
         """Nothing more will be heard of any task."""
         self._live.clear()
         self._is_dead = True
 
-    def _ready(self) -> Sequence[Event]:
-        self._is_starting = False
-        return self._prefill_next()
-
     def _prefill_next(self) -> Sequence[Event]:
         """Start the request of the smallest rank, if the prefill unit is free."""
-        if self._prefilling is not None or self._is_starting or self._is_dead or not self._waiting:
+        if self._prefilling is not None or self._is_dead or not self._waiting:
             return ()
         task = self._waiting.pop()
-        seconds = self._engine.profile.batch_s(self._num_missing_tokens(task.prompt))
+        seconds = self._profile.batch_s(self._num_missing_tokens(task.prompt))
         end_s = self._timeline.now_s + self._duration_s(seconds)
         prefilling = self._prefilling = _Prefilling(task, self._timeline.now_s, end_s)
         self._timeline.at(end_s, lambda: self._prefilled(prefilling))
@@ -116,12 +114,12 @@ class ProfiledLLM:
         if task.id not in self._live:
             return ()
         self._held.setdefault(task.query, []).append(task.prompt)
-        token_s = self._duration_s(self._engine.profile.per_output_s)
+        token_s = self._duration_s(self._profile.per_output_s)
         at_s = self._timeline.now_s
         try:
             answer = self._answer(task)
         except Exception:  # as in a real driver, what escapes the engine takes the instance down
-            self._timeline.lose(self._engine.name, self._instance, at_s)
+            self._timeline.break_down(self._engine.name, self._instance)
             return ()
         for event in answer:
             if isinstance(event, Started):

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from stretto.core import ABSENT, KV, Prompt, Segment, as_text
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.contract import SteppedLLM
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import WHEN, Arg, Constant, Graph, Primitive, Ref

@@ -15,7 +15,7 @@ from typing import Any
 from stretto.core import Document, Section
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.profile import LEAST_S, Profile, fit_profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.errors import ConfigError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph, compile_graph

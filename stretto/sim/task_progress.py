@@ -81,6 +81,13 @@ class ProgressTable:
         """Nothing more is told of a task; who it was, if it was here."""
         return self._by_task.pop(task, None)
 
+    def suspended(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the tasks of which something is still told, each with the tokens it has generated."""
+        return [
+            (task, tuple(one.sequence.tokens[one.sequence.num_prompt_tokens :]))
+            for task, one in self._by_task.items()
+        ]
+
     def clear(self) -> None:
         """Nothing more is told of any task."""
         self._by_task.clear()

@@ -23,7 +23,7 @@ from typing import Any
 
 from stretto.core import Chunk, Document, Hit
 from stretto.costs.tokens import num_tokens
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.errors import StrettoError, UserError
 from stretto.graph.graph import Graph
 from stretto.graph.text import print_graph

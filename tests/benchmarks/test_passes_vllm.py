@@ -14,7 +14,7 @@ from support.openai_stub import OpenAIStub, Reply
 from benchmarks.registry import Options, run
 from benchmarks.vllm.benchmark import BASE, VARIANTS, Asked, compare, differing, goals_of, rows_of
 from stretto.core import Document, Section
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 

@@ -13,7 +13,7 @@ from benchmarks.rag.hand_written.servers import serving
 from benchmarks.teola.schemes import HAND_WRITTEN, OURS
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.core import Document, Section, Segment
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.engines.scripted.standin import StandIn, StandInConfig

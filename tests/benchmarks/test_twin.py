@@ -18,7 +18,7 @@ from benchmarks.twin.costs import BatchFit, RequestStepCost, Sharing, fit_batche
 from stretto.core import Document, Section, Segment
 from stretto.costs.profile import Profile
 from stretto.costs.shape import StepShape
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.sim.llm_instance import SimulatedModel

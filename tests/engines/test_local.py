@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.batch.calls import CallsConfig
 from stretto.engines.batch.embedding import minilm_path
 from stretto.engines.catalogue import (

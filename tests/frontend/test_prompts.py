@@ -13,7 +13,7 @@ from support.virtual_loop import in_virtual_time
 from stretto import Chunk, Hit, Input, Runtime, Template
 from stretto.components import Synthesis
 from stretto.core import Segment
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import ConfigError
 from stretto.frontend.prompts import known_constants, load_prompt, parse_prompt, prompt_names

@@ -11,7 +11,7 @@ from stretto.apps import search_empowered
 from stretto.components import Generation, Judge, WebSearch
 from stretto.core import ABSENT, Hit
 from stretto.costs.profile import Profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.errors import ConfigError, TemplateError

@@ -18,7 +18,7 @@ from support.worlds import LLM_ENGINES, World, worlds
 
 from stretto import Runtime
 from stretto.core import ABSENT, Document, Section
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.errors import BadReply, EngineFailure
 from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.text import parse_graph

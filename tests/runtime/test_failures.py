@@ -25,7 +25,7 @@ from support.runtime_engines import (
 from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import Runtime
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import (
     BadReply,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from stretto.sim.watchers import StepsDone, Watcher
 from support.graphs import NUM_READERS, readers_of
 from support.runtime_engines import AtOnce
 from support.virtual_loop import in_virtual_time
@@ -14,7 +15,7 @@ from support.virtual_loop import in_virtual_time
 from stretto import Runtime
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import EngineFailure
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -25,7 +26,6 @@ from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import as_max_tokens, filler_output
-from stretto.sim.watchers import StepsDone, Watcher
 from stretto.tasks import Done, LLMEvent, LLMTask, Started
 
 PROFILE = Profile(per_unit_s=0.001, max_efficient_batch=4, per_output_s=0.01)

@@ -10,7 +10,7 @@ from support.runtime_engines import ActingConfig, acting
 from support.virtual_loop import VirtualLoop
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.messages import Action, BatchDone, Event, Reply, StartBatch, Submit

@@ -12,7 +12,7 @@ from support.openai_stub import OpenAIStub, Reply
 from support.runtime_engines import COMPLETE, graph
 
 from stretto import Runtime
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.errors import BadReply, EngineUnavailable

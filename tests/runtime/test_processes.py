@@ -13,7 +13,7 @@ from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, Acting, ActingC
 from support.virtual_loop import in_real_time
 
 from stretto import Runtime
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.errors import BadReply, ConfigError, EngineFailure, EngineTimeout, EngineUnavailable
 

@@ -22,7 +22,7 @@ from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import ABSENT, Chunk, Document, Hit, Input, Runtime, Section, Template
 from stretto.components import Synthesis
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.errors import (
     ConfigError,
     DeadlineExceeded,

@@ -9,7 +9,7 @@ import pytest
 from support.machines import batch_engine, batch_request
 
 from stretto.costs.profile import Profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.messages import Action, Release, Restart, StartBatch
 from stretto.sched.batch_scheduler import BatchScheduler

@@ -10,7 +10,7 @@ from support.graphs import ADVANCED_RAG
 
 from stretto.core import Document, Section
 from stretto.costs.profile import Profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.compile import compile_graph

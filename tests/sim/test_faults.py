@@ -17,7 +17,7 @@ from stretto.apps import APPS
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.kv_events import BlockRemoved, BlockStored, KVEvent
 from stretto.costs.tokens import num_tokens
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import BadReply, ConfigError, EngineFailure, QueryEnded
 from stretto.frontend.plan_cache import PlanCache

@@ -12,7 +12,7 @@ from support.machines import compiled
 
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.profile import Profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import CapacityError, ConfigError
 from stretto.llm.local_scheduler import SchedulerConfig

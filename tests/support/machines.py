@@ -8,7 +8,7 @@ from typing import Any
 
 from stretto.core import Segment
 from stretto.costs.profile import Profile
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, Node, compile_graph
 from stretto.graph.text import parse_graph

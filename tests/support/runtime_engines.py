@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import EngineUnavailable
 from stretto.graph.compile import ExecutionGraph, compile_graph

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from support.worked_example import PROFILES, e_graph
 
 from stretto.core import Document, Section
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import compile_graph
 from stretto.sim.driver import VirtualDriver

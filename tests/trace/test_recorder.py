@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.runtime_engines import SHOUT
 
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.errors import ConfigError, EngineFailure
 from stretto.messages import BatchDone, BatchFailed, InstanceLost, Reply, StartBatch, Submit

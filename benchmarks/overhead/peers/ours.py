@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.frontend.component import Builder, Component, Input, Source
 from stretto.frontend.template import Template
 from stretto.graph.graph import Ref

@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any
 
 from stretto.core import Prompt
-from stretto.engine import Engine
+from stretto.deployment import Engine
 from stretto.engines.contract import BatchEngine, SteppedLLM
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Task
 
