@@ -24,7 +24,7 @@ from stretto.cli.progress import spinner
 from stretto.cli.questions import Questions, recorded
 from stretto.cli.terminal import shown
 from stretto.core import Document
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.documents import load_documents
 from stretto.engines.batch.embedding import MINILM
 from stretto.engines.catalogue import SMALL_MODEL, is_small_model, llm_engine, local_engines, search_engines
@@ -165,7 +165,7 @@ def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Docume
         )
 
 
-def _write_trace(path: Path, run: Questions, engines: Sequence[Engine], errors: Console) -> bool:
+def _write_trace(path: Path, run: Questions, engines: Sequence[Deployment], errors: Console) -> bool:
     """Whether it could be written; if not, that is said, and the query's own error stays."""
     plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
     passes = select_passes(run.passes)

@@ -19,7 +19,7 @@ from stretto.cli.indexing import embedder_of
 from stretto.cli.progress import spinner
 from stretto.cli.terminal import shown
 from stretto.core import Document
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.catalogue import PROFILES
 from stretto.errors import ConfigError, UserError
 
@@ -66,11 +66,11 @@ def opened(dsn: str | None) -> Iterator[PostgresVectors]:
         yield store
 
 
-def collections_engine(dsn: str | None) -> Engine:
+def collections_engine(dsn: str | None) -> Deployment:
     """The same for a runtime."""
     from stretto.engines.batch.postgres import PostgresVectors
 
-    return Engine("vectors", PostgresVectors, _config(dsn), profile=PROFILES["vectors"], max_batch=1024)
+    return deploy("vectors", PostgresVectors, _config(dsn), profile=PROFILES["vectors"], max_batch=1024)
 
 
 def _config(dsn: str | None) -> PostgresConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ import typer
 
 from stretto.apps import APPS, search_empowered
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.engines.catalogue import engine_and_model
 from stretto.errors import ConfigError, UserError
 from stretto.frontend.template import Template
@@ -219,9 +218,10 @@ def saved_profiles() -> dict[str, Profile]:
         raise ConfigError(f"{path} is no file of profiles ({error}); remove it") from error
 
 
-def measured(engines: Iterable[Engine]) -> list[Engine]:
+def measured(engines: Iterable[Deployment]) -> list[Deployment]:
     """The engines, with the profiles that were saved of the same engine with the same model."""
     saved = saved_profiles()
     return [
-        replace(engine, profile=saved.get(engine_and_model(engine), engine.profile)) for engine in engines
+        engine.changed(profile=saved[key]) if (key := engine_and_model(engine)) in saved else engine
+        for engine in engines
     ]

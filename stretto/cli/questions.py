@@ -14,7 +14,7 @@ from stretto.cli.answers import Answer, Printer
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
 from stretto.core import Document
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.errors import StrettoError
 from stretto.frontend.template import Configuration, Template
 from stretto.runtime.query import Query
@@ -42,7 +42,7 @@ class Questions:
         """One question is answered while its documents come in; several need all of them first."""
         return len(self.questions) > 1 and bool(self.documents)
 
-    async def run(self, engines: Sequence[Engine], errors: Console) -> list[Answer]:
+    async def run(self, engines: Sequence[Deployment], errors: Console) -> list[Answer]:
         """Index and ask. Failed indexing is raised, but with JSON the error of every question."""
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
@@ -135,7 +135,7 @@ class Questions:
 
 
 @contextlib.contextmanager
-def recorded(run: Questions, path: Path, engines: Sequence[Engine]) -> Iterator[Questions]:
+def recorded(run: Questions, path: Path, engines: Sequence[Deployment]) -> Iterator[Questions]:
     """The same questions, recorded in a file for `stretto replay`."""
     before_passes = [run.template.lower(run.configuration)]
     if run.indexes_first:

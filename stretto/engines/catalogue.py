@@ -6,13 +6,12 @@ Profiles are of two cores of a server CPU without a GPU; `stretto profile` measu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stretto.core import Document
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
@@ -43,7 +42,7 @@ DEFAULT_LLM = SMALL_MODEL
 
 def llm_engine(
     where: str | None, *, instances: int = 1, api: str | None = None, tokenizer: str | None = None
-) -> Engine:
+) -> Deployment:
     """The LLM engine for `--llm`: a server's URL, a checkpoint's directory, "stand-in" or "mini".
 
     Args:
@@ -68,12 +67,12 @@ def llm_engine(
     return _checkpoint(Path(where), instances)
 
 
-def is_small_model(engine: Engine) -> bool:
+def is_small_model(deployment: Deployment) -> bool:
     """Whether it is the LLM that ships with Stretto."""
-    return getattr(engine.config, "path", None) == MINI
+    return any(getattr(replica.config, "path", None) == MINI for replica in deployment.replicas)
 
 
-def _checkpoint(folder: Path, instances: int) -> Engine:
+def _checkpoint(folder: Path, instances: int) -> Deployment:
     """The in-process engine for the kinds of model that it knows, the reference for any other."""
     try:  # torch, only if it is wanted
         from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
@@ -86,37 +85,38 @@ def _checkpoint(folder: Path, instances: int) -> Engine:
     return _in_process(ReferenceLLM, ReferenceConfig(folder), instances)
 
 
-def _server(url: str, instances: int, api: Any, tokenizer: str) -> Engine:
+def _server(url: str, instances: int, api: Any, tokenizer: str) -> Deployment:
     """Completions stop where a base model would begin a further question, or nothing."""
     try:
         from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
     except ImportError as cause:
         raise ConfigError(f"--llm {url!r} {MISSING_PACKAGES}") from cause
-    return Engine(
+    return deploy(
         "llm",
         OpenAIServer,
         OpenAIServerConfig(url, api=api, tokenizer=tokenizer, stop=() if api == "chat" else COMPLETION_STOP),
-        kind="llm_server",
+        contract="llm",
+        runs_in="loop",
         profile=PROFILES["llm"],
         instances=instances,
     )
 
 
-def _in_process(executable: Callable[[Any], SteppedLLM], config: object, instances: int) -> Engine:
-    return Engine(
+def _in_process(executable: Callable[[Any], SteppedLLM], config: object, instances: int) -> Deployment:
+    return deploy(
         "llm",
         executable,
         config,
-        kind="llm",
+        contract="llm",
         profile=PROFILES["llm"],
         keeps_state=True,
         instances=instances,
     )
 
 
-def vectors_engine() -> Engine:
+def vectors_engine() -> Deployment:
     """Vectors in memory: collections of a query go with it."""
-    return Engine(
+    return deploy(
         "vectors",
         MemoryVectors,
         MemoryVectorsConfig(),
@@ -128,13 +128,13 @@ def vectors_engine() -> Engine:
 
 def local_engines(
     *,
-    llm: Engine | None = None,
-    vectors: Engine | None = None,
+    llm: Deployment | None = None,
+    vectors: Deployment | None = None,
     embedding_model: str = MINILM,
     reranking_model: str | None = None,
     functions: Mapping[str, Callable[..., object]] | None = None,
     profiles: Mapping[str, Profile] | None = None,
-) -> list[Engine]:
+) -> list[Deployment]:
     """All engines that the ready-made apps name, one instance of each.
 
     Args:
@@ -146,19 +146,21 @@ def local_engines(
         profiles: profiles by engine, in place of the built-in ones.
     """
     engines = [
-        Engine("chunking", Chunking, ChunkingConfig(embedding_model), profile=PROFILES["chunking"]),
-        Engine("embedding", Embedding, EmbeddingConfig(embedding_model), profile=PROFILES["embedding"]),
+        deploy("chunking", Chunking, ChunkingConfig(embedding_model), profile=PROFILES["chunking"]),
+        deploy("embedding", Embedding, EmbeddingConfig(embedding_model), profile=PROFILES["embedding"]),
         vectors or vectors_engine(),
-        Engine("reranking", Reranking, RerankingConfig(reranking_model), profile=PROFILES["reranking"]),
+        deploy("reranking", Reranking, RerankingConfig(reranking_model), profile=PROFILES["reranking"]),
         llm or llm_engine(None),
     ]
     if functions is not None:
-        engines.append(Engine("calls", Calls, CallsConfig(functions)))
+        engines.append(deploy("calls", Calls, CallsConfig(functions)))
     given = profiles or {}
-    return [replace(engine, profile=given.get(engine.name, engine.profile)) for engine in engines]
+    return [
+        engine.changed(profile=given[engine.name]) if engine.name in given else engine for engine in engines
+    ]
 
 
-def search_engines(llm: Engine, url: str | None, documents: Sequence[Document]) -> list[Engine]:
+def search_engines(llm: Deployment, url: str | None, documents: Sequence[Document]) -> list[Deployment]:
     """The engines of search-empowered generation: `llm`, `llm_small`, here the same model, and `web`.
 
     Args:
@@ -168,14 +170,14 @@ def search_engines(llm: Engine, url: str | None, documents: Sequence[Document]) 
     config: object = CorpusSearchConfig(tuple(documents))
     if url is not None:
         web, config = WebSearch, WebSearchConfig(url)
-    small = replace(llm, name="llm_small")
-    return [llm, small, Engine("web", web, config, profile=PROFILES["web"], max_batch=8)]
+    small = llm.changed(name="llm_small")
+    return [llm, small, deploy("web", web, config, profile=PROFILES["web"], max_batch=8)]
 
 
-def engine_and_model(engine: Engine) -> str:
+def engine_and_model(deployment: Deployment) -> str:
     """What a measured profile is of: the engine's name and its model, or what it is where it has none."""
-    config = engine.config
+    config = deployment.replicas[0].config
     model = getattr(config, "model", None) or getattr(config, "path", None)
     if model is None:
-        return f"{engine.name}:{type(config).__name__.removesuffix('Config')}"
-    return f"{engine.name}:{model_name(str(model))}"
+        return f"{deployment.name}:{type(config).__name__.removesuffix('Config')}"
+    return f"{deployment.name}:{model_name(str(model))}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from stretto.core import Chunk, Document, Hit, Section, Segment
 from stretto.costs.profile import Profile, fit_profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.engines.batch.chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, max_tokens
 from stretto.engines.contract import SteppedLLM
 from stretto.errors import ConfigError
@@ -44,21 +44,22 @@ class Measurement:
 
 
 def profile_engine(
-    engine: Engine, on_measurement: Callable[[Measurement], None]
+    deployment: Deployment, on_measurement: Callable[[Measurement], None]
 ) -> tuple[list[Measurement], Profile]:
-    """Run `engine` at growing sizes, tell each measurement, and fit its profile.
+    """Run an engine at growing sizes, tell each measurement, and fit its profile.
 
     Raises:
         ConfigError: there is no way to profile such an engine.
     """
-    if engine.kind == "llm_server":
+    engine, replica = deployment.engine, deployment.replicas[0]
+    if engine.is_llm and replica.runs_in == "loop":
         raise ConfigError("a server's engine is profiled where it runs")
-    executable = engine.executable(engine.config)
+    executable = replica.executable(replica.config)
     try:
         if engine.is_llm:
             return _profile_llm(executable, on_measurement)
         measurements = []
-        for units, tasks in _workloads(engine):
+        for units, tasks in _workloads(deployment):
             measurements.append(_measure(units, lambda tasks=tasks: executable.run(tasks)))  # type: ignore[misc]
             on_measurement(measurements[-1])
         profile = fit_profile([m.units for m in measurements], [m.median_s for m in measurements])
@@ -93,11 +94,11 @@ def _task(
     return [Task(0, "profile", op, op, inputs, config, count, each)]
 
 
-def _workloads(engine: Engine) -> Iterator[tuple[int, Sequence[Task]]]:
+def _workloads(deployment: Deployment) -> Iterator[tuple[int, Sequence[Task]]]:
     """(units, batch) at growing sizes."""
-    match engine.name:
+    match deployment.name:
         case "chunking":
-            tokens = min(DEFAULT_TOKENS, max_tokens(engine.config.model))  # type: ignore[attr-defined]
+            tokens = min(DEFAULT_TOKENS, max_tokens(deployment.replicas[0].config.model))  # type: ignore[attr-defined]
             overlap = min(DEFAULT_OVERLAP, tokens // 8)
             for count in (1, 2, 4, 8):
                 files = [Document(f"d{i}", (Section(_text(4000, i)),), str(i)) for i in range(count)]

@@ -71,9 +71,8 @@ class Runtime:
         max_queries: int = 256,
         machine: Machine | None = None,
     ) -> None:
-        self.deployments = {
-            deployment.engine.name: deployment for deployment in (given := tuple(deployments))
-        }
+        given = tuple(deployments)
+        self.deployments = {deployment.name: deployment for deployment in given}
         self.observers = Observers(observers)
         self.plan_cache = PlanCache({name: d.profile for name, d in self.deployments.items()})
         self.system = System(given, self.plan_cache.expand)

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from stretto.cluster.messages import KVReport
 from stretto.engines.contract import BatchEngine, SteppedLLM
 from stretto.errors import BadReply, EngineFailure, EngineUnavailable, StrettoError
-from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady, KVReport, LLMReport
+from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady, LLMReport
 from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
 

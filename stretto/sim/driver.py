@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
+from stretto.cluster.messages import DrainHow, KVReport, StartInstance, StopInstance
 from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.contract import BatchEngine
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable, StrettoError
@@ -39,7 +39,6 @@ from stretto.messages import (
     InstanceLost,
     InstanceReady,
     InstanceStopped,
-    KVReport,
     Release,
     Reply,
     Reprioritise,

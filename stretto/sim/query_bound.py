@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from stretto.core import ABSENT, KV, Prompt, Segment, as_text
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.engines.contract import SteppedLLM
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import WHEN, Arg, Constant, Graph, Primitive, Ref
@@ -94,7 +94,7 @@ class _Work:
 def lower_bound(
     graph: Graph,
     inputs: Mapping[str, object],
-    engines: Iterable[Engine],
+    engines: Iterable[Deployment],
     *,
     is_warm: bool = False,
     prices: Mapping[str, Prices] | None = None,
@@ -118,14 +118,17 @@ def lower_bound(
 
 class _Run:
     def __init__(
-        self, graph: Graph, engines: Mapping[str, Engine], is_warm: bool, prices: Mapping[str, Prices]
+        self, graph: Graph, engines: Mapping[str, Deployment], is_warm: bool, prices: Mapping[str, Prices]
     ) -> None:
         self.values: dict[tuple[str, str], _Timed] = {}
         self._graph = graph
         self._engines = engines
         self._is_warm = is_warm
         self._prices = prices
-        self._executables = {name: engine.executable(engine.config) for name, engine in engines.items()}
+        self._executables = {
+            name: deployment.replicas[0].executable(deployment.replicas[0].config)
+            for name, deployment in engines.items()
+        }
         self._prompts: dict[str, list[tuple[float, int]]] = {}
         self._work: dict[str, _Work] = {}
         self._llm_work_s: dict[str, float] = {}
@@ -262,7 +265,7 @@ class _Run:
     def _note_llm_work(self, primitive: Primitive, what: str, seconds: float) -> None:
         engine = self._engines[primitive.engine or ""]
         name = f"{engine.name}, {what}"
-        self._llm_work_s[name] = self._llm_work_s.get(name, 0.0) + seconds / engine.instances
+        self._llm_work_s[name] = self._llm_work_s.get(name, 0.0) + seconds / len(engine.replicas)
 
     def _prefilled_s(self, primitive: Primitive, timed: Sequence[tuple[float, int]]) -> float:
         profile, end_s, tokens = self._profile(primitive), 0.0, 0
@@ -281,7 +284,7 @@ class _Run:
         times_s = [start_s]
         for piece in pieces:
             times_s.append(times_s[-1] + token_s * num_tokens(piece))
-        max_running = self._engines[primitive.engine or ""].max_running
+        max_running = self._engines[primitive.engine or ""].engine.max_running
         self._note_llm_work(primitive, "outputs", (times_s[-1] - start_s) / max_running)
         self._least_s[primitive.name] = times_s[-1] - start_s
         items_s = times_s[1:] if isinstance(value, list) else None
@@ -293,9 +296,9 @@ class _Run:
         tails_s = self._tails_s()
         for name, work in self._work.items():
             engine = self._engines[name]
-            busy_s = work.seconds + work.base_s * work.units / engine.batch_units
+            busy_s = work.seconds + work.base_s * work.units / _batch_units(engine)
             tail_s = min(tails_s[primitive] for primitive in work.primitives)
-            loads[name] = EngineWork(work.head_s, busy_s / engine.instances, tail_s)
+            loads[name] = EngineWork(work.head_s, busy_s / len(engine.replicas), tail_s)
         return loads
 
     def work_bounds_s(self) -> dict[str, float]:
@@ -304,10 +307,10 @@ class _Run:
         bounds_s = {}
         for name, work in self._work.items():
             engine = self._engines[name]
-            num_batches = math.ceil(work.units / engine.batch_units)
+            num_batches = math.ceil(work.units / _batch_units(engine))
             busy_s = work.base_s * num_batches + work.seconds
             tail_s = min(tails_s[primitive] for primitive in work.primitives)
-            bounds_s[name] = work.head_s + busy_s / engine.instances + tail_s
+            bounds_s[name] = work.head_s + busy_s / len(engine.replicas) + tail_s
         return bounds_s
 
     def _tails_s(self) -> dict[str, float]:
@@ -338,6 +341,10 @@ class _Run:
             return 0.0
         tokens = sum(tokens for _, tokens in self._prompts[reader.name][first:])
         return self._profile(reader).batch_s(tokens)
+
+
+def _batch_units(deployment: Deployment) -> int:
+    return deployment.engine.max_batch or deployment.profile.max_efficient_batch
 
 
 def _item_s(value: _Timed, index: int) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 from stretto.core import Document, Section
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.profile import LEAST_S, Profile, fit_profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.errors import ConfigError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -77,9 +77,9 @@ def replay(run: RecordedRun, change: WhatIf = WhatIf()) -> list[Replayed]:
     engines = replay_engines(run, change)
     plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
     plans: dict[tuple[int, tuple[str, ...]], ExecutionGraph] = {}
-    models = {engine.name: _model(engine, run) for engine in engines if engine.is_llm}
+    models = {engine.name: _model(engine, run) for engine in engines if engine.engine.is_llm}
     spans = _by_engine(run)
-    costs = {engine.name: _batch_cost(spans[engine.name]) for engine in engines if not engine.is_llm}
+    costs = {engine.name: _batch_cost(spans[engine.name]) for engine in engines if not engine.engine.is_llm}
     known = {name: cost for name, cost in costs.items() if cost is not None}
     driver = VirtualDriver(engines, expand=plan_cache.expand, models=models, batch_costs=known)
     for query in run.queries:
@@ -106,7 +106,7 @@ def replay(run: RecordedRun, change: WhatIf = WhatIf()) -> list[Replayed]:
     return replayed
 
 
-def replay_engines(run: RecordedRun, change: WhatIf) -> list[Engine]:
+def replay_engines(run: RecordedRun, change: WhatIf) -> list[Deployment]:
     """The engines of the record, with profiles fitted to its times, and with what is to be changed."""
     instances = dict(change.instances or {})
     names = [str(fields["name"]) for fields in run.engines]
@@ -119,15 +119,22 @@ def replay_engines(run: RecordedRun, change: WhatIf) -> list[Engine]:
     for fields in run.engines:
         name = str(fields["name"])
         is_llm = fields["kind"] != "batch"
-        engine = Engine(executable=SyntheticBatch, config=SyntheticConfig(_chunk_sizes(run)), **fields)
+        settings = {key: value for key, value in fields.items() if key not in ("name", "kind")}
+        engine = deploy(
+            name,
+            SyntheticBatch,
+            SyntheticConfig(_chunk_sizes(run)),
+            contract="llm" if is_llm else "batch",
+            **settings,
+        )
         profile = _fit_llm(spans[name]) if is_llm else _fit_batch(spans[name])
         if profile is not None:
             profile = replace(profile, max_efficient_batch=engine.profile.max_efficient_batch)
-            engine = replace(engine, profile=profile)
+            engine = engine.changed(profile=profile)
         if name in instances:
-            engine = replace(engine, instances=instances[name])
+            engine = engine.changed(instances=instances[name])
         if change.policy is not None:
-            engine = replace(engine, policy=change.policy)
+            engine = engine.changed(policy=change.policy)
         engines.append(engine)
     return engines
 
@@ -207,14 +214,14 @@ def _fit_llm(spans: Iterable[tuple[float, RecordedSpan]]) -> Profile | None:
     return None if fitted is None else replace(fitted, per_output_s=per_output_s)
 
 
-def _model(engine: Engine, run: RecordedRun) -> SimulatedModel:
+def _model(deployment: Deployment, run: RecordedRun) -> SimulatedModel:
     scheduler = SchedulerConfig(
         _NUM_BLOCKS,
         block_tokens=_BLOCK_TOKENS,
-        max_running=engine.max_running,
-        max_batch_tokens=512 + engine.max_running,
+        max_running=deployment.engine.max_running,
+        max_batch_tokens=512 + deployment.engine.max_running,
     )
-    return SimulatedModel(scheduler, ProfileCost(engine.profile), _Repeats(run, engine.name))
+    return SimulatedModel(scheduler, ProfileCost(deployment.profile), _Repeats(run, deployment.name))
 
 
 class _Repeats:

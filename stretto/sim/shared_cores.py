@@ -6,7 +6,8 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stretto.deployment import Engine
+from stretto.cluster.messages import StopInstance
+from stretto.deployment import Deployment
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.contract import BatchEngine
 from stretto.messages import (
@@ -17,7 +18,6 @@ from stretto.messages import (
     CancelTask,
     Event,
     LLMReport,
-    Restart,
     StartBatch,
 )
 from stretto.observer import Observer, StepsDone
@@ -54,7 +54,7 @@ class BusyProcesses(Observer):
                 self._running.setdefault((engine, instance), set()).add(task.id)
             case CancelTask(engine, instance, number):
                 self._end((engine, instance), number)
-            case Restart(engine, instance):
+            case StopInstance(engine, instance):
                 self._running.pop((engine, instance), None)
 
     def _end(self, key: tuple[str, int], number: int) -> None:
@@ -78,7 +78,7 @@ class SharedCoresDriver(VirtualDriver):
 
     def __init__(
         self,
-        engines: Iterable[Engine],
+        deployments: Iterable[Deployment],
         slowness_of: Callable[[bool, int, int], float],
         *,
         expand: ExpandWith | None = None,
@@ -89,7 +89,7 @@ class SharedCoresDriver(VirtualDriver):
         self._slowness_of = slowness_of
         self.steps_s: dict[str, float] = {}
         super().__init__(
-            engines,
+            deployments,
             expand=expand,
             models={name: replace(model, max_jump=1) for name, model in models.items()},
             batch_costs=batch_costs,
@@ -126,7 +126,7 @@ class SharedCoresDriver(VirtualDriver):
 class RememberedConfig:
     """The engine that knows the answers, and those that are known: by what was asked."""
 
-    engine: Engine
+    engine: Deployment
     answers: dict[bytes, object] = field(default_factory=dict)
 
 
@@ -145,7 +145,8 @@ class Remembered:
         for key, task in zip(keys, tasks, strict=True):
             if key not in known:
                 if self._engine is None:
-                    self._engine = self._config.engine.executable(self._config.engine.config)
+                    replica = self._config.engine.replicas[0]
+                    self._engine = replica.executable(replica.config)
                 known[key] = self._engine.run([task])[0]
         return [known[key] for key in keys]
 
@@ -163,13 +164,13 @@ def own_vectors(config: object) -> MemoryVectors:
     return MemoryVectors(MemoryVectorsConfig())
 
 
-def remembering(engines: Iterable[Engine]) -> list[Engine]:
+def remembering(deployments: Iterable[Deployment]) -> list[Deployment]:
     """The same engines for simulation, in this process; those with state are the real ones."""
     found = []
-    for engine in engines:
-        if not engine.is_llm and not engine.keeps_state:
-            config = RememberedConfig(engine)
-            found.append(replace(engine, executable=Remembered, config=config, runs_in="thread"))
+    for deployment in deployments:
+        if not deployment.engine.is_llm and not deployment.engine.keeps_state:
+            config = RememberedConfig(deployment)
+            found.append(deployment.changed(executable=Remembered, config=config, runs_in="thread"))
         else:
-            found.append(replace(engine, runs_in="thread"))
+            found.append(deployment.changed(runs_in="thread"))
     return found

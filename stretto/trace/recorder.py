@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import islice
 
+from stretto.cluster.messages import StopInstance
 from stretto.errors import ConfigError
 from stretto.messages import (
     Action,
@@ -20,7 +21,6 @@ from stretto.messages import (
     InstanceLost,
     LLMReport,
     Reply,
-    Restart,
     StartBatch,
     Submit,
 )
@@ -131,7 +131,7 @@ class Recorder(Observer):
                 self._requests[engine, instance, task.id] = span
             case CancelTask(engine, instance, task_id):
                 self._close(self._requests.pop((engine, instance, task_id), None), now_s, "cancelled")
-            case Restart(engine, instance):
+            case StopInstance(engine, instance, "kill"):
                 self._close_all(engine, instance, now_s, "lost: no answer in time")
             case Reply(query, _, error):
                 if query in self.queries:

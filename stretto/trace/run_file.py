@@ -21,9 +21,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from stretto.cluster.messages import StopInstance
 from stretto.core import Chunk, Document, Hit
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.errors import StrettoError, UserError
 from stretto.graph.graph import Graph
 from stretto.graph.text import print_graph
@@ -37,7 +38,6 @@ from stretto.messages import (
     InstanceLost,
     LLMReport,
     Reply,
-    Restart,
     StartBatch,
     Submit,
 )
@@ -46,10 +46,7 @@ from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
 SCHEMA = "stretto-run"
 VERSION = 1
-_ENGINE_FIELDS = (
-    "name",
-    "kind",
-    "instances",
+_SETTINGS = (
     "policy",
     "age_limit_s",
     "fill_timeout_s",
@@ -153,7 +150,7 @@ class RunRecorder(Observer):
     def __init__(
         self,
         path: Path,
-        engines: Sequence[Engine],
+        deployments: Sequence[Deployment],
         *,
         before_passes: Sequence[Graph] = (),
     ) -> None:
@@ -166,10 +163,7 @@ class RunRecorder(Observer):
             self._file = path.open("w", encoding="utf-8")
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from error
-        described = [
-            {**{name: getattr(engine, name) for name in _ENGINE_FIELDS}, "profile": asdict(engine.profile)}
-            for engine in engines
-        ]
+        described = [_described(deployment) for deployment in deployments]
         self._write({"schema": SCHEMA, "version": VERSION, "engines": described})
 
     def close(self) -> None:
@@ -206,7 +200,7 @@ class RunRecorder(Observer):
                 self._open[engine, instance, task.id] = _Open((task,), 0, now_s, now_s)
             case CancelTask(engine, instance, task_id):
                 self._open.pop((engine, instance, task_id), None)
-            case Restart(engine, instance):
+            case StopInstance(engine, instance, "kill"):
                 self._forget(engine, instance)
             case Reply(query, _, error):
                 self._ended(query, error, now_s)
@@ -353,3 +347,16 @@ def _word(value: object) -> str:
 def _result_sizes(task: Task, result: object) -> list[Any]:
     """Of results that are texts or lists of them; vectors and effects have none that matter."""
     return _sizes(result) if task.op not in ("embed", "ingest") else []
+
+
+def _described(deployment: Deployment) -> dict[str, object]:
+    """Return what a replay needs to know of an engine."""
+    engine = deployment.engine
+    is_server = engine.is_llm and any(replica.runs_in == "loop" for replica in deployment.replicas)
+    return {
+        "name": engine.name,
+        "kind": "llm_server" if is_server else engine.contract,
+        "instances": len(deployment.replicas),
+        **{name: getattr(engine, name) for name in _SETTINGS},
+        "profile": asdict(deployment.profile),
+    }

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.messages import InstanceLoad
 from stretto.engines.decoding import refuse_others
 from stretto.engines.openai_server.api import PATHS, UNDERSTOOD, Counts, read_chunk, request_body
 from stretto.engines.openai_server.config import OpenAIServerConfig
@@ -69,6 +71,7 @@ class OpenAIServer:
         self._warming = WarmingPolicy()
         self._events: KVEventStream | None = None
         self._following: asyncio.Task[None] | None = None
+        self._report: Callable[[Sequence[KVEvent] | InstanceLoad], None] = lambda _: None
         if config.kv_events is not None:
             try:
                 from stretto.engines.openai_server.kv_event_stream import KVEventStream
@@ -96,6 +99,18 @@ class OpenAIServer:
                 emit(Failed(task.id, error.at(task.step)))
             else:
                 emit(done)
+
+    async def start(self) -> None:
+        """Return at once: the server is asked when the first task comes."""
+
+    async def probe(self) -> None:
+        """Ask the server for its models. Raises EngineFailure if it does not answer."""
+        await self._http.fetch("v1/models")
+
+    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+        """Report what its prefix cache holds, where KV events are configured and can be understood."""
+        self._report = report
+        await asyncio.Event().wait()
 
     async def load(self) -> ServerLoad:
         """How busy the server is, by its `/metrics`. Raises EngineFailure if it does not tell."""
@@ -250,6 +265,7 @@ class OpenAIServer:
                 async for events in batches:
                     for event in events:
                         self._held.apply(event)
+                    self._report(events)
         except StrettoError:
             self._following = None
 

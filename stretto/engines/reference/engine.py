@@ -7,12 +7,14 @@ With float32 its logits agree to about 1e-5 however a prompt was cut and however
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from transformers.cache_utils import DynamicCache
 
+from stretto.cluster.kv_events import KVEvent
 from stretto.engines.decoding import BASIC, refuse_others
 from stretto.engines.reference.checkpoint import load_checkpoint
 from stretto.engines.reference.prefix_store import PrefixStore
@@ -112,6 +114,10 @@ class ReferenceLLM:
     def release(self, query: str) -> None:
         """Drop the query's prefixes."""
         self._prefixes.release(query)
+
+    def take_kv_events(self) -> Sequence[KVEvent]:
+        """Return nothing: its prefix cache is its own."""
+        return ()
 
     def close(self) -> None:
         """Drop the model."""

@@ -7,11 +7,12 @@ would, a word counting as a token. The stand-in and the fake engine are two such
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from operator import eq
 from typing import TypeAlias
 
+from stretto.cluster.kv_events import KVEvent
 from stretto.core import Prompt
 from stretto.engines.decoding import BASIC, refuse_others
 from stretto.engines.scripted.task_queue import TaskQueue
@@ -75,6 +76,10 @@ class ScriptedLLM:
     def release(self, query: str) -> None:
         """Drop the query's prefixes."""
         self._held.pop(query, None)
+
+    def take_kv_events(self) -> Sequence[KVEvent]:
+        """Return nothing: its prefix cache is its own."""
+        return ()
 
     def close(self) -> None:
         """Nothing to free."""

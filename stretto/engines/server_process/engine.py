@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import httpx
 
 from stretto.cluster.devices import cores_of, environment_of
+from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.messages import InstanceLoad
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.metrics import ServerLoad
 from stretto.engines.openai_server.server import OpenAIServer
@@ -44,9 +46,23 @@ class ServerProcess:
         """
         await self._started()
 
-    async def generate(self, task: LLMTask, emit: Callable[[LLMEvent], None]) -> None:
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
         """Run one task, once the process is up."""
-        await (await self._started()).generate(task, emit)
+        await (await self._started()).generate(task, emit, rank)
+
+    async def probe(self) -> None:
+        """Ask whether the server answers. Raises EngineFailure if it does not."""
+        await (await self._started()).probe()
+
+    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+        """Report what the server reports, until the process ends by itself. Raises EngineUnavailable then."""
+        reports = asyncio.ensure_future((await self._started()).watch(report))
+        try:
+            raise await self.ended()
+        finally:
+            reports.cancel()
 
     async def load(self) -> ServerLoad:
         """Return how busy the server is. Raises EngineFailure if it does not tell."""

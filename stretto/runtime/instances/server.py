@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.messages import InstanceLoad
+from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
 from stretto.engines.contract import AsyncLLM
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.messages import InstanceReady, InstanceSuspected, KVReport, LLMReport, LoadReport
+from stretto.messages import InstanceReady, InstanceSuspected, LLMReport
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.loop import DEADLY
 from stretto.runtime.worker import AdmitTask, Command, Job, StopTask, check_event, died, not_started, typed
