@@ -38,7 +38,7 @@ from benchmarks.common.checkpoint import TINY, build_checkpoint
 from benchmarks.common.corpora import Question, QuestionSet, question_sets
 from stretto.apps import APPS
 from stretto.core import ABSENT, Document, Hit
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.errors import StrettoError
 from stretto.frontend.template import Template
 from stretto.graph.passes.pipeline import PASSES
@@ -126,17 +126,17 @@ class Gaps:
         self.of_query[query] = min(gap, self.of_query.get(query, float("inf")))
 
 
-def real_engines(checkpoint: Path, gaps: Gaps) -> list[Engine]:
+def real_engines(checkpoint: Path, gaps: Gaps) -> list[Deployment]:
     """The engines of the command line, one LLM for each of the two jobs, and a search that notes its gaps."""
     from checks.watched_vectors import WatchedVectors
     from stretto.engines.catalogue import PROFILES, STAND_IN, llm_engine, local_engines, vectors_engine
     from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
 
-    vectors = replace(vectors_engine(), executable=WatchedVectors, config=gaps)
+    vectors = vectors_engine().changed(executable=WatchedVectors, config=gaps)
     small_pieces = {**PROFILES, "embedding": replace(PROFILES["embedding"], max_efficient_batch=4)}
-    reference = replace(llm_engine(None), executable=ReferenceLLM, config=ReferenceConfig(checkpoint))
+    reference = llm_engine(None).changed(executable=ReferenceLLM, config=ReferenceConfig(checkpoint))
     engines = local_engines(llm=reference, vectors=vectors, profiles=small_pieces)
-    return [*engines, replace(llm_engine(STAND_IN), name=EXPANDER)]
+    return [*engines, llm_engine(STAND_IN).changed(name=EXPANDER)]
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stretto import Component, Engine, Input, Runtime, Task, Template
+from stretto import Component, Input, Runtime, Task, Template
+from stretto.deployment import deploy
 from stretto.frontend.component import Builder
 from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import OpSpec, Port, register_op
@@ -77,11 +78,12 @@ register_pass("stream_one_by_one", stream_one_by_one)
 
 translation = Translation(texts=Input("texts", "list[text]"))
 app = Template("translate", translation, {"texts": translation["texts"]})
-engine = Engine("dictionary", Dictionary, DictionaryConfig({"hello": "salut", "world": "monde"}), instances=2)
+words = DictionaryConfig({"hello": "salut", "world": "monde"})
+dictionary = deploy("dictionary", Dictionary, words, instances=2)
 
 
 async def main() -> None:
-    async with Runtime([engine]) as runtime:
+    async with Runtime([dictionary]) as runtime:
         outputs = await runtime.run(app, {"texts": ["hello world", "the world"]})
         print(outputs["texts"])
 

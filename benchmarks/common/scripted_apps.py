@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 from benchmarks.teola.schemes import Scheme
 from stretto.core import Document
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 
 _WORDS = 4
 
@@ -44,8 +43,8 @@ def fresh_questions(documents: Sequence[Document], count: int, seed: str) -> lis
 
 
 def scripted_engines(
-    scheme: Scheme, llm_config: object, documents: Sequence[Document], vectors: Engine | None = None
-) -> list[Engine]:
+    scheme: Scheme, llm_config: object, documents: Sequence[Document], vectors: Deployment | None = None
+) -> list[Deployment]:
     """What the apps run on, one instance of each engine; search is in `documents`.
 
     Args:
@@ -56,6 +55,6 @@ def scripted_engines(
     from stretto.engines.catalogue import llm_engine, local_engines, search_engines
 
     executable = ScriptedTransformer if scheme.caches else ForgetfulLLM
-    llm = replace(llm_engine(None), executable=executable, config=llm_config)
+    llm = llm_engine(None).changed(executable=executable, config=llm_config)
     engines = [*local_engines(llm=llm, vectors=vectors), *search_engines(llm, None, documents)[1:]]
-    return [replace(engine, policy=scheme.policy, fill_timeout_s=scheme.fill_timeout_s) for engine in engines]
+    return [engine.changed(policy=scheme.policy, fill_timeout_s=scheme.fill_timeout_s) for engine in engines]

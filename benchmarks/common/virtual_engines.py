@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from stretto.core import Document, Section
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.tasks import Decode, LLMTask
@@ -111,24 +111,30 @@ def virtual_engines(
     policy: str = "topology_aware",
     llm: Profile | None = None,
     llm_instances: int = 2,
-) -> list[Engine]:
+) -> list[Deployment]:
     """Two LLM instances and one of every other engine."""
     engines = [
-        Engine(name, FakeBatch, FakeBatchConfig(), policy=policy, profile=profile)
+        deploy(
+            name,
+            FakeBatch,
+            FakeBatchConfig(),
+            policy=policy,
+            keeps_state=name == "vectors",
+            profile=profile,
+        )
         for name, profile in PROFILES.items()
         if name != "llm"
     ]
-    engines = [replace(engine, keeps_state=engine.name == "vectors") for engine in engines]
     engines.append(
-        Engine(
+        deploy(
             "llm",
             LengthLLM,
             lengths,
-            kind="llm",
-            policy=policy,
-            profile=llm or PROFILES["llm"],
             instances=llm_instances,
+            contract="llm",
+            policy=policy,
             keeps_state=True,
+            profile=llm or PROFILES["llm"],
         )
     )
     return engines
@@ -154,6 +160,6 @@ def inputs(num_chunks: int, seed: int = 0) -> dict[str, object]:
     return {"question": question(seed), "files": documents(num_chunks, seed=seed)}
 
 
-def profiles_of(engines: Sequence[Engine]) -> dict[str, Profile]:
+def profiles_of(engines: Sequence[Deployment]) -> dict[str, Profile]:
     """For a plan_cache."""
     return {engine.name: engine.profile for engine in engines}

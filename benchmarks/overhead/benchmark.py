@@ -24,7 +24,7 @@ from benchmarks.overhead.planning import (
 )
 from benchmarks.registry import Options
 from benchmarks.report import Goal, Report, Row, spread
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.frontend.component import Input
 from stretto.frontend.template import Template
 from stretto.runtime.runtime import Runtime
@@ -199,7 +199,7 @@ async def _waiting(repetitions: int, block_s: float) -> list[Row]:
     call = ours.AddOne(value=Input("value", "number"))
     app = Template("waiting", call, {"value": call["value"]})
     shares = []
-    async with Runtime([Engine("noop", _Blocking, block_s)]) as runtime:
+    async with Runtime([deploy("noop", _Blocking, block_s)]) as runtime:
         for _ in range(repetitions):
             cpu_s, wall_s = time.process_time(), time.perf_counter()
             await runtime.run(app, {"value": 0})

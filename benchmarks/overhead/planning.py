@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from benchmarks.common.virtual_engines import PROFILES, inputs, virtual_engines
 from benchmarks.report import Row, Value, spread
 from stretto.apps import advanced_rag, naive_rag
+from stretto.cluster.messages import StartInstance
+from stretto.deployment import Deployment
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.passes.pipeline import PASSES, optimise
-from stretto.messages import Action, Event, Submit
+from stretto.messages import Action, AddInstance, Event, InstanceReady, Submit
 from stretto.sched.system import System
 from stretto.sim.driver import VirtualDriver
 
@@ -73,10 +75,15 @@ def _times_us(step: Callable[[], object], repetitions: int, calls: int) -> dict[
 
 
 class TimedSystem(System):
-    """Adds up the CPU time that the schedulers take."""
+    """Adds up the CPU time that the schedulers take once all instances are ready."""
 
     cpu_s = 0.0
     num_events = 0
+
+    def __init__(self, deployments: Sequence[Deployment]) -> None:
+        super().__init__(deployments)
+        _make_ready(self, deployments)
+        self.cpu_s, self.num_events = 0.0, 0
 
     def handle(self, events: Sequence[Event], now_s: float) -> list[Action]:
         """As it is, timed."""
@@ -85,6 +92,13 @@ class TimedSystem(System):
         self.cpu_s += time.thread_time() - start
         self.num_events += len(events)
         return actions
+
+
+def _make_ready(system: System, deployments: Sequence[Deployment]) -> None:
+    """Start every replica. Instances get the ids that a driver's system gives them."""
+    added = [AddInstance(deployment.name, one) for deployment in deployments for one in deployment.replicas]
+    started = [action for action in system.handle(added, 0.0) if isinstance(action, StartInstance)]
+    system.handle([InstanceReady(action.engine, action.instance) for action in started], 0.0)
 
 
 def chunk_rows(repetitions: int, chunks: Sequence[int]) -> list[Row]:
@@ -96,7 +110,10 @@ def chunk_rows(repetitions: int, chunks: Sequence[int]) -> list[Row]:
 
         def plan_and_start(query: dict[str, object] = query) -> object:
             egraph = PlanCache(PROFILES).plan(template, {}, _PASSES)
-            return System(virtual_engines()).handle([Submit("query", egraph, query)], 0.0)
+            engines = virtual_engines()
+            system = System(engines)
+            _make_ready(system, engines)
+            return system.handle([Submit("query", egraph, query)], 0.0)
 
         rows.append(Row(PLANNING_BY_CHUNKS, f"{num_chunks}", _times_us(plan_and_start, 30 * repetitions, 1)))
     for num_chunks in chunks[1:]:
@@ -113,8 +130,9 @@ def _schedule(template: Template, num_chunks: int, repetitions: int) -> tuple[fl
     times, num_events = [], 0
     for _ in range(repetitions):
         gc.collect()
-        driver = VirtualDriver(virtual_engines())
-        driver.system = system = TimedSystem(driver.engines.values())
+        engines = virtual_engines()
+        driver = VirtualDriver(engines)
+        driver.system = system = TimedSystem(engines)
         driver.submit("query", egraph, query)
         reply = driver.run()["query"]
         if reply.error is not None:

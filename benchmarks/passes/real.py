@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.common.checkpoint import Shape, build_checkpoint
@@ -19,7 +19,7 @@ from benchmarks.common.corpora import questions_about, some_documents
 from benchmarks.report import Row, Value, num_cores, quantile
 from stretto.apps import APPS
 from stretto.core import Document
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 from stretto.trace.recorder import Recorder
 from stretto.trace.summary import summarise
@@ -64,14 +64,14 @@ def real_rows(
     return rows, [note]
 
 
-def real_engines(checkpoint: Path) -> list[Engine]:
+def real_engines(checkpoint: Path) -> list[Deployment]:
     """As for the command line, with an LLM that is told what to write."""
     from benchmarks.common.scripted_transformer import ScriptedTransformer
     from stretto.engines.catalogue import llm_engine, local_engines
     from stretto.engines.transformer.engine import TransformerConfig
 
     config = TransformerConfig(checkpoint)
-    return local_engines(llm=replace(llm_engine(None), executable=ScriptedTransformer, config=config))
+    return local_engines(llm=llm_engine(None).changed(executable=ScriptedTransformer, config=config))
 
 
 async def _run(

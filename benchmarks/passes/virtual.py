@@ -21,7 +21,7 @@ from benchmarks.common.virtual_engines import (
 from benchmarks.report import Row, Value, quantile
 from stretto.apps import APPS
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
 from stretto.messages import Reply
@@ -57,7 +57,7 @@ class Setting:
         toy = "" if self.llm is None else ", slow prefill"
         return f"{self.app}, {self.answer_tokens} tokens{toy}"
 
-    def engines(self, policy: str = "topology_aware") -> list[Engine]:
+    def engines(self, policy: str = "topology_aware") -> list[Deployment]:
         """Two LLM instances, one of every other engine."""
         return virtual_engines(Lengths(answer_tokens=self.answer_tokens), policy=policy, llm=self.llm)
 

@@ -18,12 +18,12 @@ from typing import TypeAlias
 
 from benchmarks.common.scripted_apps import configuration, inputs_of, scripted_engines
 from benchmarks.rag.hand_written.programs import Program
-from benchmarks.rag.hand_written.servers import serving
+from benchmarks.rag.hand_written.servers import batch_units, serving
 from benchmarks.teola.schemes import HAND_WRITTEN, Scheme
 from benchmarks.teola.simulate import planned
 from benchmarks.teola.workload import templates
 from stretto.core import Document, Hit
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 
 _KV_BYTES = 256 * 2**20
@@ -62,7 +62,7 @@ async def asking(
 async def _in_runtime(
     stack: AsyncExitStack,
     scheme: Scheme,
-    engines: list[Engine],
+    engines: list[Deployment],
     documents: list[Document],
     answer_tokens: int,
 ) -> Ask:
@@ -81,11 +81,11 @@ async def _in_runtime(
 
 
 async def _by_hand(
-    stack: AsyncExitStack, engines: list[Engine], documents: list[Document], answer_tokens: int
+    stack: AsyncExitStack, engines: list[Deployment], documents: list[Document], answer_tokens: int
 ) -> Ask:
     servers = await stack.enter_async_context(serving(engines))
     numbers = count()
-    batch = next(engine for engine in engines if engine.name == "embedding").batch_units
+    batch = next(batch_units(engine) for engine in engines if engine.name == "embedding")
 
     async def ask(app: str, question: str, tenant: str) -> Mapping[str, object]:
         query = f"q{next(numbers)}"

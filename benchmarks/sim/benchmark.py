@@ -17,7 +17,7 @@ from benchmarks.report import Goal, Report, Row, Value, quantile
 from stretto.costs.presets import load_preset
 from stretto.costs.profile import Profile
 from stretto.costs.shape import check_fits
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Action, Event, Reply, Submit
@@ -137,18 +137,18 @@ def _driver(size: SimSize, instances: int, requests: Sequence[Request], counts: 
         max_batch_tokens=size.max_batch_tokens,
     )
     simulated = SimulatedModel(scheduler, preset.step_cost(model), filler_output(lengths_by_query(lengths)))
-    engine = Engine(
+    llm = deploy(
         "llm",
         FakeLLM,
         FakeLLMConfig(),
-        kind="llm",
         instances=instances,
+        contract="llm",
         max_batch=num_tokens,
         max_running=size.max_running,
         keeps_state=True,
         profile=Profile(base_s=0.02, per_unit_s=0.0001, per_output_s=0.02),
     )
-    driver = VirtualDriver([engine], models={"llm": simulated}, keeps=False, observers=(counts,))
+    driver = VirtualDriver([llm], models={"llm": simulated}, keeps=False, observers=(counts,))
     longest = max(request.output_tokens for request in requests)
     driver.submit_all(submits(requests, request_graph(longest), lengths.__setitem__))
     return driver

@@ -13,7 +13,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from uuid import uuid4
 from benchmarks.teola.schemes import OURS, SCHEMES
 from benchmarks.teola.simulate import Testbed
 from benchmarks.teola.workload import Asked, templates
-from stretto.deployment import Engine, RunsIn
+from stretto.deployment import Deployment, RunsIn
 from stretto.runtime.runtime import Runtime
 
 _COMPUTES = ("run", "admit", "step")
@@ -71,7 +71,7 @@ class _Executable:
 def orchestration_s(testbed: Testbed, asked: Sequence[Asked], runs_in: RunsIn) -> float:
     """Median of these queries, one after the other, the first tenth not counted."""
     with TemporaryDirectory() as folder:
-        noting = [_noting(engine, Path(folder), runs_in) for engine in testbed.engines(SCHEMES[OURS])]
+        noting = [_noting(one, Path(folder), runs_in) for one in testbed.engines(SCHEMES[OURS])]
         queries_s = asyncio.run(_run(noting, asked))
         busy_s = [
             (start_s, end_s)
@@ -92,7 +92,7 @@ def idle_s(start_s: float, end_s: float, busy_s: Iterable[tuple[float, float]]) 
     return idle + max(0.0, end_s - start_s)
 
 
-async def _run(engines: Sequence[Engine], asked: Sequence[Asked]) -> list[tuple[float, float]]:
+async def _run(engines: Sequence[Deployment], asked: Sequence[Asked]) -> list[tuple[float, float]]:
     apps = templates()
     queries_s = []
     async with Runtime(engines) as runtime:
@@ -103,5 +103,6 @@ async def _run(engines: Sequence[Engine], asked: Sequence[Asked]) -> list[tuple[
     return queries_s
 
 
-def _noting(engine: Engine, folder: Path, runs_in: RunsIn) -> Engine:
-    return replace(engine, executable=_Executable(engine.executable, folder), runs_in=runs_in)
+def _noting(deployment: Deployment, folder: Path, runs_in: RunsIn) -> Deployment:
+    executable = _Executable(deployment.replicas[0].executable, folder)
+    return deployment.changed(executable=executable, runs_in=runs_in)

@@ -24,7 +24,7 @@ from benchmarks.teola.schemes import Scheme
 from benchmarks.teola.workload import Asked, templates
 from stretto.core import Prompt
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.frontend.plan_cache import PlanCache
@@ -112,38 +112,37 @@ class Testbed:
         """Of their batches."""
         return prices(self.profiles)
 
-    def engines(self, scheme: Scheme | None = None) -> list[Engine]:
+    def engines(self, scheme: Scheme | None = None) -> list[Deployment]:
         """To run `scheme` on; without one, to compute bounds with."""
-        policy = {"policy": scheme.policy, "fill_timeout_s": scheme.fill_timeout_s} if scheme else {}
         found = [
-            Engine(
+            deploy(
                 name,
                 FakeBatch,
                 FakeBatchConfig(),
-                profile=profile,
                 keeps_state=name == "vectors",
                 timeout_s=None,
-                **policy,  # type: ignore[arg-type]
+                profile=profile,
             )
             for name, profile in self.profiles.items()
         ]
         for name, model in self.llms.items():
             found.append(
-                Engine(
+                deploy(
                     name,
                     Writer,
                     self.lengths,
-                    kind="llm",
-                    profile=model.profile() if scheme else model.least(),
                     instances=self.llm_instances,
+                    contract="llm",
                     max_batch=model.kv_tokens,
                     max_running=MAX_RUNNING,
                     keeps_state=True,
                     timeout_s=None,
-                    **policy,  # type: ignore[arg-type]
+                    profile=model.profile() if scheme else model.least(),
                 )
             )
-        return found
+        if scheme is None:
+            return found
+        return [one.changed(policy=scheme.policy, fill_timeout_s=scheme.fill_timeout_s) for one in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +164,9 @@ def run(testbed: Testbed, scheme: Scheme, asked: Sequence[Asked]) -> Ran:
     Raises:
         StrettoError: what ended a query.
     """
-    driver = _driver(testbed, scheme)
-    plan_cache = PlanCache({engine.name: engine.profile for engine in driver.engines.values()})
+    engines = testbed.engines(scheme)
+    driver = _driver(engines, testbed, scheme)
+    plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
     apps = templates()
     plans = {
         app: planned(plan_cache.plan(apps[app], {}, scheme.passes), scheme) for app in {q.app for q in asked}
@@ -187,7 +187,7 @@ def run(testbed: Testbed, scheme: Scheme, asked: Sequence[Asked]) -> Ran:
     return Ran(latencies_s, outputs)
 
 
-def _driver(testbed: Testbed, scheme: Scheme) -> VirtualDriver:
+def _driver(engines: list[Deployment], testbed: Testbed, scheme: Scheme) -> VirtualDriver:
     instances = {
         name: SimulatedModel(
             SchedulerConfig(
@@ -204,7 +204,7 @@ def _driver(testbed: Testbed, scheme: Scheme) -> VirtualDriver:
         for name, model in testbed.llms.items()
     }
     costs = {name: price.batch_s for name, price in testbed.prices.items()}
-    return VirtualDriver(testbed.engines(scheme), models=instances, batch_costs=costs)
+    return VirtualDriver(engines, models=instances, batch_costs=costs)
 
 
 @cache

@@ -13,15 +13,15 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Protocol
 
 from benchmarks.twin.costs import Sharing, num_items
-from stretto.deployment import Engine
+from stretto.cluster.messages import KVReport
+from stretto.deployment import Deployment
 from stretto.errors import EngineFailure
-from stretto.messages import BatchDone, BatchFailed, LLMReport
+from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport
 from stretto.runtime.instances import start_instance
-from stretto.runtime.worker import AdmitTask, ForgetQuery, NotReady, RunBatch, Said
+from stretto.runtime.worker import AdmitTask, ForgetQuery, RunBatch
 from stretto.tasks import Done, Failed, LLMTask, Task, Usage
 from stretto.trace.run_file import num_chars
 
@@ -44,16 +44,15 @@ class Measurable(Protocol):
 class Alone:
     """An instance in a process of its own."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._said: queue.SimpleQueue[Said] = queue.SimpleQueue()
-        self._instance = start_instance(replace(engine, runs_in="process"), 0, self._said.put)
-        self._name = engine.name
+    def __init__(self, deployment: Deployment) -> None:
+        self._said: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        replica = deployment.changed(runs_in="process").replicas[0]
+        self._instance = start_instance(deployment.engine, 0, replica, self._said.put)
+        self._name = deployment.name
 
     def wait(self) -> None:
         """Until it is ready."""
-        said = self._next(_START_S)
-        if isinstance(said, NotReady):
-            raise said.error
+        self._next(_START_S)
 
     def batch_s(self, tasks: Sequence[Task]) -> float:
         start_s = time.perf_counter()
@@ -85,7 +84,7 @@ class Alone:
                     return usage
                 case LLMReport(event=Failed(error=error)):
                     raise error
-                case LLMReport():
+                case LLMReport() | KVReport():
                     pass
                 case said:
                     raise EngineFailure(f"{self._name} said {type(said).__name__}")
@@ -94,11 +93,14 @@ class Alone:
         for query in queries:
             self._instance.send(ForgetQuery(query))
 
-    def _next(self, max_s: float) -> Said:
+    def _next(self, max_s: float) -> Event:
         try:
-            return self._said.get(timeout=max_s)
+            said = self._said.get(timeout=max_s)
         except queue.Empty:
             raise EngineFailure(f"{self._name} said nothing for {max_s:.0f} s") from None
+        if isinstance(said, InstanceLost):
+            raise said.error
+        return said
 
     def close(self) -> None:
         """End the process."""
@@ -106,12 +108,12 @@ class Alone:
 
 
 @contextmanager
-def alone(engines: Iterable[Engine]) -> Iterator[dict[str, Alone]]:
+def alone(deployments: Iterable[Deployment]) -> Iterator[dict[str, Alone]]:
     """`Alone` instances by name, all ready."""
     instances: dict[str, Alone] = {}
     try:
-        for engine in engines:
-            instances[engine.name] = Alone(engine)
+        for deployment in deployments:
+            instances[deployment.name] = Alone(deployment)
         for instance in instances.values():
             instance.wait()
         yield instances

@@ -14,7 +14,7 @@ from benchmarks.twin.compare import Run
 from benchmarks.twin.costs import MachineCosts
 from stretto.core import Document
 from stretto.costs.step import StepCost
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph
 from stretto.llm.local_scheduler import SchedulerConfig
@@ -65,10 +65,10 @@ class Machine:
         self.schemes: Mapping[str, Scheme] = {name: SCHEMES[name] for name in schemes}
         self.llm_config = TransformerConfig(MINI)
         self.script = Script(PromptTokenizer(MINI))
-        vectors = replace(vectors_engine(), executable=own_vectors, config=None)
+        vectors = vectors_engine().changed(executable=own_vectors, config=None)
         self._real = {
             name: [
-                replace(engine, runs_in="process")
+                engine.changed(runs_in="process")
                 for engine in scripted_engines(scheme, self.llm_config, documents, vectors)
             ]
             for name, scheme in self.schemes.items()
@@ -83,14 +83,14 @@ class Machine:
         self.apps = tuple(apps)
 
     @property
-    def engines(self) -> list[Engine]:
+    def engines(self) -> list[Deployment]:
         """Those that costs are measured of: of a scheme that caches, if there is one."""
         name = next(
             (name for name, scheme in self.schemes.items() if scheme.caches), next(iter(self.schemes))
         )
         return self._real[name]
 
-    def real(self, scheme: str) -> list[Engine]:
+    def real(self, scheme: str) -> list[Deployment]:
         """The engines, to be run for real."""
         return self._real[scheme]
 
@@ -184,10 +184,10 @@ class Machine:
             driver.submit(f"{number}", plan, inputs, at_s=at_s)
         return driver
 
-    def _engines(self, scheme: Scheme) -> list[Engine]:
+    def _engines(self, scheme: Scheme) -> list[Deployment]:
         """For simulation."""
         return [
-            replace(engine, policy=scheme.policy, fill_timeout_s=scheme.fill_timeout_s)
+            engine.changed(policy=scheme.policy, fill_timeout_s=scheme.fill_timeout_s)
             for engine in self._simulated
         ]
 

@@ -66,7 +66,7 @@ def calibrate(
         fits: dict[str, BatchFit] = {}
         for name, made in batches.items():
             say(f"twin: measuring {name}")
-            keeps_state = engines[name].keeps_state
+            keeps_state = engines[name].engine.keeps_state
             found = measure_batches(
                 instances[name],
                 made if keeps_state else choose_evenly(made, effort.batches),

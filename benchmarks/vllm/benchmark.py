@@ -29,7 +29,7 @@ from benchmarks.report import Goal, Report, Row, Value, spread, versions
 from benchmarks.vllm.probe import probe
 from stretto.apps import advanced_rag
 from stretto.core import ABSENT, Document, Hit
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.errors import BadReply
 from stretto.frontend.template import Template
 from stretto.models import MINI
@@ -114,19 +114,19 @@ def _questions(data: Path | None, count: int, seed: int) -> tuple[str, Sequence[
     return first.name, first.documents, [question.text for question in first.questions[:count]]
 
 
-def server_engines(url: str, checkpoint: Path) -> list[Engine]:
+def server_engines(url: str, checkpoint: Path) -> list[Deployment]:
     """As for the command line, with token ids for the server."""
     from stretto.engines.catalogue import llm_engine, local_engines
     from stretto.engines.openai_server import OpenAIServerConfig
 
-    engine = llm_engine(url)
-    assert isinstance(engine.config, OpenAIServerConfig)
-    config = replace(engine.config, model=MODEL, tokenizer=str(checkpoint))
-    return local_engines(llm=replace(engine, config=config))
+    llm = llm_engine(url)
+    config = llm.replicas[0].config
+    assert isinstance(config, OpenAIServerConfig)
+    return local_engines(llm=llm.changed(config=replace(config, model=MODEL, tokenizer=str(checkpoint))))
 
 
 async def compare(
-    engines: Sequence[Engine],
+    engines: Sequence[Deployment],
     documents: Sequence[Document],
     questions: Sequence[str],
     options: Options,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.frontend.component import Builder, Component, Input, Source
 from stretto.frontend.template import Template
 from stretto.graph.graph import Ref
@@ -62,7 +62,7 @@ async def open_runner(*observers: Observer) -> AsyncIterator[RunOnce]:
     """A runtime with one engine."""
     app = template()
     names = list(app.outputs)
-    engine = Engine("noop", Noop, runs_in="loop", max_batch=1024)
+    engine = deploy("noop", Noop, runs_in="loop", max_batch=1024)
     async with Runtime([engine], observers=observers) as runtime:
 
         async def run_once() -> list[int]:

@@ -13,9 +13,14 @@ from threading import Thread
 from typing import Any
 
 from stretto.core import Prompt
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.engines.contract import BatchEngine, SteppedLLM
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Task
+
+
+def batch_units(deployment: Deployment) -> int:
+    """Return the units that a batch may have."""
+    return deployment.engine.max_batch or deployment.profile.max_efficient_batch
 
 
 @dataclass(slots=True)
@@ -28,9 +33,10 @@ class _Call:
 class BatchServer:
     """Batches whatever waits, first come first served, as soon as the engine is free."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=engine.name)
+    def __init__(self, deployment: Deployment) -> None:
+        self._replica = deployment.replicas[0]
+        self._max_units = batch_units(deployment)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=deployment.name)
         self._waiting: asyncio.Queue[_Call] = asyncio.Queue()
         self._ids = count(1)
         self._executable: BatchEngine | None = None
@@ -49,7 +55,7 @@ class BatchServer:
             units, left = batch[0].units, None
             while not self._waiting.empty():
                 left = self._waiting.get_nowait()
-                if units + left.units > self._engine.batch_units:
+                if units + left.units > self._max_units:
                     break
                 batch.append(left)
                 units, left = units + left.units, None
@@ -94,7 +100,7 @@ class BatchServer:
         self._thread.shutdown()
 
     def _make(self) -> None:
-        self._executable = self._engine.executable(self._engine.config)
+        self._executable = self._replica.executable(self._replica.config)
 
     def _free(self) -> None:
         if self._executable is not None:
@@ -105,7 +111,7 @@ class BatchServer:
 class LLMServer:
     """Steps the engine while it has work; requests join between steps."""
 
-    engine: Engine
+    deployment: Deployment
     _admitted: queue.SimpleQueue[LLMTask | None] = field(default_factory=queue.SimpleQueue)
     _answers: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     _ids: count[int] = field(default_factory=lambda: count(1))
@@ -116,7 +122,7 @@ class LLMServer:
         """Make the engine, on its thread."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
-        self._thread = Thread(target=self._run, args=(loop, ready), name=self.engine.name)
+        self._thread = Thread(target=self._run, args=(loop, ready), name=self.deployment.name)
         self._thread.start()
         await ready
 
@@ -140,8 +146,9 @@ class LLMServer:
             await asyncio.to_thread(self._thread.join)
 
     def _run(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Future[None]) -> None:
+        replica = self.deployment.replicas[0]
         try:
-            llm: SteppedLLM = self.engine.executable(self.engine.config)
+            llm: SteppedLLM = replica.executable(replica.config)
         except Exception as error:
             loop.call_soon_threadsafe(_settle, ready, None, error)
             return
@@ -198,19 +205,19 @@ class Servers:
 
 
 @asynccontextmanager
-async def serving(engines: Sequence[Engine]) -> AsyncIterator[Servers]:
+async def serving(engines: Sequence[Deployment]) -> AsyncIterator[Servers]:
     """Servers of the engines, one instance each."""
     async with AsyncExitStack() as stack:
         llms = {}
-        for engine in engines:
-            if engine.is_llm:
-                llms[engine.name] = server = LLMServer(engine)
+        for deployment in engines:
+            if deployment.engine.is_llm:
+                llms[deployment.name] = server = LLMServer(deployment)
                 stack.push_async_callback(server.close)
                 await server.start()
         batches = {}
-        for engine in engines:
-            if not engine.is_llm:
-                batches[engine.name] = batch = BatchServer(engine)
+        for deployment in engines:
+            if not deployment.engine.is_llm:
+                batches[deployment.name] = batch = BatchServer(deployment)
                 stack.push_async_callback(batch.close)
                 await batch.start()
                 serve = asyncio.create_task(batch.serve())
