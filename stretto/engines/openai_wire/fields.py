@@ -1,7 +1,7 @@
 """Reading the fields of a JSON object that a client has sent, each with its type and its limits.
 
-A reader takes the name of a field and its value, and returns the value or raises `RequestRefused`. Null stands
-for a field that is not there. A whole number may be written as 5.0.
+A reader takes the name of a field and its value, and returns the value or raises `RequestRefused`. Null
+stands for a field that is not there. A whole number may be written as 5.0.
 
 Source: vLLM 0.32 reads requests with pydantic. Differs: text is no number and a boolean is no number.
 """
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 from stretto.engines.openai_wire.errors import malformed, unacceptable
 
 T = TypeVar("T")
+D = TypeVar("D")
 Reader: TypeAlias = Callable[[str, Any], T]
 
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
@@ -27,7 +28,7 @@ class Fields:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._left = dict(values)
 
-    def take(self, name: str, read: Reader[T], default: T) -> T:
+    def take(self, name: str, read: Reader[T], default: D) -> T | D:
         """The field `name`, or `default` where it is not there or null. Raises RequestRefused."""
         value = self._left.pop(name, None)
         return default if value is None else read(name, value)
@@ -142,5 +143,6 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 def _kind(value: Any) -> str:
     """What a value is, without repeating all of it."""
-    kinds = {dict: "an object", list: f"a list of {len(value)}" if isinstance(value, list) else ""}
-    return kinds.get(type(value), f"{value!r:.100}")
+    if isinstance(value, dict):
+        return "an object"
+    return f"a list of {len(value)}" if isinstance(value, list) else f"{value!r:.100}"

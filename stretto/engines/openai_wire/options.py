@@ -4,7 +4,7 @@ Fields have vLLM's names, which are OpenAI's where OpenAI has the field. A defau
 server's then.
 
 Source: vLLM 0.32, `openai/completion/protocol.py`, `openai/chat_completion/protocol.py`, and the limits of
-`SamplingParams._verify_args`. Differs: cache salts may be 1,024 characters long, as in later versions.
+`SamplingParams._verify_args`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from stretto.engines.openai_wire.output_form import (
 MAX_STOP_STRINGS = 4
 MAX_SEQUENCES = 16_384
 MAX_LOGPROBS = 20
+MAX_SALT_CHARS = 128
 
 _GREEDY = 1e-5
 """Temperatures below this choose the likeliest token."""
@@ -93,10 +94,11 @@ class Options:
         for name, default in _PLAIN.items():
             if (value := getattr(self, name)) != default:
                 body[name] = list(value) if isinstance(value, tuple) else value
-        if self.include_usage or self.continuous_usage:
-            body["stream_options"] = {"include_usage": self.include_usage}
+        reports: dict[str, object] = {"include_usage": self.include_usage} if self.include_usage else {}
         if self.continuous_usage:
-            body["stream_options"] = {"include_usage": self.include_usage, "continuous_usage_stats": True}
+            reports["continuous_usage_stats"] = True
+        if reports:
+            body["stream_options"] = reports
         if self.form is not None:
             body |= self.form.to_json()
         return body
@@ -143,7 +145,11 @@ def _check(options: Options) -> None:
 
 def _stop(name: str, value: Any) -> tuple[str, ...]:
     """One text, or a list of some."""
-    stop = (text(name, value),) if isinstance(value, str) else items(text, max_items=MAX_STOP_STRINGS)(name, value)
+    stop = (
+        (text(name, value),)
+        if isinstance(value, str)
+        else items(text, max_items=MAX_STOP_STRINGS)(name, value)
+    )
     if "" in stop:
         raise unacceptable(name, "stop cannot contain an empty string.")
     return stop
@@ -151,9 +157,10 @@ def _stop(name: str, value: Any) -> tuple[str, ...]:
 
 def _salt(name: str, value: Any) -> str:
     salt = text(name, value)
-    if not 0 < len(salt) <= 1024 or any(char in "@/\\\0" for char in salt):
+    if not 0 < len(salt) <= MAX_SALT_CHARS or any(char in "@/\\\0" for char in salt):
         raise unacceptable(
-            name, "cache_salt must be a non-empty text of at most 1024 characters without '@', '/', '\\' and NUL."
+            name,
+            f"cache_salt must be a text of 1 to {MAX_SALT_CHARS} characters without '@', '/', '\\' and NUL.",
         )
     return salt
 

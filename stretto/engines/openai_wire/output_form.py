@@ -1,6 +1,6 @@
-"""What form an output must have: JSON of a schema, any JSON object, an expression, one of some texts, a grammar.
+"""What an output must be: JSON of a schema, any JSON object, a regular expression, a choice, a grammar.
 
-OpenAI's name for the first two is `response_format`; vLLM's for the others, and for all, `structured_outputs`.
+OpenAI's name for the first two is `response_format`; vLLM's name for all of them `structured_outputs`.
 
 Source: vLLM 0.32, `sampling_params.py` (`StructuredOutputsParams`), `generate/base/protocol.py`. Differs:
 structural tags are refused.
@@ -54,7 +54,9 @@ def read_response_format(name: str, value: Any) -> OutputForm | None:
             return OutputForm("json_object")
         case "json_schema":
             if fields.get("json_schema") is None:
-                raise unacceptable(name, "response_format of type 'json_schema' needs the field 'json_schema'.")
+                raise unacceptable(
+                    name, "response_format of type 'json_schema' needs the field 'json_schema'."
+                )
             schema = mapping(f"{name}.json_schema", fields["json_schema"]).get("schema")
             return OutputForm("json", _schema(f"{name}.json_schema.schema", schema))
         case other:
@@ -68,7 +70,8 @@ def read_structured_outputs(name: str, value: Any) -> OutputForm:
     given = {kind: fields[kind] for kind in ("json", "json_object", *_OTHERS) if _is_given(fields, kind)}
     if len(given) != 1:
         raise unacceptable(
-            name, f"structured_outputs takes one of json, json_object, regex, choice, grammar, got {[*given]}."
+            name,
+            f"structured_outputs takes one of json, json_object, regex, choice, grammar, got {[*given]}.",
         )
     ((kind, wanted),) = given.items()
     path = f"{name}.{kind}"

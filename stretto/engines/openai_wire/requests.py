@@ -1,8 +1,8 @@
 """The two requests for a text: a prompt to go on with, and messages to answer.
 
-`to_json` and `from_json` are inverse to each other. Fields without a meaning here are kept in `extra`, so that
-a request that is read and written again loses nothing. A request that a client builds is not checked; one that
-is read is.
+`to_json` and `from_json` are inverse to each other. Fields without a meaning here are kept in `extra`, so
+that a request that is read and written again loses nothing. `from_json` checks every value; a request that a
+client builds is left to the server's checks.
 
 Source: vLLM 0.32, `openai/completion/protocol.py`, `openai/chat_completion/protocol.py`. Differs: prompts as
 embeddings are not read; messages are checked for their role and the form of their content alone.
