@@ -27,9 +27,8 @@ class Reply:
 
     Each delta is a token, `delta_s` behind the last. All choices have the same text; a request that is not
     streamed is answered with it at once. The ending is "done", "cut" (the connection drops), "stop" (the
-    response ends without [DONE]) or
-    "hang" (silence until the client goes away). With status 0 the connection drops before any answer.
-    `piece_bytes` of `raw` are written at once.
+    response ends without [DONE]) or "hang" (silence until the client goes away). With status 0 the connection
+    drops before any answer. `piece_bytes` of `raw` are written at once.
     """
 
     deltas: tuple[str, ...] = ()

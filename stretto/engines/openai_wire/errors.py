@@ -5,8 +5,8 @@ of the wrong type is a "Bad Request" about "body.NAME"; a value that cannot be s
 about "NAME". An error in mid-stream is an event with the same body.
 
 Source: vLLM 0.32, `vllm/entrypoints/serve/exception_handling/` and `serve/engine/protocol.py`. Differs: a
-path that does not exist has this body too, where vLLM answers `{"detail": "Not Found"}`; `param` names the
-field wherever there is one.
+path that does not exist, or a body that is not UTF-8, is refused with this body too, where vLLM answers
+`{"detail": ...}`; `param` names the field wherever there is one.
 """
 
 from __future__ import annotations
