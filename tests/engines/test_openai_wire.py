@@ -42,7 +42,7 @@ from stretto.errors import BadReply, EngineUnavailable, UserError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 some_text = texts.filter(bool)
-ids = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=8).map(tuple)
+ids = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=8).map(tuple)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),

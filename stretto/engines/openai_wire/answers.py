@@ -172,7 +172,7 @@ def _read_choice(api: Api, choice: Any, content: str) -> Choice:
         reasoning=_text(said.get("reasoning") or said.get("reasoning_content")),
         role=_expected(said.get("role"), str, None),
         finish=choice.get("finish_reason"),
-        stop_reason=_expected(choice.get("stop_reason"), str | int, None),
+        stop_reason=_expected(choice.get("stop_reason"), (str, int), None),
         logprobs=None if logprobs is None else read_logprobs(logprobs),
         token_ids=_optional(choice.get("token_ids"), tuple),
         prompt_token_ids=_optional(choice.get("prompt_token_ids"), tuple),

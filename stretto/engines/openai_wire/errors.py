@@ -108,16 +108,6 @@ def overloaded(message: str, retry_after_s: float) -> RequestRefused:
     return RequestRefused(ApiError(429, message, "RateLimitError", None, retry_after_s))
 
 
-def unavailable(message: str, retry_after_s: float | None = None) -> ApiError:
-    """The server cannot serve anybody now."""
-    return ApiError(503, message, "ServiceUnavailableError", None, retry_after_s)
-
-
-def internal(message: str = "Internal server error") -> ApiError:
-    """The server has failed."""
-    return ApiError(500, message, "InternalServerError")
-
-
 def is_passing(status: int) -> bool:
     """Whether the same request may be served later: the server is overloaded or broken."""
     return status == 429 or status >= 500
