@@ -29,7 +29,6 @@ from stretto.errors import (
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
-from stretto.graph.passes.pipeline import select_passes
 from stretto.graph.types import item_type
 from stretto.messages import (
     Action,
@@ -53,6 +52,7 @@ from stretto.runtime.query import Query
 from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, NotReady, Ready, RunBatch, Said, StopTask
 from stretto.sched.system import System
 from stretto.tasks import Objective
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 _MAX_PUMP_S = 0.005
 _KINDS: Mapping[str, type | UnionType] = {
@@ -70,6 +70,7 @@ class Runtime:
 
     Args:
         engines: as registered.
+        vocabulary: the ops, types, passes, expansions and policies that queries and engines may name.
         observers: told of everything as it happens, a `Recorder` for traces say; none cost nothing.
         max_queries: `submit` waits while this many queries are running (back-pressure).
         resources: what the machine has, by kind; engines that ask for more in all are refused.
@@ -86,15 +87,17 @@ class Runtime:
         self,
         engines: Iterable[Engine],
         *,
+        vocabulary: Vocabulary = DEFAULT,
         observers: Iterable[Observer] = (),
         max_queries: int = 256,
         resources: Mapping[str, float] | None = None,
     ) -> None:
         engines = tuple(engines)
         self.engines = {engine.name: engine for engine in engines}
+        self.vocabulary = vocabulary
         self.observers = Observers(observers)
-        self.plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
-        self.system = System(engines, self.plan_cache.expand)
+        self.plan_cache = PlanCache({engine.name: engine.profile for engine in engines}, vocabulary)
+        self.system = System(engines, self.plan_cache.expand, vocabulary)
         _check_resources(engines, resources)
         if max_queries < 1:
             raise ConfigError(f"max_queries={max_queries} is less than 1")
@@ -167,7 +170,7 @@ class Runtime:
         due_s = None if deadline_s is None else loop.time() + deadline_s
         if not isinstance(passes, Iterable):
             raise ConfigError(f"passes={passes!r} are no names of passes")
-        names = select_passes(passes if isinstance(passes, str) else list(passes))
+        names = self.vocabulary.select_passes(passes if isinstance(passes, str) else list(passes))
         if isinstance(app, Template):
             app = self.plan_cache.plan(app, configuration or {}, names)
         self.system.check_engines(app)

@@ -9,14 +9,14 @@ Source: Teola §5.2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from stretto.engine import Engine
 from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Release, Restart, StartBatch
-from stretto.sched.policies import POLICIES, PolicyConfig
+from stretto.sched.policies import POLICIES, Policy, PolicyConfig
 from stretto.sched.results import Broken, Completed, Report, check_result, is_worth_retrying
 from stretto.sched.work import Work
 from stretto.tasks import Task
@@ -35,11 +35,11 @@ class _Batch:
 class BatchScheduler:
     """Queue, running batches and instances of one batch engine."""
 
-    def __init__(self, engine: Engine, ids: count[int]) -> None:
+    def __init__(self, engine: Engine, ids: count[int], policies: Mapping[str, Policy] = POLICIES) -> None:
         self.engine = engine
         self.queue: list[Work] = []
         self.not_before_s: float | None = None
-        self._policy = POLICIES[engine.policy]
+        self._policy = policies[engine.policy]
         self._policy_config = PolicyConfig.of(engine)
         self._ids = ids
         self._running: list[_Batch | None] = [None] * engine.instances

@@ -10,6 +10,7 @@ Source: Teola §5.2 and §6 (load balancing by occupied KV slots).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -18,7 +19,7 @@ from stretto.engine import Engine
 from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release, Restart
 from stretto.sched.load_order import LoadOrder
-from stretto.sched.policies import POLICIES, PolicyConfig
+from stretto.sched.policies import POLICIES, Policy, PolicyConfig
 from stretto.sched.results import Broken, Completed, Delivered, Report, is_worth_retrying
 from stretto.sched.work import Work
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
@@ -51,11 +52,11 @@ class _Instance:
 class LLMScheduler:
     """Queue and running requests of one LLM engine."""
 
-    def __init__(self, engine: Engine, ids: count[int]) -> None:
+    def __init__(self, engine: Engine, ids: count[int], policies: Mapping[str, Policy] = POLICIES) -> None:
         self.engine = engine
         self.queue: list[Work] = []
         self.not_before_s: float | None = None
-        self._policy = POLICIES[engine.policy]
+        self._policy = policies[engine.policy]
         self._policy_config = PolicyConfig.of(engine)
         self._ids = ids
         self._instances = [_Instance() for _ in range(engine.instances)]

@@ -36,8 +36,8 @@ from stretto.messages import (
 from stretto.sched.batch_scheduler import BatchScheduler
 from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.policies import POLICIES
 from stretto.sched.results import Broken, Completed, Delivered, Report
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
 """From the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
@@ -46,15 +46,22 @@ ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGra
 class System:
     """All schedulers of a process. One call of `handle` at a time; the driver carries out what it says."""
 
-    def __init__(self, engines: Iterable[Engine], expand: ExpandWith | None = None) -> None:
+    def __init__(
+        self,
+        engines: Iterable[Engine],
+        expand: ExpandWith | None = None,
+        vocabulary: Vocabulary = DEFAULT,
+    ) -> None:
+        policies = vocabulary.policies
         self.schedulers: dict[str, BatchScheduler | LLMScheduler] = {}
         ids = count(1)
         for engine in engines:
             if engine.name in self.schedulers:
                 raise ConfigError(f"two engines are called {engine.name!r}")
-            if engine.policy not in POLICIES:
-                raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(POLICIES)}")
-            self.schedulers[engine.name] = (LLMScheduler if engine.is_llm else BatchScheduler)(engine, ids)
+            if engine.policy not in policies:
+                raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(policies)}")
+            kind = LLMScheduler if engine.is_llm else BatchScheduler
+            self.schedulers[engine.name] = kind(engine, ids, policies)
         self.queries: dict[str, GraphScheduler] = {}
         self._submitted: dict[str, Submit] = {}
         self._expand = expand

@@ -47,6 +47,7 @@ from stretto.sim.llm_instance import LLMInstance, SimulatedModel, died
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
 from stretto.trace.recorder import Recorder
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 BatchCost: TypeAlias = Callable[[StartBatch], float]
 
@@ -68,6 +69,7 @@ class VirtualDriver(VirtualTime):
         keeps: whether `recorder`, `actions` and `streamed` remember the whole run; without it memory does
             not grow with what has happened, but for the replies.
         observers: told of everything as it happens.
+        vocabulary: the policies that engines may name.
     """
 
     def __init__(
@@ -83,10 +85,11 @@ class VirtualDriver(VirtualTime):
         faults: FaultPlan | None = None,
         keeps: bool = True,
         observers: Iterable[Observer] = (),
+        vocabulary: Vocabulary = DEFAULT,
     ) -> None:
         super().__init__()
         self.engines = {engine.name: engine for engine in engines}
-        self.system = System(self.engines.values(), expand)
+        self.system = System(self.engines.values(), expand, vocabulary)
         self.recorder = Recorder(max_spans=None)
         self.observers = Observers([self.recorder, *observers] if keeps else observers)
         self.replies: dict[str, Reply] = {}

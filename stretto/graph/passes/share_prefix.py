@@ -10,13 +10,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from stretto.graph.graph import HINT, WHEN, Arg, Constant, Graph, Primitive, Ref
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_prefill
 from stretto.graph.passes.split_prefill import with_hint
 
 _Key = tuple[Hashable, ...]
 
 
-def share_prefix(graph: Graph, profiles: Profiles) -> Graph:
+def share_prefix(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     """Merge equal prefills, then hint prompts with a common beginning by one prefill of it."""
     merged = _merge_equal(graph)
     ordered: dict[str, frozenset[str]] = {}
