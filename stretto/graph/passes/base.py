@@ -15,7 +15,7 @@ Profiles: TypeAlias = Mapping[str, Profile]
 """Engine name to profile; an engine that is missing has the default one."""
 
 Pass: TypeAlias = Callable[[Graph, Profiles, Ops], Graph]
-"""Idempotent; returns the very same graph when it has nothing to do."""
+"""Keeps the result; returns the same graph, or an equal one, when it has nothing to do."""
 
 DEFAULT_PROFILE = Profile()
 _TOKENS_PER_SLOT = 64

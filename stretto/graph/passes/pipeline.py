@@ -1,8 +1,8 @@
-"""The passes, in the order they run, and `optimise`, which runs them."""
+"""The passes, in the order they run, and `optimise`, which runs them until nothing changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from stretto.errors import GraphError
@@ -29,35 +29,77 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
 )
 """The passes that Stretto comes with, in pipeline order."""
 
+_MAX_SWEEPS = 100
+
 
 def optimise(graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS) -> Graph:
-    """Run `passes` in their order, once each; the result is verified.
+    """Run `passes` in their order, again and again until none changes the graph; the result is verified.
 
-    One sweep reaches the fixed point: no pass makes work for an earlier one. To verify once is most of
-    the cost saved; if something is wrong, the passes are run again one by one to find the culprit.
+    To verify once is most of the cost saved; if something is wrong, the passes are run again and verified one
+    by one to find the culprit.
 
     Raises:
-        GraphError: a pass broke the graph; the message names the pass.
+        GraphError: a pass broke the graph, or passes go on for ever; the message names them.
     """
     optimised = graph
     try:
-        for run_pass in passes.values():
-            optimised = run_pass(optimised, profiles, ops)
+        for _, changed in run_passes(graph, profiles, passes, ops):
+            optimised = changed
         if optimised is not graph:
             verify(optimised, ops)
     except Exception:
-        for name, run_pass in passes.items():
-            graph = apply_pass(name, run_pass, graph, profiles, ops)
+        for name, changed in run_passes(graph, profiles, passes, ops):
+            _verify_after(name, changed, ops)
         raise
     return optimised
 
 
+def run_passes(
+    graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS
+) -> Iterator[tuple[str, Graph]]:
+    """Each pass that is run and the graph behind it, until all have run and changed nothing.
+
+    A pass may make work for an earlier one. Stretto's own make none: they take one sweep, and the part of a
+    second that finds nothing to do.
+
+    Raises:
+        GraphError: a sweep ended with the graph of an earlier one, or there are too many sweeps.
+    """
+    seen: list[Graph] = []
+    changers: list[set[str]] = []
+    num_idle = 0
+    while passes and len(seen) < _MAX_SWEEPS:
+        if graph in seen:
+            changing = set[str]().union(*changers[seen.index(graph) :])
+            names = " and ".join(name for name in passes if name in changing)
+            raise GraphError(f"{names} change {graph.name} back and forth and never end")
+        seen.append(graph)
+        changers.append(set())
+        for name, run_pass in passes.items():
+            changed = run_pass(graph, profiles, ops)
+            if changed is graph or changed == graph:
+                num_idle += 1
+            else:
+                graph, num_idle = changed, 0
+                changers[-1].add(name)
+            yield name, graph
+            if num_idle == len(passes):
+                return
+    if passes:
+        names = " and ".join(name for name in passes if name in changers[-1])
+        raise GraphError(f"after {_MAX_SWEEPS} sweeps {graph.name} is still changed by {names}")
+
+
 def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops: Ops = OPS) -> Graph:
-    """One pass, verified."""
+    """One pass, once, verified."""
     changed = run_pass(graph, profiles, ops)
     if changed is not graph:
-        try:
-            verify(changed, ops)
-        except GraphError as error:
-            raise GraphError(f"pass {name}: {error.message}") from error
+        _verify_after(name, changed, ops)
     return changed
+
+
+def _verify_after(name: str, changed: Graph, ops: Ops) -> None:
+    try:
+        verify(changed, ops)
+    except GraphError as error:
+        raise GraphError(f"pass {name}: {error.message}") from error

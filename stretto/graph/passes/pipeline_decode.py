@@ -23,8 +23,9 @@ def pipeline_decode(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
         elif "batchable" in primitive.hints and any(
             arg.each and arg.ref.name in item_streams for arg in primitive.args
         ):
-            args = tuple(replace(arg, piece=1) if arg.each else arg for arg in primitive.args)
-            primitive = replace(primitive, args=args)
+            if any(arg.each and arg.piece != 1 for arg in primitive.args):
+                args = tuple(replace(arg, piece=1) if arg.each else arg for arg in primitive.args)
+                primitive = replace(primitive, args=args)
             if not ops.spec(primitive).flatten:
                 item_streams.add(primitive.name)
         primitives.append(primitive)

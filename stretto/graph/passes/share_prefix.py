@@ -53,23 +53,30 @@ def _shareable(primitive: Primitive) -> list[_Key]:
 
 def _merge_equal(graph: Graph) -> Graph:
     """One prefill where several are equal but for their names (heads that split_prefill cut)."""
-    first: dict[Hashable, str] = {}
+    kept: dict[Hashable, list[Primitive]] = {}
     renamed: dict[str, str] = {}
     primitives = []
     before: dict[str, frozenset[str]] = {}
     for earlier, later in graph.order:
         before[later] = before.get(later, frozenset()) | {earlier}
+
+    def are_equal(a: Primitive, b: Primitive) -> bool:
+        if (a.prompt, a.args, a.config, a.hints) != (b.prompt, b.args, b.config, b.hints):
+            return False
+        earlier = [{renamed.get(name, name) for name in before.get(own.name, ())} for own in (a, b)]
+        return earlier[0] == earlier[1]
+
     for primitive in graph:
         if any(arg.ref.name in renamed for arg in primitive.args):
             primitive = replace(primitive, args=tuple(_rename(arg, renamed) for arg in primitive.args))
         if primitive.op == "prefill":
-            earlier_names = frozenset(renamed.get(name, name) for name in before.get(primitive.name, ()))
-            own = primitive
-            key = (own.args, own.prompt, own.config, own.engine, own.hints, earlier_names)
-            if key in first:
-                renamed[primitive.name] = first[key]
+            reads = tuple(arg.ref.name for arg in primitive.args)  # cheaper to hash than a whole primitive
+            alike = kept.setdefault((primitive.engine, len(primitive.prompt), reads), [])
+            equal = next((other for other in alike if are_equal(other, primitive)), None)
+            if equal is not None:
+                renamed[primitive.name] = equal.name
                 continue
-            first[key] = primitive.name
+            alike.append(primitive)
         primitives.append(primitive)
     if not renamed:
         return graph

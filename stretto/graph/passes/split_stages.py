@@ -32,11 +32,13 @@ def split_stages(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
         piece = min([profile.max_efficient_batch, *upstream])
         if not ops.spec(primitive).flatten:
             stage_piece[primitive.name] = piece
-        primitives.append(replace(primitive, args=tuple(_stream(arg, piece) for arg in primitive.args)))
+        if any(_waits(arg, piece) for arg in primitive.args):
+            args = tuple(replace(arg, piece=piece) if _waits(arg, piece) else arg for arg in primitive.args)
+            primitive = replace(primitive, args=args)
+        primitives.append(primitive)
     return with_primitives(graph, primitives)
 
 
-def _stream(arg: Arg, piece: int) -> Arg:
-    if not arg.each or (arg.piece is not None and arg.piece <= piece):
-        return arg
-    return replace(arg, piece=piece)
+def _waits(arg: Arg, piece: int) -> bool:
+    """Whether the argument waits for more than a piece."""
+    return arg.each and (arg.piece is None or arg.piece > piece)
