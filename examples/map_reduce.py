@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from stretto import Component, Input, Runtime, Template, load_documents, register_expansion
+from stretto import DEFAULT, Component, Input, Runtime, Template, load_documents
 from stretto.engines.catalogue import local_engines
 from stretto.frontend.component import Builder
 from stretto.graph.graph import Arg, Graph, Ref
@@ -44,9 +44,6 @@ def reduce_summaries(inputs: Mapping[str, object]) -> Graph:
     )
 
 
-register_expansion("reduce_summaries", reduce_summaries)
-
-
 class MapReduce(Component):
     """Summarise each chunk, then the summaries."""
 
@@ -73,10 +70,11 @@ class MapReduce(Component):
 files = Input("files", "list[document]")
 summarising = MapReduce(files=files)
 app = Template("map_reduce", summarising, {"summary": summarising["summary"]})
+vocabulary = DEFAULT.with_expansion("reduce_summaries", reduce_summaries)
 
 
 async def main(paths: list[Path]) -> None:
-    async with Runtime(local_engines()) as runtime:
+    async with Runtime(local_engines(), vocabulary=vocabulary) as runtime:
         print((await runtime.run(app, {"files": load_documents(paths)}))["summary"])
 
 

@@ -7,15 +7,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stretto import Component, Input, Runtime, Task, Template
+from stretto import DEFAULT, Component, Input, Runtime, Task, Template
 from stretto.deployment import deploy
 from stretto.frontend.component import Builder
 from stretto.graph.graph import Graph, Ref
-from stretto.graph.ops import OpSpec, Port, register_op
+from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.passes.base import Profiles
-from stretto.graph.passes.pipeline import register_pass
 
-register_op(OpSpec("translate", (Port("texts", "text"),), "text"))
+TRANSLATE = OpSpec("translate", (Port("texts", "text"),), "text")
 
 
 @dataclass(frozen=True)
@@ -63,27 +62,26 @@ class Translation(Component):
         }
 
 
-def stream_one_by_one(graph: Graph, profiles: Profiles) -> Graph:
+def stream_one_by_one(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     """A pass: translate each text as soon as it is there."""
     primitives = tuple(
         replace(p, args=tuple(replace(arg, piece=1) if arg.each else arg for arg in p.args))
-        if p.op == "translate"
+        if p.op == TRANSLATE.name
         else p
         for p in graph
     )
     return graph if primitives == graph.primitives else replace(graph, primitives=primitives)
 
 
-register_pass("stream_one_by_one", stream_one_by_one)
-
+vocabulary = DEFAULT.with_op(TRANSLATE).with_pass("stream_one_by_one", stream_one_by_one)
 translation = Translation(texts=Input("texts", "list[text]"))
-app = Template("translate", translation, {"texts": translation["texts"]})
+app = Template("translate", translation, {"texts": translation["texts"]}, vocabulary)
 words = DictionaryConfig({"hello": "salut", "world": "monde"})
 dictionary = deploy("dictionary", Dictionary, words, instances=2)
 
 
 async def main() -> None:
-    async with Runtime([dictionary]) as runtime:
+    async with Runtime([dictionary], vocabulary=vocabulary) as runtime:
         outputs = await runtime.run(app, {"texts": ["hello world", "the world"]})
         print(outputs["texts"])
 

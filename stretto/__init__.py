@@ -5,14 +5,15 @@ from stretto.deployment import Engine
 from stretto.documents import load_documents
 from stretto.errors import StrettoError
 from stretto.frontend.component import Component, Input, parallel
-from stretto.frontend.plan_cache import register_expansion
 from stretto.frontend.template import Template
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
 from stretto.tasks import Task
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 __all__ = [
     "ABSENT",
+    "DEFAULT",
     "Chunk",
     "Component",
     "Document",
@@ -25,7 +26,7 @@ __all__ = [
     "StrettoError",
     "Task",
     "Template",
+    "Vocabulary",
     "load_documents",
     "parallel",
-    "register_expansion",
 ]

@@ -3,7 +3,7 @@
 StrettoError
 ├── UserError                  you did something wrong; nothing has run
 │   ├── TemplateError          a template that cannot be built: cycle, unfed port, wrong type, mixed origins
-│   ├── GraphError             a graph that does not verify, or text that is no graph
+│   ├── GraphError             a graph that does not verify, passes that never end, text that is no graph
 │   ├── ConfigError            an unknown name, key or value in a configuration
 │   └── DocumentError          a file that cannot be read: missing, empty, encrypted, corrupt, binary…
 ├── CapacityError              the work cannot ever fit: prompt beyond the context, item beyond the batch
@@ -63,7 +63,10 @@ class TemplateError(UserError):
 
 
 class GraphError(UserError):
-    """A graph that does not verify, or text that does not parse; the message names the primitive."""
+    """A graph that does not verify, passes that never end, or text that does not parse.
+
+    The message names the primitive or the passes.
+    """
 
 
 class ConfigError(UserError):

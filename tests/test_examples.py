@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from support.local_models import models_loaded_once
 
-from stretto.frontend.plan_cache import EXPANSIONS
-from stretto.graph.ops import OPS
-from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.verify import verify
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -22,16 +18,6 @@ DOCUMENTS = {
     "map.txt": "The map of the island was in the sea chest. A tall tree marks the treasure of the captain.",
     "style.txt": "A line may be 79 characters long. Comments and docstrings may be 72.",
 }
-
-
-@pytest.fixture(autouse=True)
-def _names_registered_by_examples_go_with_them() -> Iterator[None]:
-    registries: list[dict[str, object]] = [OPS, PASSES, EXPANSIONS]  # type: ignore[list-item]
-    before = [dict(registry) for registry in registries]
-    yield
-    for registry, names in zip(registries, before, strict=True):
-        registry.clear()
-        registry.update(names)
 
 
 @pytest.fixture

@@ -50,12 +50,12 @@ def plan_rows(repetitions: int) -> list[Row]:
 
 def _steps(template: Template) -> list[tuple[str, Callable[[], object], int]]:
     graph = template.lower({})
-    optimised = optimise(graph, PROFILES, _PASSES)
+    optimised = optimise(graph, PROFILES, PASSES)
     plan_cache = PlanCache(PROFILES)
     plan_cache.plan(template, {}, _PASSES)
     return [
         ("lower", lambda: template.lower({}), 1),
-        ("passes", lambda: optimise(graph, PROFILES, _PASSES), 1),
+        ("passes", lambda: optimise(graph, PROFILES, PASSES), 1),
         ("compile", lambda: compile_graph(optimised, PROFILES), 1),
         ("lower, passes, compile", lambda: PlanCache(PROFILES).plan(template, {}, _PASSES), 1),
         ("found in the cache", lambda: plan_cache.plan(template, {}, _PASSES), _CALLS),

@@ -30,11 +30,11 @@ from stretto.engines.batch.embedding import MINILM
 from stretto.engines.catalogue import SMALL_MODEL, is_small_model, llm_engine, local_engines, search_engines
 from stretto.errors import UserError
 from stretto.frontend.plan_cache import PlanCache
-from stretto.graph.passes.pipeline import select_passes
 from stretto.trace.chrome import chrome_trace
 from stretto.trace.html import write_trace
 from stretto.trace.recorder import Recorder
 from stretto.trace.summary import summarise
+from stretto.vocabulary import DEFAULT
 
 _SESSION = "documents"
 
@@ -104,7 +104,7 @@ def ask(
         options.checked_target("--trace", _chrome_file(trace))
     if record is not None:
         options.checked_target("--record", record)
-    select_passes(passes)
+    DEFAULT.select_passes(passes)
     template = options.template(app, named_collection=True)
     configuration = options.configuration(settings)
     template.lower(configuration)
@@ -168,7 +168,7 @@ def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Docume
 def _write_trace(path: Path, run: Questions, engines: Sequence[Deployment], errors: Console) -> bool:
     """Whether it could be written; if not, that is said, and the query's own error stays."""
     plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
-    passes = select_passes(run.passes)
+    passes = DEFAULT.select_passes(run.passes)
     plans = [plan_cache.plan(run.template, run.configuration, passes)]
     if run.indexes_first:
         configuration = {NAME: run.configuration.get(NAME, {})}

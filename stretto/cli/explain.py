@@ -19,11 +19,12 @@ from stretto.engines.catalogue import STAND_IN, llm_engine, local_engines
 from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
-from stretto.graph.passes.pipeline import PASSES, apply_pass, select_passes
+from stretto.graph.passes.pipeline import run_passes
 from stretto.graph.text import print_graph
 from stretto.graph.unroll import unroll
 from stretto.trace.drawing import draw_graph
 from stretto.trace.html import graph_page
+from stretto.vocabulary import DEFAULT
 
 _LONG_CONSTANT = re.compile(r'("(?:[^"\\]|\\.){24})(?:[^"\\]|\\.)+"')
 
@@ -58,12 +59,13 @@ def explain(
     engines = local_engines(llm=llm_engine(STAND_IN))  # plans need no model
     profiles = {engine.name: engine.profile for engine in options.measured(engines)}
     graph = template.lower(options.configuration(settings))
-    names = select_passes(passes)
+    names = DEFAULT.select_passes(passes)
     lengths = _lengths(docs, graph, max_bytes)
     steps = [("p-graph", graph, print_graph(graph))]
-    for name in names:
-        changed = apply_pass(name, PASSES[name], graph, profiles)
-        steps.append((name, changed, _difference(graph, changed)))
+    chosen = {name: DEFAULT.passes[name] for name in names}
+    for number, (name, changed) in enumerate(run_passes(graph, profiles, chosen)):
+        if number < len(chosen) or changed is not graph:  # later sweeps that change nothing are not shown
+            steps.append((name, changed, _difference(graph, changed)))
         graph = changed
     depths = {node.name: node.depth for node in compile_graph(graph, profiles).nodes}
     steps.append(("e-graph", graph, print_graph(graph)))

@@ -24,7 +24,9 @@ def indexing_of(template: Template) -> Component:
 def indexing_template(template: Template) -> Template:
     """A template of `template`'s indexing alone."""
     indexing = indexing_of(template)
-    return Template(f"{template.name}_{NAME}", indexing, {"indexed": indexing["indexed"]})
+    return Template(
+        f"{template.name}_{NAME}", indexing, {"indexed": indexing["indexed"]}, template.vocabulary
+    )
 
 
 def recipe(template: Template, configuration: Configuration, embedder: str) -> str:

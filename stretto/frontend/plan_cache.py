@@ -5,8 +5,7 @@ The second query of a shape costs a dictionary look-up: graphs hold no values, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
 
 from stretto.errors import ConfigError
 from stretto.frontend.template import Configuration, Template
@@ -15,30 +14,17 @@ from stretto.graph.graph import Graph
 from stretto.graph.passes.base import Profiles
 from stretto.graph.passes.pipeline import optimise
 from stretto.graph.verify import verify
+from stretto.vocabulary import DEFAULT, Vocabulary
 
-Expansion: TypeAlias = Callable[[Mapping[str, object]], Graph]
-"""From the input values of an `expand` to the graph it becomes: inputs of the same names, one output."""
-
-EXPANSIONS: dict[str, Expansion] = {}
 _MAX_CACHED = 1024
-
-
-def register_expansion(name: str, expansion: Expansion) -> None:
-    """Make `expansion` the `body` that an `expand` primitive may name.
-
-    Raises:
-        ConfigError: the name is taken.
-    """
-    if name in EXPANSIONS:
-        raise ConfigError(f"expansion {name!r} is registered already")
-    EXPANSIONS[name] = expansion
 
 
 class PlanCache:
     """Lowers, optimises and compiles; caches by template, configuration and passes."""
 
-    def __init__(self, profiles: Profiles) -> None:
+    def __init__(self, profiles: Profiles, vocabulary: Vocabulary = DEFAULT) -> None:
         self.profiles = profiles
+        self.vocabulary = vocabulary
         self._plans: dict[object, ExecutionGraph] = {}
 
     def plan(
@@ -64,7 +50,7 @@ class PlanCache:
         except TypeError as error:
             raise ConfigError(f"a setting of {template.name} is no plain value: {error}") from error
         if found is None:
-            found = self._remember(key, self.compile(template.lower(configuration), passes))
+            found = self._remember(key, self.compile(template.lower(configuration, self.vocabulary), passes))
         return found
 
     def expand(self, body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
@@ -74,13 +60,14 @@ class PlanCache:
             ConfigError: there is no such expansion.
             GraphError: it does not verify, or has not one output.
         """
-        if body not in EXPANSIONS:
-            raise ConfigError(f"there is no expansion {body!r}; there are {', '.join(EXPANSIONS) or 'none'}")
-        graph = EXPANSIONS[body](inputs)
+        expansions = self.vocabulary.expansions
+        if body not in expansions:
+            raise ConfigError(f"there is no expansion {body!r}; there are {', '.join(expansions) or 'none'}")
+        graph = expansions[body](inputs)
         key = (graph, passes)
         found = self._plans.get(key)
         if found is None:
-            verify(graph)
+            verify(graph, self.vocabulary.ops)
             if len(graph.outputs) != 1:
                 raise ConfigError(f"expansion {body!r} made a graph with {len(graph.outputs)} outputs")
             found = self._remember(key, self.compile(graph, passes))
@@ -88,7 +75,9 @@ class PlanCache:
 
     def compile(self, graph: Graph, passes: tuple[str, ...]) -> ExecutionGraph:
         """Optimise and compile a verified graph, without the cache."""
-        return compile_graph(optimise(graph, self.profiles, passes), self.profiles)
+        known, ops = self.vocabulary.passes, self.vocabulary.ops
+        chosen = {name: function for name, function in known.items() if name in passes}
+        return compile_graph(optimise(graph, self.profiles, chosen, ops), self.profiles, ops)
 
     def _remember(self, key: object, plan: ExecutionGraph) -> ExecutionGraph:
         if len(self._plans) >= _MAX_CACHED:

@@ -13,8 +13,10 @@ from typing import Any
 from stretto.errors import ConfigError, GraphError, TemplateError
 from stretto.frontend.component import Builder, Chain, Component, Input, OutPort, Source, configure
 from stretto.graph.graph import Graph, Ref
-from stretto.graph.types import accepts, is_type
+from stretto.graph.ops import Ops
+from stretto.graph.types import accepts
 from stretto.graph.verify import verify
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 Configuration = Mapping[str, Mapping[str, object]]
 """Settings of one query: component name to setting to value."""
@@ -27,6 +29,7 @@ class Template:
         name: of the app, and of its graphs.
         flow: components joined with `>>`, or components in any order.
         outputs: what a query returns, by name.
+        vocabulary: what it is checked by when it is built. A runtime checks its plans by its own vocabulary.
 
     Raises:
         TemplateError: see the module's text.
@@ -34,25 +37,35 @@ class Template:
     """
 
     def __init__(
-        self, name: str, flow: Chain | Component | Iterable[Component], outputs: Mapping[str, Source]
+        self,
+        name: str,
+        flow: Chain | Component | Iterable[Component],
+        outputs: Mapping[str, Source],
+        vocabulary: Vocabulary = DEFAULT,
     ) -> None:
         chain = flow if isinstance(flow, Chain) else None
         given = [flow] if isinstance(flow, Component) else list(chain.components if chain else flow)  # type: ignore[arg-type]
         self.name = name
+        self.vocabulary = vocabulary
         self.outputs = dict(outputs)
         self.order = chain.order if chain else ()
         self.components = _collect(given, self.outputs)
-        self.inputs = _inputs(self.components, self.outputs)
+        self.inputs = _inputs(self.components, self.outputs, vocabulary.ops)
         _name_apart(self.components)
         self.components = _sort(self.components, self.order)
         self.lower({})
 
-    def lower(self, configuration: Configuration) -> Graph:
+    def lower(self, configuration: Configuration, vocabulary: Vocabulary | None = None) -> Graph:
         """The p-graph of a query with this configuration. Source: Teola, Algorithm 1, GraphTransform.
+
+        Args:
+            vocabulary: what the graph is checked by; None for the vocabulary the template was built with.
 
         Raises:
             ConfigError: an unknown component or setting, or an unusable value.
+            TemplateError: the vocabulary lacks an op or a type, or types do not fit.
         """
+        ops = (vocabulary or self.vocabulary).ops
         by_name = {component.name: component for component in self.components}
         if unknown := [name for name in configuration if name not in by_name]:
             raise ConfigError(f"{self.name} has no component {unknown[0]!r}; it has {', '.join(by_name)}")
@@ -81,9 +94,9 @@ class Template:
             tuple((name, values[_key(source)]) for name, source in self.outputs.items()),
         )
         try:
-            verify(graph)
+            verify(graph, ops)
         except GraphError as error:
-            raise TemplateError(f"{_culprit(graph, ranges)}: {error.message}") from error
+            raise TemplateError(f"{_culprit(graph, ranges, ops)}: {error.message}") from error
         return graph
 
     def _order_edges(self, build: Builder, ranges: Mapping[Component, range]) -> tuple[tuple[str, str], ...]:
@@ -119,11 +132,13 @@ def _collect(given: Iterable[Component], outputs: Mapping[str, Source]) -> list[
     return list(found)
 
 
-def _inputs(components: Iterable[Component], outputs: Mapping[str, Source]) -> tuple[tuple[str, str], ...]:
+def _inputs(
+    components: Iterable[Component], outputs: Mapping[str, Source], ops: Ops
+) -> tuple[tuple[str, str], ...]:
     inputs: dict[str, str] = {}
     for source in [*(s for c in components for s in c.sources.values()), *outputs.values()]:
         if isinstance(source, Input):
-            if not is_type(source.type):
+            if not ops.is_type(source.type):
                 raise TemplateError(f"input {source.name!r} has the unknown type {source.type!r}")
             if inputs.setdefault(source.name, source.type) != source.type:
                 raise TemplateError(f"input {source.name!r} is {inputs[source.name]} and {source.type}")
@@ -171,11 +186,11 @@ def _lower(component: Component, build: Builder, config: Any) -> Mapping[str, Re
     return lowered
 
 
-def _culprit(graph: Graph, ranges: Mapping[Component, range]) -> str:
+def _culprit(graph: Graph, ranges: Mapping[Component, range], ops: Ops) -> str:
     """The first component with whose primitives the graph does not verify; else the template."""
     for component, own in ranges.items():
         try:
-            verify(replace(graph, primitives=graph.primitives[: own.stop], order=(), outputs=()))
+            verify(replace(graph, primitives=graph.primitives[: own.stop], order=(), outputs=()), ops)
         except GraphError:
             return component.name
     return graph.name

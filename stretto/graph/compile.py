@@ -13,7 +13,7 @@ from typing import Any
 from stretto.costs.profile import Profile
 from stretto.errors import ConfigError
 from stretto.graph.graph import HINT, WHEN, Constant, Graph, Primitive, Slot
-from stretto.graph.ops import OPS, OpSpec, is_effect
+from stretto.graph.ops import OPS, Ops, OpSpec
 from stretto.graph.verify import sort_topologically
 from stretto.tasks import Decode
 
@@ -97,6 +97,7 @@ class ExecutionGraph:
         followers: for each node, the nodes that only follow it (ORDER).
         outputs: (name, value id, item index).
         streamed: for a decode's node id, the outputs its text may be shown as.
+        ops: what the ops of `graph` are.
     """
 
     graph: Graph
@@ -107,20 +108,22 @@ class ExecutionGraph:
     followers: tuple[tuple[int, ...], ...]
     outputs: tuple[tuple[str, int, int | None], ...]
     streamed: Mapping[int, tuple[StreamedOutput, ...]]
+    ops: Ops
 
 
-def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGraph:
+def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS) -> ExecutionGraph:
     """Number nodes and values, count in-degrees, measure depths, fuse each prefill with its only decode.
 
     `graph` is verified already (lowering and every pass do).
 
     Raises:
         ConfigError: a decode has a setting that there is not.
+        GraphError: `ops` has no such op.
     """
     values: dict[tuple[str, str], int] = {(name, ""): i for i, (name, _) in enumerate(graph.inputs)}
     node_ids = {primitive.name: i for i, primitive in enumerate(graph.primitives)}
     for primitive in graph:
-        for port in OPS[primitive.op].outputs:
+        for port in ops.spec(primitive).outputs:
             values[primitive.name, port] = len(values)
     after: list[list[int]] = [[] for _ in graph.primitives]
     followers: list[list[int]] = [[] for _ in graph.primitives]
@@ -130,7 +133,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
     readers: list[list[tuple[int, int]]] = [[] for _ in values]
     all_ins: list[tuple[In, ...]] = []
     for node_id, primitive in enumerate(graph):
-        ins = _compile_ins(primitive, values)
+        ins = _compile_ins(primitive, ops[primitive.op], values)
         all_ins.append(ins)
         for position, arg in enumerate(ins):
             readers[arg.value].append((node_id, position))
@@ -142,11 +145,11 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
     needed = {values[ref.name, ref.port] for _, ref in graph.outputs}
     nodes: list[Node] = []
     for node_id, (primitive, ins) in enumerate(zip(graph.primitives, all_ins, strict=True)):
-        spec = OPS[primitive.op]
+        spec = ops[primitive.op]
         config = dict(primitive.config)
         outs = tuple(values[primitive.name, port] for port in spec.outputs)
         reads = [all_ins[reader][position] for out in outs for reader, position in readers[out]]
-        is_needed = followers[node_id] or is_effect(primitive) or not needed.isdisjoint(outs)
+        is_needed = followers[node_id] or ops.is_effect(primitive) or not needed.isdisjoint(outs)
         only_hints = not is_needed and all(arg.is_hint for arg in reads)
         hint = primitive.arg(HINT) if any(arg.is_hint for arg in ins) else None
         hinting = None if hint is None else node_ids.get(hint.ref.name)
@@ -162,7 +165,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
                 tuple(after[node_id]),
                 sum(1 for arg in ins if arg.piece is None and not arg.is_hint) + len(after[node_id]),
                 any(arg.each for arg in ins),
-                is_effect(primitive),
+                ops.is_effect(primitive),
                 primitive.prompt,
                 config,
                 depths[primitive.name],
@@ -183,6 +186,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
         tuple(map(tuple, followers)),
         tuple((name, values[ref.name, ref.port], ref.index) for name, ref in graph.outputs),
         _streamed(graph, node_ids, values),
+        ops,
     )
 
 
@@ -206,8 +210,7 @@ def rebase(egraph: ExecutionGraph, node_base: int, value_base: int, splice: Node
     ]
 
 
-def _compile_ins(primitive: Primitive, values: Mapping[tuple[str, str], int]) -> tuple[In, ...]:
-    spec = OPS[primitive.op]
+def _compile_ins(primitive: Primitive, spec: OpSpec, values: Mapping[tuple[str, str], int]) -> tuple[In, ...]:
     ins = []
     for arg in primitive.args:
         port = spec.port(arg.port)

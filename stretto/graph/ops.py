@@ -1,20 +1,21 @@
 """The table of op specifications: one row says everything the rest of the system asks about an op.
 
-A new primitive is a row here (`register_op`), an engine that runs it, and a component that lowers to it.
+A new primitive is a row (here, or `Vocabulary.with_op`), an engine that runs it, and a component that lowers
+to it.
 Source: Teola Table 1, and what its limits section lacks (chunk, web_search, call, select, expand).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
 from stretto.core import ABSENT, Hit, as_text, document_order
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, GraphError
 from stretto.graph.graph import HINT, Primitive
-from stretto.graph.types import item_type, list_of
+from stretto.graph.types import NAMES, is_type, item_type, list_of
 
 Inputs: TypeAlias = Mapping[str, object]
 Settings: TypeAlias = Mapping[str, object]
@@ -71,29 +72,64 @@ class OpSpec:
         return next((port for port in self.ports if port.variadic), None)
 
 
-OPS: dict[str, OpSpec] = {}
-
-
-def register_op(spec: OpSpec) -> OpSpec:
-    """Add a row to the table.
+class Ops(Mapping[str, OpSpec]):
+    """An immutable table of op specifications, and the names of the types that values may have.
 
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: two specifications have the same name, or one names a type that there is not.
     """
-    if spec.name in OPS:
-        raise ConfigError(f"op {spec.name!r} is registered already")
-    OPS[spec.name] = spec
-    return spec
 
+    def __init__(self, specs: Iterable[OpSpec], types: Iterable[str] = NAMES) -> None:
+        self.types = frozenset(types)
+        self._specs: dict[str, OpSpec] = {}
+        for spec in specs:
+            if spec.name in self._specs:
+                raise ConfigError(f"the op {spec.name!r} is there already")
+            self._check_types(spec)
+            self._specs[spec.name] = spec
 
-def is_effect(primitive: Primitive) -> bool:
-    """Whether it changes something outside the graph: its result has the type `effect`.
+    def __getitem__(self, name: str) -> OpSpec:
+        return self._specs[name]
 
-    It is never dead, and what must come after it reads its value, if only as a guard. So a `call` that
-    saves something has `result="effect"`.
-    """
-    result = OPS[primitive.op].result
-    return (result if isinstance(result, str) else primitive.setting("result")) == "effect"
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def spec(self, primitive: Primitive) -> OpSpec:
+        """The row of a primitive's op.
+
+        Raises:
+            GraphError: there is none.
+        """
+        spec = self._specs.get(primitive.op)
+        if spec is None:
+            raise GraphError(
+                f"%{primitive.name}: there is no op {primitive.op!r}; there are {', '.join(self)}"
+            )
+        return spec
+
+    def is_effect(self, primitive: Primitive) -> bool:
+        """Whether it changes something outside the graph: its result has the type `effect`.
+
+        It is never dead, and what must come after it reads its value, if only as a guard. So a `call` that
+        saves something has `result="effect"`.
+        """
+        result = self.spec(primitive).result
+        return (result if isinstance(result, str) else primitive.setting("result")) == "effect"
+
+    def is_type(self, type_: str) -> bool:
+        """Whether `type_` is well formed, and made of types that there are."""
+        return is_type(type_, self.types)
+
+    def _check_types(self, spec: OpSpec) -> None:
+        named = [(f"port {port.name!r}", port.type) for port in spec.ports]
+        if isinstance(spec.result, str):
+            named.append(("result", spec.result))
+        for what, type_ in named:
+            if not self.is_type(type_):
+                raise ConfigError(f"op {spec.name!r}: its {what} has the unknown type {type_!r}")
 
 
 def _result_setting(primitive: Primitive, _: Sequence[str]) -> str:
@@ -174,7 +210,7 @@ def _num_hits(inputs: Inputs) -> int:
     return max(1, len(hits)) if isinstance(hits, Sequence) else 1
 
 
-for _spec in (
+_SPECS = (
     OpSpec("chunk", (Port("files", "document"),), "list[chunk]", flatten=True),
     OpSpec("embed", (Port("texts", "text|chunk|hit"),), "vector"),
     OpSpec(
@@ -215,5 +251,7 @@ for _spec in (
         evaluate=_aggregate,
     ),
     OpSpec("expand", (Port("inputs", variadic=True),), _result_setting, runs_on=None),
-):
-    register_op(_spec)
+)
+
+OPS = Ops(_SPECS)
+"""The ops that Stretto comes with."""

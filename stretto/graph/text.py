@@ -21,23 +21,24 @@ from itertools import pairwise
 
 from stretto.errors import GraphError
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, PromptParts, Ref, Slot, config_items
-from stretto.graph.ops import OPS
+from stretto.graph.ops import OPS, Ops, OpSpec
 from stretto.graph.verify import verify
 
 _INDENT = "  "
 
 
-def print_graph(graph: Graph) -> str:
+def print_graph(graph: Graph, ops: Ops = OPS) -> str:
     """The text form. Raises GraphError when the graph does not verify."""
-    types = verify(graph)
+    types = verify(graph, ops)
     inputs = ", ".join(f"%{name}: {type_}" for name, type_ in graph.inputs)
-    heads = {p.name: f"{_sigil(types[p.name, OPS[p.op].outputs[0]])}{p.name}" for p in graph}
+    heads = {p.name: f"{_sigil(types[p.name, ops[p.op].outputs[0]])}{p.name}" for p in graph}
     width = max((len(head) for head in heads.values()), default=0)
     lines = [f"graph {graph.name}({inputs})"]
     for primitive in graph:
-        type_ = types[primitive.name, OPS[primitive.op].outputs[0]]
+        spec = ops[primitive.op]
+        type_ = types[primitive.name, spec.outputs[0]]
         lines.append(
-            f"{_INDENT}{heads[primitive.name]:<{width}} = {_application(primitive, types)} : {type_}"
+            f"{_INDENT}{heads[primitive.name]:<{width}} = {_application(primitive, spec, types)} : {type_}"
         )
         lines[-1] += "".join(
             [
@@ -60,8 +61,7 @@ def _named(name: str, ref: Ref, types: Mapping[tuple[str, str], str]) -> str:
     return value if name == str(ref) else f"{name}={value}"
 
 
-def _application(primitive: Primitive, types: Mapping[tuple[str, str], str]) -> str:
-    spec = OPS[primitive.op]
+def _application(primitive: Primitive, spec: OpSpec, types: Mapping[tuple[str, str], str]) -> str:
     in_prompt = {part.port for part in primitive.prompt if isinstance(part, Slot)}
     shown = [_print_prompt(primitive, types)] if primitive.prompt else []
     for place, arg in enumerate(primitive.args):
@@ -106,8 +106,8 @@ _ARG = re.compile(
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-def parse_graph(text: str) -> Graph:
-    """The graph that `text` is the form of.
+def parse_graph(text: str, ops: Ops = OPS) -> Graph:
+    """The graph that `text` is the form of, with the ops of `ops`.
 
     Raises:
         GraphError: with the line that does not parse, or what does not verify.
@@ -132,18 +132,18 @@ def parse_graph(text: str) -> Graph:
             for name, arg in (_parse_arg(part, known, line) for part in line[7:].split(", ")):
                 outputs.append((name or str(arg.ref), arg.ref))
         else:
-            primitives.append(_parse_line(line, known))
+            primitives.append(_parse_line(line, known, ops))
             known.add(primitives[-1].name)
     graph = Graph(head["name"], inputs, tuple(primitives), tuple(order), tuple(outputs))
-    verify(graph)
+    verify(graph, ops)
     return graph
 
 
-def _parse_line(line: str, known: set[str]) -> Primitive:
+def _parse_line(line: str, known: set[str], ops: Ops) -> Primitive:
     head = _LINE.match(line)
     if head is None:
         raise GraphError(f"cannot parse: {line}")
-    spec = OPS.get(head["op"])
+    spec = ops.get(head["op"])
     if spec is None:
         raise GraphError(f"there is no op {head['op']!r}: {line}")
     rest = line[head.end() :]

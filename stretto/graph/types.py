@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-NAMES = frozenset({"any", "text", "number", "bool", "document", "chunk", "vector", "hit", "kv", "effect"})
+NAMES: frozenset[str] = frozenset(
+    {"any", "text", "number", "bool", "document", "chunk", "vector", "hit", "kv", "effect"}
+)
 _PROMPTABLE = frozenset({"any", "text", "number", "bool", "chunk", "hit"})
 
 
@@ -55,13 +57,13 @@ def accepts(wanted: str, given: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def is_type(type_: str) -> bool:
-    """Whether `type_` is well formed."""
+def is_type(type_: str, names: frozenset[str] = NAMES) -> bool:
+    """Whether `type_` is well formed, where there are the types `names`."""
     item = item_type(type_)
     if type_ != "any" and item is not None:
-        return is_type(item)
+        return is_type(item, names)
     options = _options(type_)
-    return type_ in NAMES or (len(options) > 1 and all(is_type(option) for option in options))
+    return type_ in names or (len(options) > 1 and all(is_type(option, names) for option in options))
 
 
 @lru_cache(maxsize=1024)

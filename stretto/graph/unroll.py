@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from stretto.errors import ConfigError
 from stretto.graph.graph import HINT, Arg, Constant, Graph, Primitive, PromptParts, Slot
-from stretto.graph.ops import OPS
+from stretto.graph.ops import OPS, Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles
 
 _FEW = 3
@@ -34,7 +34,7 @@ class Step:
     computes: str = ""
 
 
-def unroll(graph: Graph, lengths: Mapping[str, int], profiles: Profiles) -> str:
+def unroll(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Ops = OPS) -> str:
     """The steps of `graph` in waves, as text.
 
     `lengths` gives the assumed length of lists by name. Those left out: one item in an input, two
@@ -43,7 +43,7 @@ def unroll(graph: Graph, lengths: Mapping[str, int], profiles: Profiles) -> str:
     Raises:
         ConfigError: a length of something that starts no list, or below 1.
     """
-    unrolled = unroll_steps(graph, lengths, profiles)
+    unrolled = unroll_steps(graph, lengths, profiles, ops)
     assumed = ", ".join(f"{name}={length}" for name, length in unrolled.lengths.items())
     waves = _waves(unrolled.steps)
     steps = sorted(unrolled.steps, key=lambda step: waves[step.name])
@@ -73,9 +73,9 @@ class Unrolled:
     outputs: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def unroll_steps(graph: Graph, lengths: Mapping[str, int], profiles: Profiles) -> Unrolled:
+def unroll_steps(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Ops = OPS) -> Unrolled:
     """What `unroll` prints, as data."""
-    return _Unroller(graph, lengths, profiles).run()
+    return _Unroller(graph, lengths, profiles, ops).run()
 
 
 def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
@@ -99,8 +99,8 @@ def own_args(graph: Graph, primitive: Primitive) -> tuple[Arg, ...]:
 class _Unroller:
     """Walks a graph once, in its order. `pieces` has the steps that make up each value: (lo, hi, step)."""
 
-    def __init__(self, graph: Graph, lengths: Mapping[str, int], profiles: Profiles) -> None:
-        self.graph, self.given, self.profiles = graph, lengths, profiles
+    def __init__(self, graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Ops) -> None:
+        self.graph, self.given, self.profiles, self.ops = graph, lengths, profiles, ops
         self.origins: dict[str, str] = {}
         self.used: dict[str, int] = {}
         self.pieces: dict[str, list[tuple[int, int, str]]] = {
@@ -174,7 +174,7 @@ class _Unroller:
     def _is_flat(self, name: str) -> bool:
         """Whether the pieces of a value are lists of lengths of their own."""
         primitive = self.graph.by_name.get(name)
-        return primitive is not None and OPS[primitive.op].flatten
+        return primitive is not None and self.ops.spec(primitive).flatten
 
     def _is_pipelined(self, primitive: Primitive) -> bool:
         """Whether items leave the decode while it is running."""
@@ -203,7 +203,7 @@ class _Unroller:
         primitive = self.graph.by_name.get(name)
         if primitive is None:
             return 1
-        if OPS[primitive.op].flatten:
+        if self.ops.spec(primitive).flatten:
             readers = (reader for reader, arg in self.graph.consumers.get(name, ()) if arg.each)
             reader = next(readers, primitive)
             return 2 * self.profiles.get(reader.engine or "", DEFAULT_PROFILE).max_efficient_batch

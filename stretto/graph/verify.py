@@ -12,12 +12,15 @@ from heapq import heappop, heappush
 
 from stretto.errors import GraphError
 from stretto.graph.graph import HINT, WHEN, Arg, Graph, Primitive, Ref, Slot
-from stretto.graph.ops import OPS, OpSpec, Port
-from stretto.graph.types import accepts, is_promptable, is_type, item_type, list_of
+from stretto.graph.ops import OPS, Ops, OpSpec, Port
+from stretto.graph.types import accepts, is_promptable, item_type, list_of
 
 
-def verify(graph: Graph) -> dict[tuple[str, str], str]:
+def verify(graph: Graph, ops: Ops = OPS) -> dict[tuple[str, str], str]:
     """Check `graph`; returns the type of every value, by (producer or input, out port).
+
+    Args:
+        ops: the ops and types that there are.
 
     Raises:
         GraphError: with the name of the primitive and the port.
@@ -27,7 +30,7 @@ def verify(graph: Graph) -> dict[tuple[str, str], str]:
     for name, type_ in graph.inputs:
         if (name, "") in types:
             raise GraphError(f"input %{name} is declared twice")
-        if not is_type(type_):
+        if not ops.is_type(type_):
             raise GraphError(f"input %{name} has the unknown type {type_!r}")
         types[name, ""] = type_
         origins[name] = name
@@ -37,10 +40,8 @@ def verify(graph: Graph) -> dict[tuple[str, str], str]:
     for primitive in graph.primitives:
         if primitive.name in origins:
             raise GraphError(f"%{primitive.name} is defined twice")
-        spec = OPS.get(primitive.op)
-        if spec is None:
-            raise GraphError(f"%{primitive.name}: there is no op {primitive.op!r}")
-        _verify_primitive(primitive, spec, names, types, origins)
+        spec = ops.spec(primitive)
+        _verify_primitive(primitive, spec, ops, names, types, origins)
         for port in spec.outputs:
             if f"{primitive.name}.{port}" in names:
                 raise GraphError(f"%{primitive.name}.{port} is both a value of %{primitive.name} and a name")
@@ -56,6 +57,7 @@ def verify(graph: Graph) -> dict[tuple[str, str], str]:
 def _verify_primitive(
     primitive: Primitive,
     spec: OpSpec,
+    ops: Ops,
     names: Iterable[str],
     types: dict[tuple[str, str], str],
     origins: dict[str, str],
@@ -97,7 +99,7 @@ def _verify_primitive(
             raise GraphError(f"{where}: port {port.name!r} is not fed")
     _verify_prompt(where, primitive, fed)
     result = spec.result if isinstance(spec.result, str) else spec.result(primitive, given)
-    if not is_type(result):
+    if not ops.is_type(result):
         raise GraphError(f"{where}: its result has the unknown type {result!r}")
     if origin is not None and not spec.flatten and result != "effect":
         result = list_of(result)

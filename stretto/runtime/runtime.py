@@ -25,7 +25,6 @@ from stretto.errors import (
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
-from stretto.graph.passes.pipeline import select_passes
 from stretto.messages import (
     AddInstance,
     Cancel,
@@ -44,6 +43,7 @@ from stretto.runtime.query import Query
 from stretto.runtime.running import naming
 from stretto.sched.system import System
 from stretto.tasks import Objective
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 
 class Runtime:
@@ -51,6 +51,7 @@ class Runtime:
 
     Args:
         deployments: engines with their replicas.
+        vocabulary: names that queries and engines may use: ops, types, passes, expansions, policies, placements.
         observers: told of everything as it happens, a `Recorder` for traces say; none cost nothing.
         max_queries: `submit` waits while this many queries are running (back-pressure).
         machine: devices that replicas may name, and their memory; None checks nothing.
@@ -67,6 +68,7 @@ class Runtime:
         self,
         deployments: Iterable[Deployment],
         *,
+        vocabulary: Vocabulary = DEFAULT,
         observers: Iterable[Observer] = (),
         max_queries: int = 256,
         machine: Machine | None = None,
@@ -74,8 +76,10 @@ class Runtime:
         given = tuple(deployments)
         self.deployments = {deployment.name: deployment for deployment in given}
         self.observers = Observers(observers)
-        self.plan_cache = PlanCache({name: d.profile for name, d in self.deployments.items()})
-        self.system = System(given, self.plan_cache.expand)
+        profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
+        self.vocabulary = vocabulary
+        self.plan_cache = PlanCache(profiles, vocabulary)
+        self.system = System(given, self.plan_cache.expand, vocabulary)
         self.machine = machine
         if machine is not None:
             check_deployments(machine, given)
@@ -157,7 +161,7 @@ class Runtime:
         due_s = None if deadline_s is None else loop.time() + deadline_s
         if not isinstance(passes, Iterable):
             raise ConfigError(f"passes={passes!r} are no names of passes")
-        names = select_passes(passes if isinstance(passes, str) else list(passes))
+        names = self.vocabulary.select_passes(passes if isinstance(passes, str) else list(passes))
         if isinstance(app, Template):
             app = self.plan_cache.plan(app, configuration or {}, names)
         self.system.check_engines(app)

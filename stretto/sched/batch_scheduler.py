@@ -10,7 +10,7 @@ Source: Teola §5.2.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 
@@ -21,7 +21,8 @@ from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Release, StartBatch
 from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
-from stretto.sched.orders.order import Hold
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.order import Hold, NewOrder
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry, Request, queue_entry
 from stretto.sched.results import Broken, Completed, Report, check_result, is_worth_retrying
@@ -42,10 +43,12 @@ class _Batch:
 class BatchScheduler:
     """Queue, running batches and instances of one batch engine."""
 
-    def __init__(self, engine: Engine, profile: Profile, ids: count[int]) -> None:
+    def __init__(
+        self, engine: Engine, profile: Profile, ids: count[int], orders: Mapping[str, NewOrder] = ORDERS
+    ) -> None:
         self.engine = engine
         self.instances = EngineInstances(engine)
-        self.queue = EngineQueue(engine, profile)
+        self.queue = EngineQueue(engine, profile, orders)
         self.not_before_s: float | None = None
         self._ids = ids
         self._running: OrderedDict[InstanceId, _Batch] = OrderedDict()  # the one begun first is first

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from stretto.costs.profile import Profile
 from stretto.deployment import Engine
-from stretto.sched.orders import ORDERS
-from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take
+from stretto.sched.orders.order import Fits, Hold, NewOrder, OrderConfig, Rank, Take
 from stretto.sched.request import Entry
 
 
@@ -18,8 +17,8 @@ class EngineQueue:
     It finds the entries of a query without looking at others.
     """
 
-    def __init__(self, engine: Engine, profile: Profile) -> None:
-        self._order = ORDERS[engine.policy](OrderConfig.of(engine, profile))
+    def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
+        self._order = orders[engine.policy](OrderConfig.of(engine, profile))
         self._alone: OrderedDict[Entry, None] = OrderedDict()
         self._of_query: dict[str, dict[Entry, None]] = {}
         self._num_entries = 0

@@ -9,6 +9,7 @@ Source: Teola §5.2 and §6. Differs: budgets count the output that is expected,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 
 from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
@@ -25,7 +26,8 @@ from stretto.sched.expected_outputs import ExpectedOutputs, num_output_tokens
 from stretto.sched.handed_over import HandedOver
 from stretto.sched.last_heard import LastHeard
 from stretto.sched.llm_loads import InstanceLoads, Running
-from stretto.sched.orders.order import Hold
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.order import Hold, NewOrder
 from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.request import Entry, Request, queue_entry
 from stretto.sched.results import Broken, Completed, Delivered, Report, is_worth_retrying
@@ -35,10 +37,17 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 class LLMScheduler:
     """Queue and running requests of one LLM engine."""
 
-    def __init__(self, engine: Engine, profile: Profile, placement: Placement, ids: count[int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        profile: Profile,
+        placement: Placement,
+        ids: count[int],
+        orders: Mapping[str, NewOrder] = ORDERS,
+    ) -> None:
         self.engine = engine
         self.instances = EngineInstances(engine)
-        self.queue = EngineQueue(engine, profile)
+        self.queue = EngineQueue(engine, profile, orders)
         self.not_before_s: float | None = None
         self._ids = ids
         self._outputs = ExpectedOutputs()

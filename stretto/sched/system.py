@@ -12,7 +12,6 @@ from itertools import count
 from typing import TypeAlias
 
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
-from stretto.cluster.placements.table import PLACEMENTS
 from stretto.deployment import Deployment, Replica
 from stretto.errors import (
     ConfigError,
@@ -45,9 +44,9 @@ from stretto.messages import (
 from stretto.sched.batch_scheduler import BatchScheduler
 from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.orders import ORDERS
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.results import Broken, Completed, Delivered, Report
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
 """From the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
@@ -69,27 +68,33 @@ _InstanceEvent: TypeAlias = (
 class System:
     """All schedulers of a process. One call of `handle` at a time; the driver carries out what it says."""
 
-    def __init__(self, deployments: Iterable[Deployment], expand: ExpandWith | None = None) -> None:
+    def __init__(
+        self,
+        deployments: Iterable[Deployment],
+        expand: ExpandWith | None = None,
+        vocabulary: Vocabulary = DEFAULT,
+    ) -> None:
         """Start no instance: `AddInstance` does, of the deployments' replicas and of others.
 
         Raises:
-            ConfigError: two engines have one name, or a policy is unknown.
+            ConfigError: two engines have one name, or a policy or a placement is unknown.
         """
+        policies, placements = vocabulary.policies, vocabulary.placements
         self.schedulers: dict[str, BatchScheduler | LLMScheduler] = {}
         ids = count(1)
         for deployment in deployments:
             engine, profile = deployment.engine, deployment.profile
             if engine.name in self.schedulers:
                 raise ConfigError(f"two engines are called {engine.name!r}")
-            if engine.policy not in ORDERS:
-                raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(ORDERS)}")
-            if engine.placement not in PLACEMENTS:
-                known = ", ".join(PLACEMENTS)
+            if engine.policy not in policies:
+                raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(policies)}")
+            if engine.placement not in placements:
+                known = ", ".join(placements)
                 raise ConfigError(f"there is no placement {engine.placement!r}; there are {known}")
             self.schedulers[engine.name] = (
-                LLMScheduler(engine, profile, PLACEMENTS[engine.placement](), ids)
+                LLMScheduler(engine, profile, placements[engine.placement](), ids, policies)
                 if engine.is_llm
-                else BatchScheduler(engine, profile, ids)
+                else BatchScheduler(engine, profile, ids, policies)
             )
         self.queries: dict[str, GraphScheduler] = {}
         self._engines_of: dict[str, dict[str, None]] = {}

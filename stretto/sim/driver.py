@@ -55,6 +55,7 @@ from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
 from stretto.trace.recorder import Recorder
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 BatchCost: TypeAlias = Callable[[StartBatch], float]
 ModelOf: TypeAlias = SimulatedModel | Callable[[Replica], SimulatedModel]
@@ -80,6 +81,7 @@ class VirtualDriver(VirtualTime):
         keeps: whether `recorder`, `actions` and `streamed` remember the whole run; without it memory does
             not grow with what has happened, but for the replies.
         observers: told of everything as it happens.
+        vocabulary: the policies and placements that engines may name.
     """
 
     def __init__(
@@ -95,11 +97,12 @@ class VirtualDriver(VirtualTime):
         faults: FaultPlan | None = None,
         keeps: bool = True,
         observers: Iterable[Observer] = (),
+        vocabulary: Vocabulary = DEFAULT,
     ) -> None:
         super().__init__()
         given = tuple(deployments)
         self.engines: dict[str, Engine] = {deployment.engine.name: deployment.engine for deployment in given}
-        self.system = System(given, expand)
+        self.system = System(given, expand, vocabulary)
         self.recorder = Recorder(max_spans=None)
         self.observers = Observers([self.recorder, *observers] if keeps else observers)
         self.replies: dict[str, Reply] = {}

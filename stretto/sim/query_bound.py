@@ -33,7 +33,7 @@ from stretto.deployment import Deployment
 from stretto.engines.contract import SteppedLLM
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import WHEN, Arg, Constant, Graph, Primitive, Ref
-from stretto.graph.ops import OPS, is_effect
+from stretto.graph.ops import OPS, Ops
 from stretto.sim.op_prices import Prices
 from stretto.tasks import Decode, LLMTask, Piece, Task
 
@@ -98,28 +98,36 @@ def lower_bound(
     *,
     is_warm: bool = False,
     prices: Mapping[str, Prices] | None = None,
+    ops: Ops = OPS,
 ) -> Bound:
     """Bounds for one query of `graph` (before or after the passes: only its values count).
 
     Args:
         is_warm: the constants that prompts begin with are in the caches, from earlier queries.
         prices: of batch engines whose profile does not tell enough.
+        ops: what the ops of `graph` are.
     """
-    run = _Run(graph, {engine.name: engine for engine in engines}, is_warm, prices or {})
+    run = _Run(graph, {engine.name: engine for engine in engines}, is_warm, prices or {}, ops)
     for name, _ in graph.inputs:
         run.values[name, ""] = _Timed(inputs[name], 0.0)
     for primitive in graph:
         run.step(primitive)
     ends_s = [run.ref(ref).at_s for _, ref in graph.outputs]
-    ends_s += [run.values[p.name, ""].at_s for p in graph if is_effect(p)]
+    ends_s += [run.values[p.name, ""].at_s for p in graph if ops.is_effect(p)]
     outputs = {name: run.ref(ref).value for name, ref in graph.outputs}
     return Bound(max(ends_s), run.work_bounds_s(), outputs, run.loads())
 
 
 class _Run:
     def __init__(
-        self, graph: Graph, engines: Mapping[str, Deployment], is_warm: bool, prices: Mapping[str, Prices]
+        self,
+        graph: Graph,
+        engines: Mapping[str, Deployment],
+        is_warm: bool,
+        prices: Mapping[str, Prices],
+        ops: Ops,
     ) -> None:
+        self._ops = ops
         self.values: dict[tuple[str, str], _Timed] = {}
         self._graph = graph
         self._engines = engines
@@ -148,7 +156,7 @@ class _Run:
 
     def step(self, primitive: Primitive) -> None:
         """Run one primitive."""
-        spec = OPS[primitive.op]
+        spec = self._ops[primitive.op]
         args = {arg.port: self.ref(arg.ref) for arg in primitive.args}
         for arg in primitive.args:
             port = spec.port(arg.port)
@@ -180,7 +188,7 @@ class _Run:
 
     def _batch(self, primitive: Primitive, args: Mapping[str, _Timed], ready_s: float) -> None:
         """All items in one call, as only the results are wanted; each item's time by itself."""
-        spec = OPS[primitive.op]
+        spec = self._ops[primitive.op]
         assert spec.outputs == ("",), f"no bound for the outputs of {primitive.op}"
         values = {port: value.value for port, value in args.items()}
         each = [arg.port for arg in primitive.args if arg.each]
@@ -216,12 +224,14 @@ class _Run:
             items_s += [start_s + item_s] * len(parts)
         self._least_s[primitive.name] = least_s if results else 0.0
         end_s = max([ready_s, *items_s])
-        self.values[primitive.name, ""] = _Timed(True if is_effect(primitive) else value, end_s, items_s)
+        self.values[primitive.name, ""] = _Timed(
+            True if self._ops.is_effect(primitive) else value, end_s, items_s
+        )
 
     def _note_work(self, primitive: Primitive, start_s: float, inputs: Mapping[str, object]) -> float:
         """One application; the seconds of a call for nothing else."""
         engine = primitive.engine or ""
-        spec, profile, prices = OPS[primitive.op], self._profile(primitive), self._prices.get(engine)
+        spec, profile, prices = self._ops[primitive.op], self._profile(primitive), self._prices.get(engine)
         units = spec.units(inputs) if spec.units else 1
         base_s = prices.base_s(primitive.op) if prices else profile.base_s
         item_s = prices.item_s(primitive.op, inputs) if prices else profile.per_unit_s * units

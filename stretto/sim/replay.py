@@ -20,10 +20,8 @@ from stretto.errors import ConfigError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Graph
-from stretto.graph.passes.pipeline import select_passes
 from stretto.graph.types import item_type
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.sched.orders import ORDERS
 from stretto.sim.driver import BatchCost, VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
@@ -38,6 +36,7 @@ from stretto.trace.run_file import (
     num_chars,
     total_size,
 )
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 _BLOCK_TOKENS = 16
 _NUM_BLOCKS = 1 << 14
@@ -67,24 +66,26 @@ class Replayed:
     reason: str | None = None
 
 
-def replay(run: RecordedRun, change: WhatIf = WhatIf()) -> list[Replayed]:
-    """Run it again.
+def replay(run: RecordedRun, change: WhatIf = WhatIf(), vocabulary: Vocabulary = DEFAULT) -> list[Replayed]:
+    """Run it again, with the passes and policies of `vocabulary`.
 
     Raises:
         UserError: an engine or policy that there is not; other passes than recorded, when the record has no
             graphs from before the passes.
     """
-    engines = replay_engines(run, change)
-    plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
+    engines = replay_engines(run, change, vocabulary)
+    plan_cache = PlanCache({engine.name: engine.profile for engine in engines}, vocabulary)
     plans: dict[tuple[int, tuple[str, ...]], ExecutionGraph] = {}
     models = {engine.name: _model(engine, run) for engine in engines if engine.engine.is_llm}
     spans = _by_engine(run)
     costs = {engine.name: _batch_cost(spans[engine.name]) for engine in engines if not engine.engine.is_llm}
     known = {name: cost for name, cost in costs.items() if cost is not None}
-    driver = VirtualDriver(engines, expand=plan_cache.expand, models=models, batch_costs=known)
+    driver = VirtualDriver(
+        engines, expand=plan_cache.expand, models=models, batch_costs=known, vocabulary=vocabulary
+    )
     for query in run.queries:
         recorded = run.graphs[query.graph]
-        passes = query.passes if change.passes is None else select_passes(change.passes)
+        passes = query.passes if change.passes is None else vocabulary.select_passes(change.passes)
         key = query.graph, passes
         if key not in plans:
             plans[key] = _plan(plan_cache, recorded, passes, changes_passes=change.passes is not None)
@@ -106,14 +107,15 @@ def replay(run: RecordedRun, change: WhatIf = WhatIf()) -> list[Replayed]:
     return replayed
 
 
-def replay_engines(run: RecordedRun, change: WhatIf) -> list[Deployment]:
+def replay_engines(run: RecordedRun, change: WhatIf, vocabulary: Vocabulary = DEFAULT) -> list[Deployment]:
     """The engines of the record, with profiles fitted to its times, and with what is to be changed."""
     instances = dict(change.instances or {})
     names = [str(fields["name"]) for fields in run.engines]
     if unknown := [name for name in instances if name not in names]:
         raise ConfigError(f"there is no engine {unknown[0]!r} in the record; there are {', '.join(names)}")
-    if change.policy is not None and change.policy not in ORDERS:
-        raise ConfigError(f"there is no policy {change.policy!r}; there are {', '.join(ORDERS)}")
+    policies = vocabulary.policies
+    if change.policy is not None and change.policy not in policies:
+        raise ConfigError(f"there is no policy {change.policy!r}; there are {', '.join(policies)}")
     spans = _by_engine(run)
     engines = []
     for fields in run.engines:
@@ -146,7 +148,7 @@ def _plan(
         return plan_cache.compile(recorded.graph, passes)
     if changes_passes:
         raise UserError(f"{recorded.graph.name} was recorded without its graph from before the passes")
-    return compile_graph(recorded.graph, plan_cache.profiles)
+    return compile_graph(recorded.graph, plan_cache.profiles, plan_cache.vocabulary.ops)
 
 
 def _by_engine(run: RecordedRun) -> dict[str, list[tuple[float, RecordedSpan]]]:

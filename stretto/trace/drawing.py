@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.graph import HINT, WHEN, Arg, Constant, Graph, Primitive, Slot
+from stretto.graph.ops import OPS, Ops
 from stretto.graph.text import print_graph
 from stretto.graph.unroll import own_args, own_prompt
 from stretto.graph.verify import verify
@@ -48,9 +49,12 @@ def colours_of(engines: Iterable[str]) -> dict[str, str]:
 def draw_graph(graph: Graph | ExecutionGraph, *, title: str, engines: Iterable[str] = ()) -> str:
     """The drawing, about as large as its graph needs.
 
-    `engines` are others that colours are kept for, so that several drawings agree.
+    `engines` are others that colours are kept for, so that several drawings agree. A graph with ops that are
+    not Stretto's is drawn as an execution graph, which knows what its ops are.
     """
+    ops = OPS
     if isinstance(graph, ExecutionGraph):
+        ops = graph.ops
         graph = graph.graph
     own = {primitive.engine for primitive in graph if primitive.engine}
     colours = {engine: c for engine, c in colours_of({*own, *engines}).items() if engine in own}
@@ -59,9 +63,9 @@ def draw_graph(graph: Graph | ExecutionGraph, *, title: str, engines: Iterable[s
     sizes = {pill: (_width([shown]) - 4, 24.0) for pill, shown in pills.items() if pill.startswith("%")}
     sizes |= {name: (_width(lines), 18.0 + 14.0 * len(lines)) for name, lines in texts.items()}
     sizes |= {pill: (_width([pill]) - 4, 24.0) for pill in pills if not pill.startswith("%")}
-    lines = _lines(graph)
+    lines = _lines(graph, ops)
     layout = place(sizes, [line.edge for line in lines])
-    hover = dict(zip(texts, print_graph(graph).splitlines()[1:], strict=False))
+    hover = dict(zip(texts, print_graph(graph, ops).splitlines()[1:], strict=False))
     body = _draw_lines(lines, layout)
     for pill in pills:
         body.append(_draw_pill(layout.boxes[pill], pill))
@@ -106,9 +110,9 @@ def _segment(part: Constant | Slot, primitive: Primitive) -> str:
     return str(arg.ref) if arg else part.port
 
 
-def _lines(graph: Graph) -> list[_Line]:
+def _lines(graph: Graph, ops: Ops) -> list[_Line]:
     """One line per edge; an ORDER edge only where no other joins the same two."""
-    types = verify(graph)
+    types = verify(graph, ops)
     inputs = {name for name, _ in graph.inputs}
     lines: list[_Line] = []
     joined: set[tuple[str, str]] = set()

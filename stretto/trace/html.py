@@ -39,7 +39,7 @@ def write_trace(
 def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()) -> str:
     """The page that `write_trace` writes."""
     summary = summarise(recorder)
-    drawn = list(dict.fromkeys(g.graph if isinstance(g, ExecutionGraph) else g for g in graphs))
+    drawn = {g.graph if isinstance(g, ExecutionGraph) else g: g for g in graphs}
     engines = {row.engine for row in summary.engines} | {p.engine for g in drawn for p in g if p.engine}
     colours = colours_of(engines)
     title = "Trace of " + (", ".join(dict.fromkeys(row.graph for row in summary.queries)) or "nothing")
@@ -53,7 +53,10 @@ def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
             _scroll(query_table(summary, colours), "tall"),
             about="The bars show what a query waited for, one after the other, from submission to reply.",
         ),
-        *(_section(graph.name, _scroll(draw_graph(graph, title="", engines=engines))) for graph in drawn),
+        *(
+            _section(graph.name, _scroll(draw_graph(given, title="", engines=engines)))
+            for graph, given in drawn.items()
+        ),
         '<div id="tip" hidden></div>',
         f'<script type="application/json" id="data">{data.replace("<", chr(92) + "u003c")}</script>',
         f"<script>{_asset('timeline.js')}</script>",

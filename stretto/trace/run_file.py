@@ -285,7 +285,7 @@ class RunRecorder(Observer):
     def _graph_id(self, submit: Submit) -> int:
         graph = submit.egraph.graph
         known = self._before_passes.get(graph.name)
-        text = print_graph(known or graph)
+        text = print_graph(known or graph, submit.egraph.ops)
         if text not in self._graph_ids:
             self._graph_ids[text] = len(self._graph_ids)
             self._write({"graph": graph.name, "text": text, "is_optimised": known is None})

@@ -10,9 +10,7 @@ from typing import Any
 
 from stretto.costs.profile import Profile
 from stretto.errors import ConfigError, GraphError, UserError
-from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.text import parse_graph
-from stretto.sched.orders import ORDERS
 from stretto.trace.row_checks import (
     COUNT,
     FLAG,
@@ -37,6 +35,7 @@ from stretto.trace.run_file import (
     RecordedSpan,
     total_size,
 )
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 _MAX_CHARS = 2 * 10**9  # of all texts of a run, which a replay makes anew
 _SLACK_S = 1e-6
@@ -49,7 +48,7 @@ _ENGINE = {
     "name": TEXT,
     "kind": one_of(("batch", "llm", "llm_server")),
     "instances": NUMBER,
-    "policy": one_of(ORDERS),
+    "policy": TEXT,
     "age_limit_s": _AGE,
     "fill_timeout_s": SECONDS,
     "max_batch": or_null(NUMBER),
@@ -66,7 +65,7 @@ _QUERY = {
     "arrival_s": SECONDS,
     "latency_s": SECONDS,
     "error": or_null(_MESSAGE),
-    "passes": list_of(one_of(PASSES)),
+    "passes": list_of(TEXT),
     "inputs": OBJECT,
     "spans": _ROWS,
 }
@@ -90,13 +89,13 @@ _SPAN = {
 _TEXT_INPUT = {"chars": COUNT, "id": TEXT}
 
 
-def read_run(path: Path) -> RecordedRun:
-    """A recorded run.
+def read_run(path: Path, vocabulary: Vocabulary = DEFAULT) -> RecordedRun:
+    """A recorded run, of a runtime with this vocabulary.
 
     Raises:
         UserError: the file cannot be read or is none; names file, line and reason.
     """
-    reader = _Reader()
+    reader = _Reader(vocabulary)
     number = 0
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -120,7 +119,10 @@ def read_run(path: Path) -> RecordedRun:
 class _Reader:
     """What was found so far. Raises UserError and GraphError, without the line."""
 
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._ops = vocabulary.ops
+        self._engine_row = {**_ENGINE, "policy": one_of(vocabulary.policies)}
+        self._query_row = {**_QUERY, "passes": list_of(one_of(vocabulary.passes))}
         self.engines: dict[str, Mapping[str, Any]] = {}
         self.graphs: list[RecordedGraph] = []
         self.queries: dict[str, RecordedQuery] = {}
@@ -140,7 +142,7 @@ class _Reader:
             raise UserError(f"not a {SCHEMA} of version {VERSION}")
         check_row(row, {"schema": TEXT, "version": COUNT, "engines": _ROWS})
         for fields in row["engines"]:
-            check_row(fields, _ENGINE)
+            check_row(fields, self._engine_row)
             check_row(fields["profile"], _PROFILE)
             if fields["name"] in self.engines:
                 raise ConfigError(f"two engines are called {fields['name']!r}")
@@ -148,13 +150,13 @@ class _Reader:
 
     def _graph(self, row: Any) -> None:
         check_row(row, _GRAPH)
-        graph = parse_graph(row["text"])
+        graph = parse_graph(row["text"], self._ops)
         for primitive in graph.primitives:
             self._check_engine(primitive.engine)
         self.graphs.append(RecordedGraph(graph, row["is_optimised"]))
 
     def _query(self, row: Any) -> None:
-        check_row(row, _QUERY)
+        check_row(row, self._query_row)
         name = row["query"]
         if row["graph"] >= len(self.graphs):
             raise UserError(f"query {name!r} is of graph {row['graph']}, which is not in the file")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.virtual_loop import in_virtual_time
 
-from stretto import Component, Input, Runtime, Template, register_expansion
+from stretto import DEFAULT, Component, Input, Runtime, Template
 from stretto.apps import advanced_rag, naive_rag
 from stretto.errors import ConfigError, GraphError
 from stretto.frontend import plan_cache as planner_module
@@ -17,10 +17,9 @@ from stretto.frontend.component import Builder
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import Port
-from stretto.graph.passes.pipeline import select_passes
 from stretto.graph.text import parse_graph, print_graph
 
-ALL = select_passes("all")
+ALL = DEFAULT.select_passes("all")
 SHORT = {
     "prompt": "A {question} {context}",
     "refine_prompt": "R {question} {context} {draft}",
@@ -184,14 +183,15 @@ def _one_step(inputs: Mapping[str, object]) -> Graph:
     return parse_graph(text)
 
 
-def test_expansions_are_remembered_by_the_graph_they_make(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner_module, "EXPANSIONS", {})
-    register_expansion("one_step", _one_step)
-    register_expansion("none", lambda inputs: Graph("none", (), (), (), ()))
-    register_expansion("broken", lambda inputs: Graph("broken", (), (), (), (("x", Ref("y")),)))
-    with pytest.raises(ConfigError, match="expansion 'one_step' is registered already"):
-        register_expansion("one_step", _one_step)
-    plan_cache = PlanCache({})
+def test_expansions_are_remembered_by_the_graph_they_make() -> None:
+    vocabulary = (
+        DEFAULT.with_expansion("one_step", _one_step)
+        .with_expansion("none", lambda inputs: Graph("none", (), (), (), ()))
+        .with_expansion("broken", lambda inputs: Graph("broken", (), (), (), (("x", Ref("y")),)))
+    )
+    with pytest.raises(ConfigError, match="the expansion 'one_step' is there already"):
+        vocabulary.with_expansion("one_step", _one_step)
+    plan_cache = PlanCache({}, vocabulary)
     plan = plan_cache.expand("one_step", {"text": "abc"}, ALL)
     assert plan_cache.expand("one_step", {"text": "xyz"}, ALL) is plan
     assert plan_cache.expand("one_step", {"text": "xy"}, ALL) is not plan
@@ -222,17 +222,14 @@ def _listed(inputs: Mapping[str, object]) -> Graph:
 
 
 @in_virtual_time
-async def test_a_query_grows_by_what_is_registered_when_it_runs() -> None:
+async def test_a_query_grows_by_what_its_runtime_knows() -> None:
     growing = Growing(text=Input("text", "text"))
     app = Template("growing", growing, {"grown": growing["grown"]})
     async with Runtime([]) as runtime:
         with pytest.raises(ConfigError, match=r"^step 'grown': there is no expansion 'listed'"):
             await runtime.run(app, {"text": "x"})
-        register_expansion("listed", _listed)
-        try:
-            assert await runtime.run(app, {"text": "x"}) == {"grown": ["x"]}
-        finally:
-            del planner_module.EXPANSIONS["listed"]
+    async with Runtime([], vocabulary=DEFAULT.with_expansion("listed", _listed)) as runtime:
+        assert await runtime.run(app, {"text": "x"}) == {"grown": ["x"]}
 
 
 def test_a_constrained_expansion_is_held_to_a_list_of_so_many_texts() -> None:

@@ -14,8 +14,7 @@ from stretto.components import Indexing, QueryExpansion, Reranking, Searching, S
 from stretto.errors import ConfigError, StrettoError, TemplateError
 from stretto.frontend.component import Builder, OutPort
 from stretto.graph.graph import Arg, Ref
-from stretto.graph.ops import OPS, OpSpec, Port, register_op
-from stretto.graph.passes.pipeline import PASSES, register_pass
+from stretto.graph.ops import Port
 
 QUESTION, FILES = Input("question", "text"), Input("files", "list[document]")
 
@@ -287,25 +286,6 @@ def test_a_queries_configuration_changes_that_query_alone() -> None:
     changed = app.lower({"searching": {"top_k": 5}})
     assert changed.by_name["hits"].setting("k") == 5
     assert app.lower({}) == before
-
-
-# --- registries
-
-
-def test_names_are_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stretto.graph.ops.OPS", dict(OPS))
-    monkeypatch.setattr("stretto.graph.passes.pipeline.PASSES", dict(PASSES))
-    spec = OpSpec("weigh", (Port("text", "text"),), "number")
-    assert register_op(spec) is spec
-    register_pass("nothing", lambda graph, profiles: graph)
-    with pytest.raises(ConfigError, match="op 'weigh' is registered already"):
-        register_op(OpSpec("weigh", (), "any"))
-    with pytest.raises(ConfigError, match="op 'decode' is registered already"):
-        register_op(OpSpec("decode", (), "any"))
-    for name in ("nothing", "drop_dead"):
-        with pytest.raises(ConfigError, match=f"pass '{name}' is registered already"):
-            register_pass(name, lambda graph, profiles: graph)
-    assert "weigh" not in OPS
 
 
 def test_out_ports_are_sources_and_builders_name_apart() -> None:

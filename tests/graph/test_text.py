@@ -32,7 +32,7 @@ def test_parse_is_the_inverse_of_print(app: App) -> None:
 @given(apps())
 @quickly
 def test_optimised_graphs_parse_back(app: App) -> None:
-    graph = optimise(app.graph, {}, tuple(PASSES))
+    graph = optimise(app.graph, {}, PASSES)
     assert print_graph(parse_graph(print_graph(graph))) == print_graph(graph)
 
 

@@ -134,7 +134,7 @@ def test_most_random_applications_are_changed_by_each_pass() -> None:
         ops["guard"] += any(p.arg("when") for p in app.graph)
         graph = app.graph
         for name, run_pass in PASSES.items():
-            before, graph = graph, run_pass(graph, profiles)
+            before, graph = graph, run_pass(graph, profiles, OPS)
             changed[name] += graph != before
 
     count()

@@ -11,7 +11,7 @@ from stretto.core import ABSENT, KV, Segment, as_text
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import Constant, Graph, Primitive, Ref
-from stretto.graph.ops import OPS, is_effect
+from stretto.graph.ops import OPS
 from stretto.tasks import Done, LLMTask, Task
 from support.random_apps import expand_body
 
@@ -56,7 +56,7 @@ class _Interpreter:
                 results.append(ABSENT)
             else:
                 results.append(self._apply(primitive, inputs | dict(zip(each, row, strict=True)))[""])
-        if is_effect(primitive):
+        if OPS.is_effect(primitive):
             return {"": True}
         if spec.flatten:
             return {"": [item for result in results if isinstance(result, list) for item in result]}

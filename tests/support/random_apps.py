@@ -17,7 +17,7 @@ from stretto.core import Document, Section
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, PromptParts, Ref, Slot, config_items
 from stretto.graph.passes.base import Profiles
-from stretto.graph.passes.pipeline import optimise
+from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph
 from stretto.graph.verify import verify
 
@@ -424,6 +424,7 @@ def expander(
     """`expand` of a driver: lowers, optimises and compiles."""
 
     def expand(body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
-        return compile_graph(optimise(expand_body(body, inputs), profiles, passes), profiles)
+        chosen = {name: run_pass for name, run_pass in PASSES.items() if name in passes}
+        return compile_graph(optimise(expand_body(body, inputs), profiles, chosen), profiles)
 
     return expand

@@ -47,4 +47,4 @@ def p_graph() -> Graph:
 
 def e_graph() -> Graph:
     """After all passes."""
-    return optimise(p_graph(), PROFILES, tuple(PASSES))
+    return optimise(p_graph(), PROFILES, PASSES)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stretto.deployment import Replica
-from stretto.engines.openai_server.config import Api
+from stretto.engines.openai_wire.paths import Api
 from stretto.errors import ConfigError
 
 

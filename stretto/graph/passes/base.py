@@ -9,12 +9,13 @@ from typing import TypeAlias
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.graph.graph import Constant, Graph, Primitive, PromptParts
+from stretto.graph.ops import Ops
 
 Profiles: TypeAlias = Mapping[str, Profile]
 """Engine name to profile; an engine that is missing has the default one."""
 
-Pass: TypeAlias = Callable[[Graph, Profiles], Graph]
-"""Idempotent; returns the very same graph when it has nothing to do."""
+Pass: TypeAlias = Callable[[Graph, Profiles, Ops], Graph]
+"""Keeps the result; returns the same graph, or an equal one, when it has nothing to do."""
 
 DEFAULT_PROFILE = Profile()
 _TOKENS_PER_SLOT = 64

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stretto.graph.graph import Graph
-from stretto.graph.ops import is_effect
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import Profiles
 
 
-def drop_dead(graph: Graph, profiles: Profiles) -> Graph:
+def drop_dead(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     """Backwards from the outputs and from every primitive that changes something outside."""
     needed = {ref.name for _, ref in graph.outputs}
     kept = []
     for primitive in reversed(graph.primitives):
-        if primitive.name in needed or is_effect(primitive):
+        if primitive.name in needed or ops.is_effect(primitive):
             needed |= {primitive.name, *(arg.ref.name for arg in primitive.args)}
             kept.append(primitive)
     if len(kept) == len(graph.primitives):

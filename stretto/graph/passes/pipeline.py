@@ -1,11 +1,13 @@
-"""The passes, in the order they run, and `optimise`, which runs them."""
+"""The passes, in the order they run, and `optimise`, which runs them until nothing changes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
-from stretto.errors import ConfigError, GraphError
+from stretto.errors import GraphError
 from stretto.graph.graph import Graph
+from stretto.graph.ops import OPS, Ops
 from stretto.graph.passes.base import Pass, Profiles
 from stretto.graph.passes.drop_dead import drop_dead
 from stretto.graph.passes.pipeline_decode import pipeline_decode
@@ -15,69 +17,89 @@ from stretto.graph.passes.split_prefill import split_prefill
 from stretto.graph.passes.split_stages import split_stages
 from stretto.graph.verify import verify
 
-PASSES: dict[str, Pass] = {
-    "prune_order": prune_order,  # Teola pass 1
-    "split_stages": split_stages,  # Teola pass 2
-    "split_prefill": split_prefill,  # Teola pass 3
-    "pipeline_decode": pipeline_decode,  # Teola pass 4
-    "share_prefix": share_prefix,  # Parrot §5.3; after split_prefill, whose heads it merges
-    "drop_dead": drop_dead,
-}
+PASSES: Mapping[str, Pass] = MappingProxyType(
+    {
+        "prune_order": prune_order,  # Teola pass 1
+        "split_stages": split_stages,  # Teola pass 2
+        "split_prefill": split_prefill,  # Teola pass 3
+        "pipeline_decode": pipeline_decode,  # Teola pass 4
+        "share_prefix": share_prefix,  # Parrot §5.3; after split_prefill, whose heads it merges
+        "drop_dead": drop_dead,
+    }
+)
+"""The passes that Stretto comes with, in pipeline order."""
+
+_MAX_SWEEPS = 100
 
 
-def register_pass(name: str, function: Pass) -> None:
-    """Append a pass of your own to the pipeline. It must keep the result and be idempotent.
+def optimise(graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS) -> Graph:
+    """Run `passes` in their order, again and again until none changes the graph; the result is verified.
 
-    Raises:
-        ConfigError: the name is taken.
-    """
-    if name in PASSES:
-        raise ConfigError(f"pass {name!r} is registered already")
-    PASSES[name] = function
-
-
-def select_passes(names: str | Collection[str]) -> tuple[str, ...]:
-    """Pass names in pipeline order, from "all", "none", "a,b,c" or a collection of names.
+    To verify once is most of the cost saved; if something is wrong, the passes are run again and verified one
+    by one to find the culprit.
 
     Raises:
-        ConfigError: there is no such pass.
+        GraphError: a pass broke the graph, or passes go on for ever; the message names them.
     """
-    if isinstance(names, str):
-        names = {"all": tuple(PASSES), "none": ()}.get(names, [name.strip() for name in names.split(",")])
-    if unknown := [name for name in names if name not in PASSES]:
-        raise ConfigError(f"there is no pass {unknown[0]!r}; there are {', '.join(PASSES)}")
-    return tuple(name for name in PASSES if name in names)
-
-
-def optimise(graph: Graph, profiles: Profiles, passes: Collection[str]) -> Graph:
-    """Run `passes` in pipeline order, once each; the result is verified.
-
-    One sweep reaches the fixed point: no pass makes work for an earlier one. To verify once is most of
-    the cost saved; if something is wrong, the passes are run again one by one to find the culprit.
-
-    Raises:
-        GraphError: a pass broke the graph; the message names the pass.
-    """
-    chosen = [(name, run_pass) for name, run_pass in PASSES.items() if name in passes]
     optimised = graph
     try:
-        for _, run_pass in chosen:
-            optimised = run_pass(optimised, profiles)
+        for _, changed in run_passes(graph, profiles, passes, ops):
+            optimised = changed
         if optimised is not graph:
-            verify(optimised)
+            verify(optimised, ops)
     except Exception:
-        for name, run_pass in chosen:
-            graph = apply_pass(name, run_pass, graph, profiles)
+        for name, changed in run_passes(graph, profiles, passes, ops):
+            _verify_after(name, changed, ops)
         raise
     return optimised
 
 
-def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles) -> Graph:
-    """One pass, verified."""
-    changed = run_pass(graph, profiles)
+def run_passes(
+    graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS
+) -> Iterator[tuple[str, Graph]]:
+    """Each pass that is run and the graph behind it, until all have run and changed nothing.
+
+    A pass may make work for an earlier one. Stretto's own make none: they take one sweep, and the part of a
+    second that finds nothing to do.
+
+    Raises:
+        GraphError: a sweep ended with the graph of an earlier one, or there are too many sweeps.
+    """
+    seen: list[Graph] = []
+    changers: list[set[str]] = []
+    num_idle = 0
+    while passes and len(seen) < _MAX_SWEEPS:
+        if graph in seen:
+            changing = set[str]().union(*changers[seen.index(graph) :])
+            names = " and ".join(name for name in passes if name in changing)
+            raise GraphError(f"{names} change {graph.name} back and forth and never end")
+        seen.append(graph)
+        changers.append(set())
+        for name, run_pass in passes.items():
+            changed = run_pass(graph, profiles, ops)
+            if changed is graph or changed == graph:
+                num_idle += 1
+            else:
+                graph, num_idle = changed, 0
+                changers[-1].add(name)
+            yield name, graph
+            if num_idle == len(passes):
+                return
+    if passes:
+        names = " and ".join(name for name in passes if name in changers[-1])
+        raise GraphError(f"after {_MAX_SWEEPS} sweeps {graph.name} is still changed by {names}")
+
+
+def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops: Ops = OPS) -> Graph:
+    """One pass, once, verified."""
+    changed = run_pass(graph, profiles, ops)
     if changed is not graph:
-        try:
-            verify(changed)
-        except GraphError as error:
-            raise GraphError(f"pass {name}: {error.message}") from error
+        _verify_after(name, changed, ops)
     return changed
+
+
+def _verify_after(name: str, changed: Graph, ops: Ops) -> None:
+    try:
+        verify(changed, ops)
+    except GraphError as error:
+        raise GraphError(f"pass {name}: {error.message}") from error

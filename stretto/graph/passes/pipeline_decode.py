@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stretto.graph.graph import Graph
-from stretto.graph.ops import OPS
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import Profiles, with_primitives
 
 
-def pipeline_decode(graph: Graph, profiles: Profiles) -> Graph:
+def pipeline_decode(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     """Batchable primitives fed by such a decode, directly or through each other, take single items."""
     item_streams: set[str] = set()
     primitives = []
@@ -23,9 +23,10 @@ def pipeline_decode(graph: Graph, profiles: Profiles) -> Graph:
         elif "batchable" in primitive.hints and any(
             arg.each and arg.ref.name in item_streams for arg in primitive.args
         ):
-            args = tuple(replace(arg, piece=1) if arg.each else arg for arg in primitive.args)
-            primitive = replace(primitive, args=args)
-            if not OPS[primitive.op].flatten:
+            if any(arg.each and arg.piece != 1 for arg in primitive.args):
+                args = tuple(replace(arg, piece=1) if arg.each else arg for arg in primitive.args)
+                primitive = replace(primitive, args=args)
+            if not ops.spec(primitive).flatten:
                 item_streams.add(primitive.name)
         primitives.append(primitive)
     return with_primitives(graph, primitives)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stretto.graph.graph import Graph
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import Profiles
 
 
-def prune_order(graph: Graph, profiles: Profiles) -> Graph:
+def prune_order(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     """Without what `>>` said. Ingestion before search is an EFFECT edge, so it stays."""
     return replace(graph, order=()) if graph.order else graph

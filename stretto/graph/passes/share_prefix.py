@@ -10,13 +10,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from stretto.graph.graph import HINT, WHEN, Arg, Constant, Graph, Primitive, Ref
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_prefill
 from stretto.graph.passes.split_prefill import with_hint
 
 _Key = tuple[Hashable, ...]
 
 
-def share_prefix(graph: Graph, profiles: Profiles) -> Graph:
+def share_prefix(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     """Merge equal prefills, then hint prompts with a common beginning by one prefill of it."""
     merged = _merge_equal(graph)
     ordered: dict[str, frozenset[str]] = {}
@@ -52,23 +53,30 @@ def _shareable(primitive: Primitive) -> list[_Key]:
 
 def _merge_equal(graph: Graph) -> Graph:
     """One prefill where several are equal but for their names (heads that split_prefill cut)."""
-    first: dict[Hashable, str] = {}
+    kept: dict[Hashable, list[Primitive]] = {}
     renamed: dict[str, str] = {}
     primitives = []
     before: dict[str, frozenset[str]] = {}
     for earlier, later in graph.order:
         before[later] = before.get(later, frozenset()) | {earlier}
+
+    def are_equal(a: Primitive, b: Primitive) -> bool:
+        if (a.prompt, a.args, a.config, a.hints) != (b.prompt, b.args, b.config, b.hints):
+            return False
+        earlier = [{renamed.get(name, name) for name in before.get(own.name, ())} for own in (a, b)]
+        return earlier[0] == earlier[1]
+
     for primitive in graph:
         if any(arg.ref.name in renamed for arg in primitive.args):
             primitive = replace(primitive, args=tuple(_rename(arg, renamed) for arg in primitive.args))
         if primitive.op == "prefill":
-            earlier_names = frozenset(renamed.get(name, name) for name in before.get(primitive.name, ()))
-            own = primitive
-            key = (own.args, own.prompt, own.config, own.engine, own.hints, earlier_names)
-            if key in first:
-                renamed[primitive.name] = first[key]
+            reads = tuple(arg.ref.name for arg in primitive.args)  # cheaper to hash than a whole primitive
+            alike = kept.setdefault((primitive.engine, len(primitive.prompt), reads), [])
+            equal = next((other for other in alike if are_equal(other, primitive)), None)
+            if equal is not None:
+                renamed[primitive.name] = equal.name
                 continue
-            first[key] = primitive.name
+            alike.append(primitive)
         primitives.append(primitive)
     if not renamed:
         return graph

@@ -13,10 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stretto.graph.graph import HINT, WHEN, Arg, Graph, Primitive, PromptParts, Ref, Slot
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_prefill
 
 
-def split_prefill(graph: Graph, profiles: Profiles) -> Graph:
+def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     """Each prefill becomes a chain: one partial prefill per step in availability, then the whole."""
     waits_for = _dependencies(graph)
     primitives: list[Primitive] = []

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stretto.graph.graph import Arg, Graph
-from stretto.graph.ops import OPS
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, with_primitives
 
 
-def split_stages(graph: Graph, profiles: Profiles) -> Graph:
+def split_stages(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     """Each batchable primitive starts when its engine's maximum efficient batch is there.
 
     A stage takes the pieces of the stage before it if those are smaller, so that a pipeline moves in
@@ -30,13 +30,15 @@ def split_stages(graph: Graph, profiles: Profiles) -> Graph:
             stage_piece[arg.ref.name] for arg in primitive.args if arg.each and arg.ref.name in stage_piece
         ]
         piece = min([profile.max_efficient_batch, *upstream])
-        if not OPS[primitive.op].flatten:
+        if not ops.spec(primitive).flatten:
             stage_piece[primitive.name] = piece
-        primitives.append(replace(primitive, args=tuple(_stream(arg, piece) for arg in primitive.args)))
+        if any(_waits(arg, piece) for arg in primitive.args):
+            args = tuple(replace(arg, piece=piece) if _waits(arg, piece) else arg for arg in primitive.args)
+            primitive = replace(primitive, args=args)
+        primitives.append(primitive)
     return with_primitives(graph, primitives)
 
 
-def _stream(arg: Arg, piece: int) -> Arg:
-    if not arg.each or (arg.piece is not None and arg.piece <= piece):
-        return arg
-    return replace(arg, piece=piece)
+def _waits(arg: Arg, piece: int) -> bool:
+    """Whether the argument waits for more than a piece."""
+    return arg.each and (arg.piece is None or arg.piece > piece)

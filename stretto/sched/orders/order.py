@@ -104,6 +104,10 @@ class Order(Protocol):
         ...
 
 
+NewOrder: TypeAlias = Callable[[OrderConfig], Order]
+"""A policy: it makes the order of one queue."""
+
+
 def first_that_fits(entries: Iterable[Entry], fits: Fits) -> Take | None:
     """The first of the leading entries of which an item fits."""
     for entry in islice(entries, MAX_ASKED):

@@ -1,0 +1,141 @@
+"""The vocabulary of a runtime: ops, types, passes, expansions, policies and placements, by name.
+
+A vocabulary is a value. What adds to one makes another, so that two runtimes in one process may use the same
+names for different things:
+
+    vocabulary = DEFAULT.with_op(OpSpec("translate", (Port("texts", "text"),), "text"))
+    app = Template("translate", translation, outputs, vocabulary)
+    runtime = Runtime([engine], vocabulary=vocabulary)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from stretto.cluster.placement import Placement
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.errors import ConfigError
+from stretto.graph.graph import Graph
+from stretto.graph.ops import OPS, Ops, OpSpec
+from stretto.graph.passes.base import Pass
+from stretto.graph.passes.pipeline import PASSES
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.order import NewOrder
+
+Expansion: TypeAlias = Callable[[Mapping[str, object]], Graph]
+"""From the input values of an `expand` to the graph it becomes: inputs of the same names, one output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Names and what they mean; each table is in the order in which names were added.
+
+    Attributes:
+        ops: op specifications, and the names of types (`Ops.types`).
+        passes: in pipeline order.
+        expansions: what the `body` of an `expand` may name.
+        policies: what `Engine.policy` may name, each of which makes the order of a queue.
+        placements: what `Engine.placement` may name.
+    """
+
+    ops: Ops = field(default_factory=lambda: OPS)
+    passes: Mapping[str, Pass] = field(default_factory=lambda: PASSES)
+    expansions: Mapping[str, Expansion] = field(default_factory=dict)
+    policies: Mapping[str, NewOrder] = field(default_factory=lambda: ORDERS)
+    placements: Mapping[str, Callable[[], Placement]] = field(default_factory=lambda: PLACEMENTS)
+
+    def __post_init__(self) -> None:
+        for table in ("passes", "expansions", "policies", "placements"):
+            object.__setattr__(self, table, MappingProxyType(dict(getattr(self, table))))
+
+    def with_type(self, name: str) -> Vocabulary:
+        """This vocabulary and a type of value. It has no textual form for prompts.
+
+        Raises:
+            ConfigError: the name is taken, or is no name.
+        """
+        return replace(self, ops=Ops(self.ops.values(), _added(self.ops.types, "type", name)))
+
+    def with_op(self, spec: OpSpec) -> Vocabulary:
+        """This vocabulary and an op.
+
+        Raises:
+            ConfigError: its name is taken or is no name, or it names a type that there is not.
+        """
+        _added(self.ops, "op", spec.name)
+        return replace(self, ops=Ops([*self.ops.values(), spec], self.ops.types))
+
+    def with_pass(self, name: str, function: Pass, *, before: str | None = None) -> Vocabulary:
+        """This vocabulary and a pass, at the end of the pipeline or `before` another.
+
+        Raises:
+            ConfigError: the name is taken or is no name, or there is no pass `before`.
+        """
+        order = _added(self.passes, "pass", name)
+        if name in ("all", "none"):
+            raise ConfigError(f"pass {name!r}: the name stands for {name} of the passes")
+        if before is not None:
+            if before not in self.passes:
+                raise ConfigError(f"there is no pass {before!r}; there are {', '.join(self.passes)}")
+            order.insert(order.index(before), order.pop())
+        passes = {**self.passes, name: function}
+        return replace(self, passes={pass_: passes[pass_] for pass_ in order})
+
+    def with_expansion(self, name: str, function: Expansion) -> Vocabulary:
+        """This vocabulary and an expansion.
+
+        Raises:
+            ConfigError: the name is taken, or is no name.
+        """
+        _added(self.expansions, "expansion", name)
+        return replace(self, expansions={**self.expansions, name: function})
+
+    def with_policy(self, name: str, policy: NewOrder) -> Vocabulary:
+        """This vocabulary and a batching policy.
+
+        Raises:
+            ConfigError: the name is taken, or is no name.
+        """
+        _added(self.policies, "policy", name)
+        return replace(self, policies={**self.policies, name: policy})
+
+    def with_placement(self, name: str, placement: Callable[[], Placement]) -> Vocabulary:
+        """This vocabulary and a placement policy.
+
+        Raises:
+            ConfigError: the name is taken, or is no name.
+        """
+        _added(self.placements, "placement", name)
+        return replace(self, placements={**self.placements, name: placement})
+
+    def select_passes(self, names: str | Collection[str]) -> tuple[str, ...]:
+        """Pass names in pipeline order, from "all", "none", "a,b,c" or a collection of names.
+
+        Raises:
+            ConfigError: there is no such pass.
+        """
+        if names == "all":
+            return tuple(self.passes)
+        if isinstance(names, str):
+            names = [] if names == "none" else [name.strip() for name in names.split(",")]
+        if unknown := [name for name in names if name not in self.passes]:
+            raise ConfigError(f"there is no pass {unknown[0]!r}; there are {', '.join(self.passes)}")
+        return tuple(name for name in self.passes if name in names)
+
+
+def _added(taken: Iterable[str], kind: str, name: Any) -> list[str]:
+    """The names `taken`, and `name` behind them."""
+    if not isinstance(name, str) or not re.fullmatch(r"\w+", name):
+        raise ConfigError(f"{kind} {name!r}: a name is letters, digits and underscores")
+    names = list(taken)
+    if name in names:
+        raise ConfigError(f"the {kind} {name!r} is there already")
+    return [*names, name]
+
+
+DEFAULT = Vocabulary()
+"""The vocabulary that Stretto comes with."""
