@@ -7,17 +7,17 @@ feed the same events to the same machines and carry out the same actions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph
-from stretto.tasks import LLMEvent, LLMTask, Objective, Task
+from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A new query of `tenant`.
+    """A new query of `tenant` that runs one graph and ends: all its outputs are wanted.
 
     `deadline_s` is a point in the driver's time; `passes` are for what it expands to.
     """
@@ -36,6 +36,71 @@ class Cancel:
     """The caller gives the query up. Unknown or ended queries are ignored."""
 
     query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A new query that ends when it is closed: a session. `passes` are for what its graphs expand to."""
+
+    query: str
+    record: QueryRecord = QueryRecord()
+    passes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """One more graph for a session.
+
+    `bind` names the variables of those inputs and outputs of the graph that are called otherwise.
+    """
+
+    query: str
+    egraph: ExecutionGraph
+    bind: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Provide:
+    """A variable of a session has got its value, perhaps a `Failure`. It may be read by graphs already."""
+
+    query: str
+    name: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Somebody waits for a variable; at `deadline_s`, a point in the driver's time, they leave."""
+
+    query: str
+    name: str
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unwant:
+    """One of those who waited for a variable has left."""
+
+    query: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Nobody will ask for a variable again."""
+
+    query: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The end of a session. Unknown or ended ones are ignored."""
+
+    query: str
+
+
+SessionEvent: TypeAlias = Extend | Provide | Want | Unwant | Drop | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +146,9 @@ class Wake:
     """A time asked for by `WakeAt` has come."""
 
 
-Event: TypeAlias = Submit | Cancel | BatchDone | BatchFailed | LLMReport | InstanceLost | Wake
+Event: TypeAlias = (
+    Submit | Cancel | Open | SessionEvent | BatchDone | BatchFailed | LLMReport | InstanceLost | Wake
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +215,21 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """A variable of a session has come, once: its value, `ABSENT`, or a `Failure`."""
+
+    query: str
+    name: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
-    """The query's one and only end: its outputs by name, or what went wrong."""
+    """The query's one and only end: its outputs by name, or what went wrong. A session has none then."""
 
     query: str
     outputs: Mapping[str, object] | None
     error: StrettoError | None = None
 
 
-Action: TypeAlias = StartBatch | Admit | CancelTask | Restart | Release | WakeAt | Emit | Reply
+Action: TypeAlias = StartBatch | Admit | CancelTask | Restart | Release | WakeAt | Emit | Settled | Reply

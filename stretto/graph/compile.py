@@ -6,7 +6,7 @@ A *value* is an out port of a primitive, or an input; nodes and values are numbe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,17 +186,25 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile]) -> ExecutionGra
     )
 
 
-def rebase(egraph: ExecutionGraph, node_base: int, value_base: int, splice: Node) -> list[Node]:
-    """The nodes of `egraph` renumbered to follow a running graph, in place of its node `splice`."""
+def rebase(
+    egraph: ExecutionGraph, node_base: int, values: Sequence[int], under: Node | None = None
+) -> list[Node]:
+    """The nodes of `egraph` renumbered to join a running graph, in place of its node `under` if there is one.
+
+    Args:
+        node_base: the id of the first node there.
+        values: the ids of the values there.
+    """
+    depth, path_s = (0, 0.0) if under is None else (under.depth, under.path_s)
     return [
         replace(
             node,
             id=node.id + node_base,
-            ins=tuple(replace(arg, value=arg.value + value_base) for arg in node.ins),
-            outs=tuple(value + value_base for value in node.outs),
+            ins=tuple(replace(arg, value=values[arg.value]) for arg in node.ins),
+            outs=tuple(values[value] for value in node.outs),
             after=tuple(other + node_base for other in node.after),
-            depth=node.depth + splice.depth,
-            path_s=node.path_s + splice.path_s,
+            depth=node.depth + depth,
+            path_s=node.path_s + path_s,
             fused=None if node.fused is None else node.fused + node_base,
             fused_into=None if node.fused_into is None else node.fused_into + node_base,
             hints=tuple(other + node_base for other in node.hints),

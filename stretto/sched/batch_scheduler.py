@@ -9,15 +9,15 @@ Source: Teola §5.2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from stretto.engine import Engine
 from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Release, Restart, StartBatch
-from stretto.sched.policies import POLICIES, PolicyConfig
-from stretto.sched.results import Broken, Completed, Report, check_result, is_worth_retrying
+from stretto.sched.policies import POLICIES, PolicyConfig, wanted_first
+from stretto.sched.results import Report, completed, failed, is_worth_retrying
 from stretto.sched.work import Work
 from stretto.tasks import Task
 
@@ -64,14 +64,8 @@ class BatchScheduler:
             message = f"the engine answered {len(results)} of {len(batch.tasks)} tasks"
             return self._retry_apart(batch, BadReply(message))
         reports: list[Report] = []
-        for (work, lo, _), task, result in zip(batch.parts, batch.tasks, results, strict=True):
-            error = check_result(work, task.num_items, result)
-            if error is not None:
-                reports.append(Broken(work.query, work.node.id, error))
-            else:
-                items = result if task.num_items is not None else (result,)
-                assert isinstance(items, Sequence)
-                reports.append(Completed(work.query, work.node.id, lo, items))
+        for (work, lo, hi), task, result in zip(batch.parts, batch.tasks, results, strict=True):
+            reports.append(completed(work, lo, hi, task.num_items, result))
         return reports
 
     def failed(self, instance: int, batch_id: int, error: StrettoError) -> list[Report]:
@@ -129,6 +123,28 @@ class BatchScheduler:
             actions.append(self._start(instance, take, now_s))
         return actions
 
+    def want(self, query: str, wanted: Collection[int]) -> None:
+        """Other nodes of a query are wanted than before."""
+        for work in self.queue:
+            if work.query == query:
+                work.is_wanted = work.node.id in wanted
+
+    def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
+        """Drop what waits of a node; what runs of it is answered in vain."""
+        self.queue = [work for work in self.queue if (work.query, work.node.id) != (query, node)]
+        return []
+
+    def queries(self) -> Iterator[str]:
+        """The queries of which anything waits or runs."""
+        yield from dict.fromkeys(work.query for work in list(self.queue))
+        for instance in range(len(self._running)):
+            yield from self.queries_in(instance)
+
+    def queries_in(self, instance: int) -> list[str]:
+        """The queries that an instance runs something of."""
+        batch = self._running[instance]
+        return [] if batch is None else [work.query for work, _, _ in batch.parts]
+
     def end_query(self, query: str) -> list[Action]:
         """Drop what waits for `query`; let go of its state once nothing of it runs."""
         self.queue = [work for work in self.queue if work.query != query]
@@ -165,12 +181,13 @@ class BatchScheduler:
         alone = next((work for work in self.queue if work.alone), None)
         if alone is not None:
             return [(alone, max(1, alone.count_within(self.engine.batch_units)))]
-        selection = self._policy(self.queue, self.engine.batch_units, now_s, self._policy_config)
+        queue = wanted_first(self.queue)
+        selection = self._policy(queue, self.engine.batch_units, now_s, self._policy_config)
         if selection.take or selection.not_before_s is not None:
             self.not_before_s = selection.not_before_s
             return selection.take
-        unbounded = self._policy(self.queue, _UNBOUNDED, now_s, self._policy_config).take
-        oversize = unbounded[0][0] if unbounded else self.queue[0]
+        unbounded = self._policy(queue, _UNBOUNDED, now_s, self._policy_config).take
+        oversize = unbounded[0][0] if unbounded else queue[0]
         return [(oversize, 1)]
 
     def _start(self, instance: int, take: list[tuple[Work, int]], now_s: float) -> StartBatch:
@@ -216,17 +233,21 @@ class BatchScheduler:
             if work.query in self._leaving:
                 continue
             if work.attempt + 1 >= self.engine.max_attempts:
-                reports.append(Broken(work.query, work.node.id, error.at(work.node.name)))
+                reports.append(failed(work, lo, hi, error))
             else:
                 again.append(work.again(lo, hi, attempt=work.attempt + 1, alone=True))
         self.queue[:0] = again
         return reports
 
     def _retry_apart(self, batch: _Batch, error: StrettoError) -> list[Report]:
-        """Some task was at fault: run each alone; a task that fails alone has failed."""
+        """Some item was at fault: run each task alone, then each item; one that fails alone has failed."""
         if len(batch.parts) == 1:
-            work = batch.parts[0][0]
-            return [Broken(work.query, work.node.id, error.at(work.node.name))]
-        parts = [(work, lo, hi) for work, lo, hi in batch.parts if work.query not in self._leaving]
+            work, lo, hi = batch.parts[0]
+            if hi - lo == 1:
+                return [failed(work, lo, hi, error)]
+            parts = [(work, i, i + 1) for i in range(lo, hi)]
+        else:
+            parts = list(batch.parts)
+        parts = [(work, lo, hi) for work, lo, hi in parts if work.query not in self._leaving]
         self.queue[:0] = [work.again(lo, hi, attempt=work.attempt, alone=True) for work, lo, hi in parts]
         return []

@@ -10,6 +10,7 @@ Source: Teola §5.2 and §6 (load balancing by occupied KV slots).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -18,9 +19,9 @@ from stretto.engine import Engine
 from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release, Restart
 from stretto.sched.load_order import LoadOrder
-from stretto.sched.policies import POLICIES, PolicyConfig
+from stretto.sched.policies import POLICIES, PolicyConfig, wanted_first
 from stretto.sched.prefills_ahead import PrefillsAhead
-from stretto.sched.results import Broken, Completed, Delivered, Report, is_worth_retrying
+from stretto.sched.results import Completed, Delivered, Report, failed, is_worth_retrying
 from stretto.sched.work import Work
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
@@ -92,7 +93,7 @@ class LLMScheduler:
                 self._ahead.stop(work.query, work.node.id, None, now_s)
                 if is_worth_retrying(error):
                     return self._retry([running], error)
-                return [Broken(work.query, work.node.id, error.at(work.step))]
+                return [failed(work, running.item, running.item + 1, error)]
         return []
 
     def lost(self, instance_id: int, error: StrettoError) -> list[Report]:
@@ -151,8 +152,14 @@ class LLMScheduler:
             self.queue = [work for work in self.queue if work.lo < work.hi]
         return actions
 
+    def want(self, query: str, wanted: Collection[int]) -> None:
+        """Other nodes of a query are wanted than before."""
+        for work in self.queue:
+            if work.query == query:
+                work.is_wanted = work.node.id in wanted
+
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Stop a prefill that was sent ahead; what it has computed stays where it is."""
+        """Stop the requests of a node; what they have computed stays where it is."""
         self.queue = [work for work in self.queue if (work.query, work.node.id) != (query, node)]
         actions: list[Action] = []
         for instance_id in sorted(self._visited.get(query, ())):
@@ -162,6 +169,18 @@ class LLMScheduler:
                     self._ahead.stop(query, node, running.heard_s, now_s)
                     actions.append(CancelTask(self.engine.name, instance_id, task))
         return actions
+
+    def queries(self) -> Iterator[str]:
+        """The queries of which anything waits or runs."""
+        yield from dict.fromkeys(work.query for work in list(self.queue))
+        for instance_id in range(len(self._instances)):
+            yield from self.queries_in(instance_id)
+
+    def queries_in(self, instance_id: int, task: int | None = None) -> list[str]:
+        """The queries that an instance runs something of, or the one that has `task` there."""
+        running = self._instances[instance_id].running
+        found = running.values() if task is None else filter(None, (running.get(task),))
+        return [one.work.query for one in found]
 
     def end_query(self, query: str) -> list[Action]:
         """Drop what waits for `query`, stop what runs, let go of its KV."""
@@ -203,7 +222,7 @@ class LLMScheduler:
 
     def _admit_within(self, budget: int, now_s: float) -> list[Action]:
         """Admit what the policy takes for `budget`, as far as single instances have room for it."""
-        selection = self._policy(self.queue, budget, now_s, self._policy_config)
+        selection = self._policy(wanted_first(self.queue), budget, now_s, self._policy_config)
         self.not_before_s = selection.not_before_s
         admitted: list[Action] = []
         for work, num_items in selection.take:
@@ -219,8 +238,9 @@ class LLMScheduler:
         empty = [i for i, instance in enumerate(self._instances) if not instance.running]
         if not empty:
             return []
-        unbounded = self._policy(self.queue, _UNBOUNDED, now_s, self._policy_config).take
-        work = unbounded[0][0] if unbounded else self.queue[0]
+        queue = wanted_first(self.queue)
+        unbounded = self._policy(queue, _UNBOUNDED, now_s, self._policy_config).take
+        work = unbounded[0][0] if unbounded else queue[0]
         hint = self._ahead.hint_of(work).instance
         return [self._admit(hint if hint in empty else empty[0], work, now_s)]
 
@@ -262,7 +282,13 @@ class LLMScheduler:
         prompt = work.prompts[item - work.base]
         seconds = self._seconds(work, units, instance_id)
         task = LLMTask(
-            next(self._ids), work.query, work.step, prompt, work.decode, work.tenant, work.objective
+            next(self._ids),
+            work.query,
+            work.step,
+            prompt,
+            work.decode,
+            work.record.tenant,
+            work.record.criteria,
         )
         instance = self._instances[instance_id]
         if not instance.running:
@@ -296,7 +322,7 @@ class LLMScheduler:
             wanted = list if work.decode and work.decode.items else str
             if not isinstance(value, wanted):
                 message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
-                return Broken(work.query, work.node.id, BadReply(message, step=work.step))
+                return failed(work, running.item, running.item + 1, BadReply(message))
             result = (result, value) if work.node.fused is not None else value
         return Completed(work.query, work.node.id, running.item, (result,))
 
@@ -306,7 +332,7 @@ class LLMScheduler:
         for running in lost:
             work = running.work
             if work.attempt + 1 >= self.engine.max_attempts:
-                reports.append(Broken(work.query, work.node.id, error.at(work.step)))
+                reports.append(failed(work, running.item, running.item + 1, error))
             else:
                 again.append(
                     work.again(running.item, running.item + 1, attempt=work.attempt + 1, alone=False)

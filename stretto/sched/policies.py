@@ -53,6 +53,13 @@ class Selection:
 Policy: TypeAlias = Callable[[Sequence[Work], int, float, PolicyConfig], Selection]
 
 
+def wanted_first(queue: Sequence[Work]) -> Sequence[Work]:
+    """What somebody waits for, as long as there is any."""
+    if all(work.is_wanted for work in queue):
+        return queue
+    return [work for work in queue if work.is_wanted] or queue
+
+
 def _fill(works: Sequence[Work], budget: int, num_urgent: int = 0) -> list[tuple[Work, int]]:
     """Take in the given order, items of one primitive partly if need be, until nothing more fits.
 

@@ -10,6 +10,7 @@ from stretto.errors import BadReply
 from stretto.graph.compile import Node
 from stretto.graph.graph import HINT, Constant
 from stretto.sched.work import Work
+from stretto.tasks import QueryRecord
 
 
 def prepare_work(
@@ -20,6 +21,7 @@ def prepare_work(
     lo: int,
     hi: int,
     each: tuple[str, ...],
+    record: QueryRecord,
 ) -> Work:
     """Items `lo` to `hi` of `node`; `inputs` hold the items of the `each` ports from `lo` on.
 
@@ -32,7 +34,7 @@ def prepare_work(
     if node.spec.runs_on != "llm":
         units_of = node.spec.units
         units = tuple(units_of(_row(inputs, each, i)) for i in range(hi - lo)) if units_of else None
-        return Work(query, node, node.name, lo, lo, hi, inputs, each, units=units)
+        return Work(query, node, node.name, lo, lo, hi, inputs, each, units=units, record=record)
     last = decode_node or node
     rows = [_row(inputs, each, i) for i in range(hi - lo)]
     prompts = tuple(_prompt(node, row) for row in rows)
@@ -53,6 +55,7 @@ def prepare_work(
         held.instance if isinstance(held, KV) else None,
         _num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
         () if isinstance(held, KV) else node.hint_from,
+        record=record,
     )
 
 

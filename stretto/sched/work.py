@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from stretto.core import Prompt
 from stretto.graph.compile import Node
-from stretto.tasks import Decode, Objective
+from stretto.tasks import Decode, QueryRecord
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,8 @@ class Work:
         hint_nodes: nodes that compute such a prefix, the longest first, if their value was not there yet.
         attempt: how often it was tried and lost.
         alone: run it in a batch of its own (its last batch failed, perhaps through another's fault).
-        tenant: of the query, as `objective`; the system notes both.
+        record: what holds for all requests of the query.
+        is_wanted: whether somebody asks for what comes of it; other work goes first if not.
     """
 
     query: str
@@ -51,8 +52,8 @@ class Work:
     attempt: int = 0
     alone: bool = False
     arrival_s: float = 0.0
-    tenant: str = ""
-    objective: Objective = "throughput"
+    record: QueryRecord = QueryRecord()
+    is_wanted: bool = True
 
     def units_of(self, lo: int, hi: int) -> int:
         """Work in items `lo` to `hi`."""

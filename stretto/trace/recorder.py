@@ -17,6 +17,7 @@ from stretto.messages import (
     Event,
     InstanceLost,
     LLMReport,
+    Open,
     Reply,
     Restart,
     StartBatch,
@@ -85,6 +86,8 @@ class Recorder:
                 self._on_report((engine, instance, report.task), event, now_s)
             case Submit(query, egraph):
                 self.queries[query] = QuerySpan(query, egraph.graph.name, now_s)
+            case Open(query):
+                self.queries[query] = QuerySpan(query, "session", now_s)
             case BatchFailed(engine, instance, batch, error):
                 self._close(self._batches.pop((engine, instance, batch), None), now_s, f"failed: {error}")
             case InstanceLost(engine, instance, error):
