@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from stretto.errors import StrettoError
+
 
 class AbsentType:
     """The type of `ABSENT`: what an edge delivers when there is no value.
@@ -36,6 +38,26 @@ class AbsentType:
 
 
 ABSENT: Final = AbsentType()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What an edge delivers when the step before it has failed; `error` names that step.
+
+    A failure flows: a primitive that needs it fails with it. `select` passes over failures, and a failed item
+    of a list stays a failure in its place.
+    """
+
+    error: StrettoError
+
+
+def first_failure(value: object) -> Failure | None:
+    """The failure that a whole value is, or the first among its items."""
+    if isinstance(value, Failure):
+        return value
+    if isinstance(value, list):
+        return next((item for item in value if isinstance(item, Failure)), None)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

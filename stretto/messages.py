@@ -23,12 +23,12 @@ from stretto.cluster.messages import (
 from stretto.deployment import Replica
 from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph
-from stretto.tasks import LLMEvent, LLMTask, Objective, Task
+from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A new query of `tenant`.
+    """A new query of `tenant` that runs one graph and ends: all its outputs are wanted.
 
     `deadline_s` is a point in the driver's time; `passes` are for what it expands to.
     """
@@ -47,6 +47,71 @@ class Cancel:
     """The caller gives the query up. Unknown or ended queries are ignored."""
 
     query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A new query that ends when it is closed: a session. `passes` are for what its graphs expand to."""
+
+    query: str
+    record: QueryRecord = QueryRecord()
+    passes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """One more graph for a session.
+
+    `bind` names the variables of those inputs and outputs of the graph that are called otherwise.
+    """
+
+    query: str
+    egraph: ExecutionGraph
+    bind: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Provide:
+    """A variable of a session has got its value, perhaps a `Failure`. It may be read by graphs already."""
+
+    query: str
+    name: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Somebody waits for a variable; at `deadline_s`, a point in the driver's time, they leave."""
+
+    query: str
+    name: str
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unwant:
+    """One of those who waited for a variable has left."""
+
+    query: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Nobody will ask for a variable again."""
+
+    query: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The end of a session. Unknown or ended ones are ignored."""
+
+    query: str
+
+
+SessionEvent: TypeAlias = Extend | Provide | Want | Unwant | Drop | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +216,8 @@ class Wake:
 Event: TypeAlias = (
     Submit
     | Cancel
+    | Open
+    | SessionEvent
     | BatchDone
     | BatchFailed
     | LLMReport
@@ -241,8 +308,17 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """A variable of a session has come, once: its value, `ABSENT`, or a `Failure`."""
+
+    query: str
+    name: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
-    """The query's one and only end: its outputs by name, or what went wrong."""
+    """The query's one and only end: its outputs by name, or what went wrong. A session has none then."""
 
     query: str
     outputs: Mapping[str, object] | None
@@ -259,5 +335,6 @@ Action: TypeAlias = (
     | Release
     | WakeAt
     | Emit
+    | Settled
     | Reply
 )

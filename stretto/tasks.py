@@ -85,6 +85,21 @@ room for. Source: Parrot §5.4."""
 
 
 @dataclass(frozen=True, slots=True)
+class QueryRecord:
+    """What holds for all requests of a query.
+
+    Attributes:
+        tenant: owner of the query. Caches are never shared between tenants.
+        criteria: what the query asks of the instances that serve it.
+        deadline_s: point in the driver's time when the query ends, if it has not ended by then.
+    """
+
+    tenant: str = ""
+    criteria: Objective = "throughput"
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LLMTask:
     """A prompt to prefill, and to complete unless `decode` is None.
 

@@ -6,7 +6,7 @@ A *value* is an out port of a primitive, or an input; nodes and values are numbe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ class Node:
         fused: the decode that runs as one LLM request with this prefill; or None.
         decode: of a decode, how it decodes.
         fused_into: of a fused decode, its prefill; or None.
+        template: name of the graph; answers of one step of it have like lengths.
         hints: the nodes that take its value as a hint, if nobody needs it for anything else; else empty.
         hint_from: the node whose value it takes as a hint, then the one whose value that takes, and so on.
     """
@@ -74,6 +75,7 @@ class Node:
     fused_into: int | None = None
     hints: tuple[int, ...] = ()
     hint_from: tuple[int, ...] = ()
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
                 fused_into.get(node_id),
                 tuple(reader for out in outs for reader, _ in readers[out]) if only_hints else (),
                 () if hinting is None else (hinting, *nodes[hinting].hint_from),
+                graph.name,
             )
         )
     return ExecutionGraph(
@@ -190,17 +193,25 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
     )
 
 
-def rebase(egraph: ExecutionGraph, node_base: int, value_base: int, splice: Node) -> list[Node]:
-    """The nodes of `egraph` renumbered to follow a running graph, in place of its node `splice`."""
+def rebase(
+    egraph: ExecutionGraph, node_base: int, values: Sequence[int], under: Node | None = None
+) -> list[Node]:
+    """The nodes of `egraph` renumbered to join a running graph, in place of its node `under` if there is one.
+
+    Args:
+        node_base: the id of the first node there.
+        values: the ids of the values there.
+    """
+    depth, path_s = (0, 0.0) if under is None else (under.depth, under.path_s)
     return [
         replace(
             node,
             id=node.id + node_base,
-            ins=tuple(replace(arg, value=arg.value + value_base) for arg in node.ins),
-            outs=tuple(value + value_base for value in node.outs),
+            ins=tuple(replace(arg, value=values[arg.value]) for arg in node.ins),
+            outs=tuple(values[value] for value in node.outs),
             after=tuple(other + node_base for other in node.after),
-            depth=node.depth + splice.depth,
-            path_s=node.path_s + splice.path_s,
+            depth=node.depth + depth,
+            path_s=node.path_s + path_s,
             fused=None if node.fused is None else node.fused + node_base,
             fused_into=None if node.fused_into is None else node.fused_into + node_base,
             hints=tuple(other + node_base for other in node.hints),

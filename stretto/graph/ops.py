@@ -46,6 +46,7 @@ class OpSpec:
         outputs: names of the out ports; ("",) is the single unnamed one.
         flatten: one application yields a list, and a mapped one the concatenation.
         units: work of one application given its inputs (pairs to score, say); None counts 1.
+        passes_over_failures: failures at its optional ports count as absent, unless nothing is present.
         evaluate: of control flow: (inputs, settings) to {out port: value}. Pure.
     """
 
@@ -57,6 +58,7 @@ class OpSpec:
     flatten: bool = False
     units: Callable[[Inputs], int] | None = None
     evaluate: Callable[[Inputs, Settings], Mapping[str, object]] | None = None
+    passes_over_failures: bool = False
 
     def port(self, name: str) -> Port | None:
         """The port that takes an argument called `name`."""
@@ -241,7 +243,12 @@ _SPECS = (
         evaluate=_condition,
     ),
     OpSpec(
-        "select", (Port("options", variadic=True, optional=True),), _first, runs_on=None, evaluate=_select
+        "select",
+        (Port("options", variadic=True, optional=True),),
+        _first,
+        runs_on=None,
+        evaluate=_select,
+        passes_over_failures=True,
     ),
     OpSpec(
         "aggregate",

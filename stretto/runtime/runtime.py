@@ -51,7 +51,7 @@ class Runtime:
 
     Args:
         deployments: engines with their replicas.
-        vocabulary: names that queries and engines may use: ops, types, passes, expansions, policies, placements.
+        vocabulary: names that queries and engines may use, of ops, passes, policies and more.
         observers: told of everything as it happens, a `Recorder` for traces say; none cost nothing.
         max_queries: `submit` waits while this many queries are running (back-pressure).
         machine: devices that replicas may name, and their memory; None checks nothing.

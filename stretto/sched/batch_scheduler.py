@@ -10,7 +10,7 @@ Source: Teola §5.2.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 
@@ -25,7 +25,7 @@ from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Hold, NewOrder
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry, Request, queue_entry
-from stretto.sched.results import Broken, Completed, Report, check_result, is_worth_retrying
+from stretto.sched.results import Report, completed, failed, is_worth_retrying
 from stretto.tasks import Task
 
 
@@ -78,14 +78,8 @@ class BatchScheduler:
             message = f"the engine answered {len(results)} of {len(batch.tasks)} tasks"
             return self._retry_apart(batch, BadReply(message))
         reports: list[Report] = []
-        for (entry, lo, _), task, result in zip(batch.parts, batch.tasks, results, strict=True):
-            error = check_result(entry.request, task.num_items, result)
-            if error is not None:
-                reports.append(Broken(entry.query, entry.request.node.id, error))
-            else:
-                items = result if task.num_items is not None else (result,)
-                assert isinstance(items, Sequence)
-                reports.append(Completed(entry.query, entry.request.node.id, lo, items))
+        for (entry, lo, hi), task, result in zip(batch.parts, batch.tasks, results, strict=True):
+            reports.append(completed(entry.request, lo, hi, task.num_items, result))
         return reports
 
     def failed(self, instance: int, batch_id: int, error: StrettoError) -> list[Report]:
@@ -174,6 +168,24 @@ class BatchScheduler:
             actions += self.instances.fleet.idle(instance)
         self._drained.clear()
         return actions
+
+    def want(self, query: str, wanted: Collection[int]) -> None:
+        """Note that other nodes of a query are wanted than before."""
+        self.queue.want(query, wanted)
+
+    def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
+        """Drop what waits of a node; what runs of it is answered in vain."""
+        self.queue.withdraw(query, node)
+        return []
+
+    def queries(self) -> list[str]:
+        """Return the queries of which anything waits or runs."""
+        return [*self.queue.queries(), *self._num_running]
+
+    def queries_in(self, instance: InstanceId) -> list[str]:
+        """Return the queries that an instance runs something of."""
+        batch = self._running.get(instance)
+        return [] if batch is None else [entry.query for entry, _, _ in batch.parts]
 
     def end_query(self, query: str) -> list[Action]:
         """Drop what waits for `query`; let go of its state once nothing of it runs."""
@@ -319,17 +331,20 @@ class BatchScheduler:
             if entry.query in self._leaving:
                 continue
             if entry.attempt + 1 >= self.engine.max_attempts:
-                reports.append(Broken(entry.query, entry.request.node.id, error.at(entry.request.node.name)))
+                reports.append(failed(entry.request, lo, hi, error))
             else:
                 self.queue.add(entry.again(lo, hi, attempt=entry.attempt + 1, alone=True))
         return reports
 
     def _retry_apart(self, batch: _Batch, error: StrettoError) -> list[Report]:
-        """Some task was at fault: run each alone; a task that fails alone has failed."""
-        if len(batch.parts) == 1:
-            entry = batch.parts[0][0]
-            return [Broken(entry.query, entry.request.node.id, error.at(entry.request.node.name))]
-        for entry, lo, hi in batch.parts:
+        """Some item was at fault: run each task alone, then each item; one that fails alone has failed."""
+        parts = list(batch.parts)
+        if len(parts) == 1:
+            entry, lo, hi = parts[0]
+            if hi - lo == 1:
+                return [failed(entry.request, lo, hi, error)]
+            parts = [(entry, item, item + 1) for item in range(lo, hi)]
+        for entry, lo, hi in parts:
             if entry.query not in self._leaving:
                 self.queue.add(entry.again(lo, hi, attempt=entry.attempt, alone=True))
         return []

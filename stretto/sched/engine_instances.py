@@ -11,7 +11,7 @@ from stretto.cluster.messages import DrainHow, FleetAction, InstanceId
 from stretto.deployment import Engine, Replica
 from stretto.errors import EngineUnavailable, StrettoError
 from stretto.sched.request import Entry
-from stretto.sched.results import Broken
+from stretto.sched.results import Completed, failed
 
 
 class EngineInstances:
@@ -97,13 +97,13 @@ class EngineInstances:
 
     def fail_waiting(
         self, waiting: Iterable[Entry], now_s: float, has_deadline: Callable[[str], bool]
-    ) -> list[Broken]:
+    ) -> list[Completed]:
         """Return failures of the requests that have waited long enough for an instance."""
         if self._unserved_s is None:
             return []
         is_hopeful = self._hopeless_s is None
         return [
-            Broken(entry.query, entry.request.node.id, self._unavailable().at(entry.request.step))
+            failed(entry.request, entry.lo, entry.hi, self._unavailable())
             for entry in waiting
             if self._limit_s(entry) <= now_s and not (is_hopeful and has_deadline(entry.query))
         ]

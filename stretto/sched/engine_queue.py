@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from stretto.costs.profile import Profile
 from stretto.deployment import Engine
-from stretto.sched.orders.order import Fits, Hold, NewOrder, OrderConfig, Rank, Take
+from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
 from stretto.sched.request import Entry
+
+_UNWANTED_RANK = 1e9
+"""What is added to the first element of the rank of a request that nobody wants yet."""
 
 
 class EngineQueue:
-    """Waiting entries in the order of the engine's policy, and before all others those that go alone.
+    """Waiting entries in the order of the engine's policy.
+
+    Before all others go those that go alone. Those that nobody wants yet go while no other waits.
 
     It finds the entries of a query without looking at others.
     """
 
     def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
-        self._order = orders[engine.policy](OrderConfig.of(engine, profile))
+        config = OrderConfig.of(engine, profile)
+        self._wanted, self._unwanted = orders[engine.policy](config), orders[engine.policy](config)
+        self._num_wanted = 0
         self._alone: OrderedDict[Entry, None] = OrderedDict()
         self._of_query: dict[str, dict[Entry, None]] = {}
         self._num_entries = 0
@@ -40,7 +47,8 @@ class EngineQueue:
         if entry.alone:
             self._alone[entry] = None
         else:
-            self._order.add(entry)
+            self._order_of(entry).add(entry)
+            self._num_wanted += entry.is_wanted
 
     def next_alone(self) -> Entry | None:
         """The entry that has to go alone next, if there is one."""
@@ -48,7 +56,8 @@ class EngineQueue:
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """What the order takes next; `to_fill` as in `Order.take`."""
-        return self._order.take(to_fill, fits, now_s)
+        order = self._wanted if self._num_wanted else self._unwanted
+        return order.take(to_fill, fits, now_s)
 
     def take(self, entry: Entry, num_items: int) -> int:
         """Take items of an entry; the number of the first of them."""
@@ -56,7 +65,7 @@ class EngineQueue:
         if entry.alone:
             entry.lo += num_items
         else:
-            self._order.taken(entry, num_items)
+            self._order_of(entry).taken(entry, num_items)
         if entry.lo == entry.hi:
             self._drop(entry)
         return lo
@@ -64,11 +73,12 @@ class EngineQueue:
     def started(self, entry: Entry, lo: int, hi: int) -> None:
         """Items taken earlier run now, or were given up."""
         if not entry.alone:
-            self._order.started(entry, lo, hi)
+            self._order_of(entry).started(entry, lo, hi)
 
     def rank(self, entry: Entry) -> Rank:
         """The rank of an entry that waits, or was taken and has not started."""
-        return self._order.rank(entry)
+        rank = self._order_of(entry).rank(entry)
+        return rank if entry.is_wanted else (rank[0] + _UNWANTED_RANK, *rank[1:])
 
     def end_query(self, query: str) -> None:
         """Drop what waits of a query."""
@@ -81,13 +91,33 @@ class EngineQueue:
             if entry.request.node.id == node:
                 self._remove(entry)
 
+    def want(self, query: str, wanted: Collection[int]) -> None:
+        """Note that other nodes of a query are wanted than before. What was taken keeps its place."""
+        for entry in list(self._of_query.get(query, ())):
+            is_wanted = entry.request.node.id in wanted
+            if entry.is_wanted == is_wanted or entry.alone or entry.lo > entry.request.lo:
+                continue
+            self._order_of(entry).remove(entry)
+            self._num_wanted += is_wanted - entry.is_wanted
+            entry.is_wanted = is_wanted
+            self._order_of(entry).add(entry)
+
+    def queries(self) -> list[str]:
+        """Return the queries of which anything waits."""
+        return list(self._of_query)
+
+    def _order_of(self, entry: Entry) -> Order:
+        return self._wanted if entry.is_wanted else self._unwanted
+
     def _remove(self, entry: Entry) -> None:
         if not entry.alone:
-            self._order.remove(entry)
+            self._order_of(entry).remove(entry)
         self._drop(entry)
 
     def _drop(self, entry: Entry) -> None:
         self._num_entries -= 1
+        if not entry.alone:
+            self._num_wanted -= entry.is_wanted
         self._alone.pop(entry, None)
         entries = self._of_query[entry.query]
         del entries[entry]

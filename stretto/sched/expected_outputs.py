@@ -48,7 +48,7 @@ class ExpectedOutputs:
         """Tokens that each item of a request will generate; at most its limit, and 0 for a prefill."""
         if request.decode is None:
             return 0
-        mean = self._means.get((request.template, request.step))
+        mean = self._means.get((request.node.template, request.step))
         expected = _PRIOR if mean is None else max(1, round(mean.tokens))
         return min(expected, request.decode.max_tokens)
 
@@ -56,7 +56,7 @@ class ExpectedOutputs:
         """An answer has ended after so many tokens."""
         if request.decode is None:
             return
-        source = request.template, request.step
+        source = request.node.template, request.step
         self._means[source] = self._means.pop(source, _Mean()).observed(num_tokens)
         self._all = self._all.observed(num_tokens)
         if len(self._means) > _MAX_SOURCES:

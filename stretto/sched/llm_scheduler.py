@@ -9,7 +9,7 @@ Source: Teola §5.2 and §6. Differs: budgets count the output that is expected,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 
 from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
@@ -30,7 +30,7 @@ from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Hold, NewOrder
 from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.request import Entry, Request, queue_entry
-from stretto.sched.results import Broken, Completed, Delivered, Report, is_worth_retrying
+from stretto.sched.results import Completed, Delivered, Report, failed, is_worth_retrying
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
 
@@ -170,11 +170,11 @@ class LLMScheduler:
                 self._ahead.stop(request.query, request.node.id, None, now_s)
                 if is_worth_retrying(error):
                     return self._retry([running], error)
-                return [Broken(request.query, request.node.id, error.at(request.step))]
+                return [failed(request, running.item, running.item + 1, error)]
         return []
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Stop a prefill that was sent ahead; what it has computed stays where it is."""
+        """Stop the requests of a node; what they have computed stays where it is."""
         self.queue.withdraw(query, node)
         actions: list[Action] = []
         for instance, tasks in sorted(self._of_query.get(query, {}).items()):
@@ -201,6 +201,24 @@ class LLMScheduler:
             del self._drained[instance]
             actions += self.instances.fleet.idle(instance)
         return actions
+
+    def want(self, query: str, wanted: Collection[int]) -> None:
+        """Note that other nodes of a query are wanted than before."""
+        self.queue.want(query, wanted)
+        self._changed[query] = None
+
+    def queries(self) -> list[str]:
+        """Return the queries of which anything waits or runs."""
+        return [
+            *self.queue.queries(),
+            *(query for query, tasks in self._of_query.items() if any(tasks.values())),
+        ]
+
+    def queries_in(self, instance: InstanceId, task: int | None = None) -> list[str]:
+        """Return the queries that an instance runs something of, or the one that has `task` there."""
+        running = self._loads.of(instance)
+        found = running.values() if task is None else filter(None, (running.get(task),))
+        return [one.entry.query for one in found]
 
     def end_query(self, query: str) -> list[Action]:
         """Drop what waits for `query`, stop what runs, let go of its KV."""
@@ -261,7 +279,7 @@ class LLMScheduler:
             expected_output=self._outputs.expected(request),
             hints=held,
             computing=held if hint.is_running else {},
-            tenant=request.tenant,
+            tenant=request.record.tenant,
             group=entry.group,
             slack_s=entry.slack_s,
         )
@@ -277,8 +295,8 @@ class LLMScheduler:
             request.step,
             prompt,
             request.decode,
-            request.tenant,
-            request.objective,
+            request.record.tenant,
+            request.record.criteria,
             entry.generated,
         )
         prefill_s = self._loads.prefill_s(placed.num_tokens - choice.held_tokens, instance)
@@ -339,8 +357,7 @@ class LLMScheduler:
         for running in lost:
             entry, item = running.entry, running.item
             if entry.attempt + 1 >= self.engine.max_attempts:
-                request = entry.request
-                reports.append(Broken(entry.query, request.node.id, error.at(request.step)))
+                reports.append(failed(entry.request, item, item + 1, error))
             else:
                 self._queue(entry.again(item, item + 1, attempt=entry.attempt + 1, alone=False))
         return reports
@@ -353,6 +370,6 @@ def _completed(running: Running, value: object) -> Report:
         wanted = list if request.decode and request.decode.items else str
         if not isinstance(value, wanted):
             message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
-            return Broken(request.query, request.node.id, BadReply(message, step=request.step))
+            return failed(request, running.item, running.item + 1, BadReply(message))
         result = (result, value) if request.node.fused is not None else value
     return Completed(request.query, request.node.id, running.item, (result,))

@@ -3,14 +3,14 @@
     WAITING ──▶ OPEN ──▶ ENDED       a single application: handed out, or evaluated on the spot
        │         ├──▶ FLOWING ─▶ ENDED     a mapped node: handed out item by item
        │         └──▶ EXPANDED ▶ ENDED     an `expand`: waits for the output of its subgraph
-       └─────────────────────▶ ENDED       a fused decode, which ends together with its prefill
+       └─────────────────────▶ ENDED       a fused decode, which ends with its prefill; a node nobody needs
 
-A node ends once, and nothing leads back. A move that the table does not list is a bug.
+A node ends once, is forgotten then, and nothing leads back. A move that the table does not list is a bug.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 
 from stretto.errors import InternalError
@@ -40,15 +40,15 @@ TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
 class NodeStates:
     """The states of all nodes of one running graph, by node id."""
 
-    def __init__(self, num_nodes: int) -> None:
-        self._states = [NodeState.WAITING] * num_nodes
+    def __init__(self) -> None:
+        self._states: dict[int, NodeState] = {}
 
     def __getitem__(self, node_id: int) -> NodeState:
-        return self._states[node_id]
+        return self._states.get(node_id, NodeState.ENDED)
 
-    def add(self, nodes: Iterable[Node]) -> None:
-        """Append nodes that wait."""
-        self._states += [NodeState.WAITING for _ in nodes]
+    def add(self, node: Node) -> None:
+        """A new node, which waits."""
+        self._states[node.id] = NodeState.WAITING
 
     def move(self, node: Node, to: NodeState) -> None:
         """Let `node` take its next state.
@@ -56,7 +56,10 @@ class NodeStates:
         Raises:
             InternalError: the table does not allow the move.
         """
-        state = self._states[node.id]
+        state = self[node.id]
         if to not in TRANSITIONS[state]:
             raise InternalError(f"node {node.id} cannot go from {state.value} to {to.value}", step=node.name)
-        self._states[node.id] = to
+        if to is NodeState.ENDED:
+            del self._states[node.id]
+        else:
+            self._states[node.id] = to

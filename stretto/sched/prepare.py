@@ -10,7 +10,7 @@ from stretto.errors import BadReply
 from stretto.graph.compile import Node
 from stretto.graph.graph import HINT, Constant
 from stretto.sched.request import Request
-from stretto.tasks import Objective
+from stretto.tasks import QueryRecord
 
 
 def prepare_request(
@@ -21,17 +21,15 @@ def prepare_request(
     lo: int,
     hi: int,
     each: tuple[str, ...],
+    record: QueryRecord,
     *,
-    template: str = "",
-    tenant: str = "",
-    objective: Objective = "throughput",
+    is_wanted: bool = True,
 ) -> Request:
     """Items `lo` to `hi` of `node`; `inputs` hold the items of the `each` ports from `lo` on.
 
     Args:
         decode_node: of a prefill, the decode that is fused with it.
-        template: name of the query's graph.
-        tenant: owner of the query; with its `objective`.
+        is_wanted: whether somebody asks for what comes of it.
 
     Raises:
         BadReply: a value cannot stand in a prompt.
@@ -40,7 +38,16 @@ def prepare_request(
         units_of = node.spec.units
         units = tuple(units_of(_row(inputs, each, i)) for i in range(hi - lo)) if units_of else None
         return Request(
-            query=query, node=node, step=node.name, lo=lo, hi=hi, inputs=inputs, each=each, units=units
+            query=query,
+            node=node,
+            step=node.name,
+            lo=lo,
+            hi=hi,
+            inputs=inputs,
+            each=each,
+            units=units,
+            record=record,
+            is_wanted=is_wanted,
         )
     last = decode_node or node
     rows = [_row(inputs, each, i) for i in range(hi - lo)]
@@ -53,7 +60,6 @@ def prepare_request(
         lo=lo,
         hi=hi,
         inputs=inputs,
-        template=template,
         each=each,
         prompts=prompts,
         decode=last.decode,
@@ -61,8 +67,8 @@ def prepare_request(
         hint=held.instance if isinstance(held, KV) else None,
         num_held_tokens=_num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
         hint_nodes=() if isinstance(held, KV) else node.hint_from,
-        tenant=tenant,
-        objective=objective,
+        record=record,
+        is_wanted=is_wanted,
     )
 
 

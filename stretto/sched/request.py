@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stretto.core import Prompt
 from stretto.graph.compile import Node
-from stretto.tasks import Decode, Objective
+from stretto.tasks import Decode, QueryRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,15 +21,14 @@ class Request:
 
     Attributes:
         step: name of the primitive in errors: the decode, where a prefill carries one along.
-        template: name of the graph that the query runs; answers of one step of it have like lengths.
         inputs: values by port; ports in `each` hold the items from `lo` on.
         prompts: prompts of LLM requests, one per item.
         decode: how the answers of LLM requests are decoded; None for prefills.
         units: work per item, for an LLM tokens of the prompt; None counts 1 each.
         hint: LLM instance that holds a prefix of the prompts, if one is known, of `num_held_tokens`.
         hint_nodes: nodes that compute such a prefix, the longest first, if their value was not there yet.
-        tenant: owner of the query. Caches are never shared between tenants.
-        objective: what the query asks of the instances that serve it.
+        record: what holds for all requests of the query.
+        is_wanted: whether somebody asked for what comes of it when it became ready.
     """
 
     query: str
@@ -38,7 +37,6 @@ class Request:
     lo: int
     hi: int
     inputs: Mapping[str, object]
-    template: str = ""
     each: tuple[str, ...] = ()
     prompts: tuple[Prompt, ...] = ()
     decode: Decode | None = None
@@ -46,8 +44,8 @@ class Request:
     hint: int | None = None
     num_held_tokens: int = 0
     hint_nodes: tuple[int, ...] = ()
-    tenant: str = ""
-    objective: Objective = "throughput"
+    record: QueryRecord = QueryRecord()
+    is_wanted: bool = True
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -63,6 +61,7 @@ class Entry:
         group: sequence group that the request belongs to, or "".
         slack_s: seconds until the group needs the request's answer.
         path_s: predicted seconds from here to the end of the query.
+        is_wanted: whether somebody asks for what comes of it; other requests go first if not.
         generated: tokens that the one item of the entry has generated, if it was suspended.
     """
 
@@ -77,6 +76,7 @@ class Entry:
     group: str = ""
     slack_s: float = math.inf
     path_s: float = 0.0
+    is_wanted: bool = True
     generated: tuple[int, ...] = ()
 
     @property
@@ -123,6 +123,7 @@ class Entry:
             group=self.group,
             slack_s=self.slack_s,
             path_s=self.path_s,
+            is_wanted=self.is_wanted,
             generated=self.generated,
         )
 
@@ -142,4 +143,5 @@ def queue_entry(request: Request, *, arrival_s: float = 0.0, num_output: int = 0
         arrival_s=arrival_s,
         num_output=num_output,
         path_s=request.node.path_s,
+        is_wanted=request.is_wanted,
     )

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from stretto.core import Failure
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.sched.request import Request
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Results of a node's items from `lo` on."""
+    """Results of a node's items from `lo` on; a `Failure` in place of what has failed for good."""
 
     query: str
     node: int
@@ -30,41 +31,39 @@ class Delivered:
     piece: str
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """Work of a node has failed for good, and its query with it, unless nobody needs the node."""
-
-    query: str
-    node: int
-    error: StrettoError
+Report: TypeAlias = Completed | Delivered
 
 
-Report: TypeAlias = Completed | Delivered | Broken
+def failed(request: Request, lo: int, hi: int, error: StrettoError) -> Completed:
+    """Items `lo` to `hi` have failed for good."""
+    return Completed(request.query, request.node.id, lo, (Failure(error.at(request.step)),) * (hi - lo))
 
 
 def is_worth_retrying(error: StrettoError) -> bool:
-    """Whether the instance was at fault rather than the work."""
+    """Whether the instance was at fault rather than the request."""
     return isinstance(error, EngineUnavailable | EngineTimeout)
 
 
-def check_result(request: Request, num_items: int | None, result: object) -> StrettoError | None:
-    """What is wrong with one task's result, if anything."""
+def completed(request: Request, lo: int, hi: int, num_items: int | None, result: object) -> Completed:
+    """What one task has answered for items `lo` to `hi`; what is wrong with it has failed."""
     step = request.node.name
     if isinstance(result, StrettoError):
-        return result.at(step)
-    if request.node.is_effect and num_items is None:
-        return None
-    if result is None:
-        return BadReply("the engine returned None", step=step)
+        return failed(request, lo, hi, result)
     if num_items is None:
-        return None
+        if result is None and not request.node.is_effect:
+            return failed(request, lo, hi, BadReply("the engine returned None"))
+        return Completed(request.query, request.node.id, lo, (result,))
+    if result is None:
+        return failed(request, lo, hi, BadReply("the engine returned None"))
     if not isinstance(result, Sequence) or isinstance(result, str):
-        return BadReply(f"the engine returned a {type(result).__name__}, not a list", step=step)
+        return failed(request, lo, hi, BadReply(f"the engine returned a {type(result).__name__}, not a list"))
     if len(result) != num_items:
-        return BadReply(f"the engine returned {len(result)} results for {num_items} items", step=step)
-    for i, item in enumerate(result):
+        message = f"the engine returned {len(result)} results for {num_items} items"
+        return failed(request, lo, hi, BadReply(message))
+    items = list(result)
+    for i, item in enumerate(items):
         if isinstance(item, StrettoError):
-            return item.at(step)
-        if item is None and not request.node.is_effect:
-            return BadReply(f"the engine returned None for item {i}", step=step)
-    return None
+            items[i] = Failure(item.at(step))
+        elif item is None and not request.node.is_effect:
+            items[i] = Failure(BadReply(f"the engine returned None for item {i}", step=step))
+    return Completed(request.query, request.node.id, lo, items)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from stretto.core import ABSENT
+from stretto.core import ABSENT, Failure
 from stretto.errors import BadReply
 from stretto.graph.compile import Node, StreamedOutput
+from stretto.sched.values import Values
 
 
 class ShownText:
     """What has been shown of each streamed output of one query."""
 
-    def __init__(self, streamed: Mapping[int, tuple[StreamedOutput, ...]]) -> None:
-        self._streamed = streamed
+    def __init__(self) -> None:
+        self._streamed: dict[int, tuple[StreamedOutput, ...]] = {}
         self._shown: dict[tuple[int, str], str] = {}
 
-    def show(self, node: Node, offset: int, text: str, values: Sequence[object]) -> list[tuple[str, str]]:
+    def add(self, node_id: int, outputs: tuple[StreamedOutput, ...]) -> None:
+        """A decode whose text may be shown."""
+        self._streamed[node_id] = outputs
+
+    def show(self, node: Node, offset: int, text: str, values: Values) -> list[tuple[str, str]]:
         """New text, by output, of a decode that is certain to be that output; once begun it goes on.
 
         Raises:
@@ -28,11 +31,18 @@ class ShownText:
             again, new = text[: max(0, len(shown) - offset)], text[max(0, len(shown) - offset) :]
             if again and shown[offset : offset + len(again)] != again:
                 raise BadReply("a second attempt decoded another text than was shown", step=node.name)
-            is_certain = all(values[value] is ABSENT for value in output.unless)
+            is_certain = all(
+                values[value] is ABSENT or isinstance(values[value], Failure) for value in output.unless
+            )
             if is_certain and new and offset <= len(shown):
                 new_text.append((output.name, new))
                 self._shown[node.id, output.name] = shown + new
         return new_text
+
+    def drop(self, node: Node) -> None:
+        """A node has ended."""
+        for output in self._streamed.pop(node.id, ()):
+            self._shown.pop((node.id, output.name), None)
 
     def check_end(self, node: Node, value: object) -> None:
         """Raises BadReply if the whole `value` does not begin with what was shown of it."""

@@ -1,8 +1,9 @@
-"""Growth of a running graph: an `expand` becomes a subgraph, whose output becomes its own."""
+"""Growth of a running graph: subgraphs join it, and their outputs are passed on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from stretto.errors import EngineFailure, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph, Node
@@ -30,16 +31,51 @@ def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None)
     return sub
 
 
-class Splices:
-    """The expanded nodes of one running graph, and the values that they wait for."""
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where a value goes when it comes, or its item `index`: to another value, or to an expanded node."""
+
+    index: int | None
+    value: int | None = None
+    node: int | None = None
+
+
+class Links:
+    """All links of one running graph."""
 
     def __init__(self) -> None:
-        self._awaited: dict[int, tuple[int, int | None]] = {}
+        self._links: dict[int, list[Link]] = {}
+        self._to_value: dict[int, int] = {}
+        self._to_node: dict[int, int] = {}
 
-    def add(self, node_id: int, value_id: int, index: int | None) -> None:
-        """Let an expanded node wait for `value_id`, or for one item of it."""
-        self._awaited[value_id] = node_id, index
+    def add(self, source: int, link: Link) -> None:
+        """Let the value `source` be passed on."""
+        self._links.setdefault(source, []).append(link)
+        if link.value is not None:
+            self._to_value[link.value] = source
+        if link.node is not None:
+            self._to_node[link.node] = source
 
-    def take(self, value_id: int) -> tuple[int, int | None] | None:
-        """The node that waited for this value, and the item that it wants."""
-        return self._awaited.pop(value_id, None)
+    def take(self, source: int) -> list[Link]:
+        """The links of a value that has come."""
+        links = self._links.pop(source, [])
+        for link in links:
+            if link.value is not None:
+                del self._to_value[link.value]
+            if link.node is not None:
+                del self._to_node[link.node]
+        return links
+
+    def drop_value(self, value_id: int) -> None:
+        """Nothing is passed on to this value any more."""
+        source = self._to_value.pop(value_id, None)
+        if source is not None:
+            self._links[source] = [link for link in self._links[source] if link.value != value_id]
+
+    def behind_value(self, value_id: int) -> int | None:
+        """The value that will be passed on to this one."""
+        return self._to_value.get(value_id)
+
+    def behind_node(self, node_id: int) -> int | None:
+        """The value that an expanded node waits for."""
+        return self._to_node.get(node_id)

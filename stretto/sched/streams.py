@@ -1,6 +1,8 @@
 """Items that flow between mapped nodes: fed in as they arrive, passed on in order.
 
-Results are put in place by index, so the order of arrival never shows.
+Results are put in place by index, so the order of arrival never shows. An item that is absent or has failed
+is so in its place. When a whole stream has failed, so has the node, once all its streams have ended: one of
+them may still turn out to be absent.
 """
 
 from __future__ import annotations
@@ -8,29 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.core import ABSENT
+from stretto.core import ABSENT, AbsentType, Failure
 from stretto.errors import BadReply
 from stretto.graph.compile import Node
-
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET = _Unset()
-"""In place of a value or result that is still to come. (`None` and `ABSENT` are values.)"""
+from stretto.sched.gathering import Gathered
+from stretto.sched.values import UNSET, Values
 
 
 @dataclass(slots=True)
 class Mapped:
     """Progress of an open mapped node over its items.
 
-    `results[:flowed]` have been passed on; `total` is None while a stream may still grow.
+    `results[:flowed]` have been passed on; `total` is None while a stream may still grow. `failure` is that
+    of a whole input, with the place of its port.
     """
 
     inputs: Mapping[str, object]
     piece: int
+    failure: tuple[int, Failure] | None = None
     taken: int = 0
     flowed: int = 0
     num_done: int = 0
@@ -67,27 +64,34 @@ class Streams:
         self.growing: dict[int, list[object]] = {}
         self.mapped: dict[int, Mapped] = {}
 
-    def open(self, node: Node, inputs: Mapping[str, object]) -> None:
+    def open(self, node: Node, gathered: Gathered) -> None:
         """A mapped node has its whole inputs; its items may come."""
         pieces = [arg.piece for arg in node.ins if arg.piece is not None]
-        self.mapped[node.id] = Mapped(inputs, min(pieces, default=1))
+        self.mapped[node.id] = Mapped(gathered.inputs, min(pieces, default=1), gathered.failure)
 
-    def feed(self, node: Node, values: Sequence[object]) -> list[Items] | None:
-        """The items that have arrived since the last time, absent ones done already.
+    def feed(self, node: Node, values: Values) -> list[Items] | AbsentType | Failure:
+        """The items that have arrived since the last time; absent and failed ones are done already.
 
         Returns:
-            None if a stream has turned out to be absent; the node has left.
+            the end of the node instead, if its streams make out that it has none.
 
         Raises:
             BadReply: what should be a list is none.
         """
-        columns = self._columns(node, values)
-        if columns is None:
-            del self.mapped[node.id]
-            return None
         mapped = self.mapped[node.id]
+        ended = [values[arg.value] for arg in node.ins if arg.each]
+        if any(value is ABSENT for value in ended):
+            return ABSENT
+        failures = [] if mapped.failure is None else [mapped.failure]
+        for place, arg in enumerate(node.ins):
+            if arg.each and isinstance(value := values[arg.value], Failure):
+                failures.append((place, value))
+        if failures:
+            has_ended = all(value is not UNSET for value in ended)
+            return min(failures, key=lambda failure: failure[0])[1] if has_ended else []
+        columns = self._columns(node, values)
         available = min(map(len, columns.values()))
-        if all(values[arg.value] is not UNSET for arg in node.ins if arg.each):
+        if all(value is not UNSET for value in ended):
             mapped.total = available
         lo = mapped.taken
         if available == lo or (available - lo < mapped.piece and mapped.total is None):
@@ -95,8 +99,11 @@ class Streams:
         mapped.taken = available
         mapped.results.extend([UNSET] * (available - lo))
         for i in range(lo, available):
-            if any(column[i] is ABSENT for column in columns.values()):
+            row = [column[i] for column in columns.values()]
+            if any(item is ABSENT for item in row):
                 mapped.put(i, [ABSENT])
+            elif failed := [item for item in row if isinstance(item, Failure)]:
+                mapped.put(i, failed[:1])
         return [
             Items(
                 start,
@@ -104,10 +111,10 @@ class Streams:
                 {**mapped.inputs, **{port: items[start:end] for port, items in columns.items()}},
                 tuple(columns),
             )
-            for start, end in _runs_present(columns, lo, available)
+            for start, end in _runs_unset(mapped.results, lo, available)
         ]
 
-    def flow(self, node: Node, nodes: Sequence[Node]) -> tuple[int, ...]:
+    def flow(self, node: Node, nodes: Mapping[int, Node]) -> tuple[int, ...]:
         """Pass on finished items in order; the values that have grown by them.
 
         Raises:
@@ -125,13 +132,18 @@ class Streams:
             self.growing.setdefault(out, []).extend(_column_of(node, items, place, len(outs)))
         return outs
 
-    def close(self, node: Node, nodes: Sequence[Node]) -> list[list[object]]:
-        """The whole lists of a mapped node that is done, a fused decode's too; the node leaves."""
-        del self.mapped[node.id]
+    def close(self, node: Node, nodes: Mapping[int, Node]) -> list[object]:
+        """The out values of a mapped node that is done, a fused decode's too; the node leaves.
+
+        They are lists, but an effect has happened, or has failed with its first failed item.
+        """
+        mapped = self.mapped.pop(node.id)
+        if node.is_effect:
+            return [next((result for result in mapped.results if isinstance(result, Failure)), True)]
         return [self.growing.pop(out, []) for out in _item_outs(node, nodes)]
 
     def drop(self, node: Node) -> None:
-        """A node ends before its items have; what there is of them goes."""
+        """A node has ended; what there still is of its items goes."""
         self.mapped.pop(node.id, None)
         for out in node.outs:
             self.growing.pop(out, None)
@@ -160,15 +172,13 @@ class Streams:
             assert mapped.flowed <= mapped.num_done <= mapped.taken <= len(mapped.results), node_id
             assert mapped.num_done == sum(1 for result in mapped.results if result is not UNSET), node_id
 
-    def _columns(self, node: Node, values: Sequence[object]) -> dict[str, Sequence[object]] | None:
-        """What there is of each stream, by port; None if one of them is absent."""
+    def _columns(self, node: Node, values: Values) -> dict[str, Sequence[object]]:
+        """What there is of each stream, by port."""
         columns: dict[str, Sequence[object]] = {}
         for arg in node.ins:
             if not arg.each:
                 continue
             value = values[arg.value]
-            if value is ABSENT:
-                return None
             if value is UNSET:
                 value = self.growing.get(arg.value, ())
             if isinstance(value, str) or not isinstance(value, Sequence):
@@ -184,12 +194,12 @@ def by_port(node: Node, result: object) -> list[object]:
     return [result[port] for port in node.spec.outputs]
 
 
-def _runs_present(columns: Mapping[str, Sequence[object]], lo: int, hi: int) -> list[tuple[int, int]]:
-    """Half-open runs within `lo` to `hi` in which no column is absent."""
+def _runs_unset(results: Sequence[object], lo: int, hi: int) -> list[tuple[int, int]]:
+    """Half-open runs within `lo` to `hi` of items that have no result yet."""
     runs: list[tuple[int, int]] = []
     start = lo
     for i in range(lo, hi):
-        if any(column[i] is ABSENT for column in columns.values()):
+        if results[i] is not UNSET:
             if i > start:
                 runs.append((start, i))
             start = i + 1
@@ -198,7 +208,7 @@ def _runs_present(columns: Mapping[str, Sequence[object]], lo: int, hi: int) -> 
     return runs
 
 
-def _item_outs(node: Node, nodes: Sequence[Node]) -> tuple[int, ...]:
+def _item_outs(node: Node, nodes: Mapping[int, Node]) -> tuple[int, ...]:
     """The values that grow with the results of a mapped node; a fused decode's too."""
     return node.outs if node.fused is None else (*node.outs, *nodes[node.fused].outs)
 
@@ -207,14 +217,14 @@ def _column_of(node: Node, results: Sequence[object], place: int, num_outs: int)
     """What `results` of a mapped node add to the value at `place` of its outs."""
     column: list[object] = []
     for result in results:
-        if num_outs == 1 or result is ABSENT:
+        if num_outs == 1 or result is ABSENT or isinstance(result, Failure):
             item = result
         elif node.fused is not None:
             assert isinstance(result, tuple)
             item = result[place]
         else:
             item = by_port(node, result)[place]
-        if not node.spec.flatten:
+        if not node.spec.flatten or isinstance(item, Failure):
             column.append(item)
         elif isinstance(item, list):
             column.extend(item)

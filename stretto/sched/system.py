@@ -7,7 +7,8 @@ are formed from the whole of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import TypeAlias
 
@@ -27,25 +28,37 @@ from stretto.messages import (
     BatchDone,
     BatchFailed,
     Cancel,
+    Close,
     Drain,
+    Drop,
     Emit,
     Event,
+    Extend,
     InstanceLost,
     InstanceReady,
     InstanceStopped,
     InstanceSuspected,
     LLMReport,
+    Open,
+    Provide,
     Reply,
+    SessionEvent,
+    Settled,
     Submit,
     Suspended,
+    Unwant,
     Wake,
     WakeAt,
+    Want,
 )
 from stretto.sched.batch_scheduler import BatchScheduler
-from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.orders.sorted_queue import SortedQueue
-from stretto.sched.results import Broken, Completed, Delivered, Report
+from stretto.sched.outcome import Outcome
+from stretto.sched.results import Completed, Report
+from stretto.sched.session import Session
+from stretto.sched.splicing import Expand
+from stretto.tasks import QueryRecord
 from stretto.vocabulary import DEFAULT, Vocabulary
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
@@ -66,7 +79,10 @@ _InstanceEvent: TypeAlias = (
 
 
 class System:
-    """All schedulers of a process. One call of `handle` at a time; the driver carries out what it says."""
+    """All schedulers of a process. One call of `handle` at a time; the driver carries out what it says.
+
+    A bug, here or in code of a user's own, ends the queries that the event concerns, and no others.
+    """
 
     def __init__(
         self,
@@ -96,11 +112,12 @@ class System:
                 if engine.is_llm
                 else BatchScheduler(engine, profile, ids, policies)
             )
-        self.queries: dict[str, GraphScheduler] = {}
-        self._engines_of: dict[str, dict[str, None]] = {}
+        self.queries: dict[str, Session] = {}
         self._expand = expand
         self._deadlines: dict[str, float] = {}
         self._by_deadline = SortedQueue[str]()
+        self._engines_of: dict[str, dict[str, None]] = {}
+        self._want_deadlines: dict[tuple[str, str], list[float]] = {}
         self._armed_s: float | None = None
         self._dirty: dict[str, None] = {}
         self._actions: list[Action] = []
@@ -108,39 +125,11 @@ class System:
     def handle(self, events: Sequence[Event], now_s: float) -> list[Action]:
         """All that is to be done after `events`, which happened at (or by) `now_s`, in order."""
         for event in events:
-            match event:
-                case BatchDone(engine, instance, batch, results):
-                    scheduler = self._batch_scheduler(engine)
-                    self._apply(scheduler.done(instance, batch, results), now_s)
-                case LLMReport(engine, instance, llm_event):
-                    llm = self._llm_scheduler(engine)
-                    self._apply(llm.report(instance, llm_event, now_s), now_s)
-                case Submit():
-                    self._submit(event, now_s)
-                case BatchFailed(engine, instance, batch, error):
-                    scheduler = self._batch_scheduler(engine)
-                    self._apply(scheduler.failed(instance, batch, error), now_s)
-                case AddInstance() | Drain() | InstanceReady() | InstanceSuspected():
-                    self._on_instance(event, now_s)
-                case InstanceLost() | InstanceStopped() | Suspended() | KVReport() | LoadReport():
-                    self._on_instance(event, now_s)
-                case Cancel(query):
-                    if query in self.queries:
-                        self._end(query, None, QueryCancelled("cancelled"))
-                case Wake():
-                    self._wake(now_s)
-        for name in self._dirty:
-            scheduler_ = self.schedulers[name]
-            self._actions += scheduler_.releases()
-            self._actions += scheduler_.schedule(now_s)
-            if scheduler_.not_before_s is not None:
-                self._arm(scheduler_.not_before_s)
-            timeout_s = scheduler_.engine.timeout_s
-            if timeout_s is not None and not scheduler_.is_idle():
-                self._arm(now_s + timeout_s)
-            if (due_s := scheduler_.instances.next_due_s(scheduler_.queue)) is not None:
-                self._arm(due_s)
-        self._dirty.clear()
+            self._handle(event, now_s)
+        while self._dirty:
+            name = next(iter(self._dirty))
+            del self._dirty[name]
+            self._schedule(name, now_s)
         actions, self._actions = self._actions, []
         return actions
 
@@ -149,13 +138,25 @@ class System:
         return not self.queries and all(scheduler.is_idle() for scheduler in self.schedulers.values())
 
     def check_invariants(self) -> None:
-        """For tests: those of every machine, and that every live query has something to wait for."""
+        """For tests: those of every machine, and that every one-shot query has something to wait for."""
         for scheduler in self.schedulers.values():
             scheduler.check_invariants()
-        for graph_scheduler in self.queries.values():
-            graph_scheduler.check_invariants()
+        for session in self.queries.values():
+            session.check_invariants()
         waiting = any(not scheduler.is_idle() for scheduler in self.schedulers.values())
-        assert waiting or not self.queries, f"{sorted(self.queries)} wait for nothing"
+        stuck = sorted(query for query, session in self.queries.items() if session.is_one_shot)
+        assert waiting or not stuck, f"{stuck} wait for nothing"
+
+    def check_engines(self, egraph: ExecutionGraph) -> None:
+        """Raises ConfigError when there is a node that nothing of the right kind runs."""
+        for node in egraph.nodes:
+            if node.engine is None:
+                continue
+            scheduler = self.schedulers.get(node.engine)
+            if scheduler is None:
+                raise ConfigError(f"there is no engine {node.engine!r}", step=node.name)
+            if scheduler.engine.is_llm != (node.spec.runs_on == "llm"):
+                raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 
     def check_drain(self, engine: str, instance: InstanceId) -> None:
         """Raises ConfigError when there is no such instance, or it is draining or gone."""
@@ -166,17 +167,45 @@ class System:
         fleets = (scheduler.instances.fleet for scheduler in self.schedulers.values())
         return [(f"{fleet.engine}/{i}", fleet.replica(i)) for fleet in fleets for i in fleet.live]
 
-    def _batch_scheduler(self, engine: str) -> BatchScheduler:
-        self._dirty[engine] = None
-        scheduler = self.schedulers[engine]
-        assert isinstance(scheduler, BatchScheduler)
-        return scheduler
+    # --- events
 
-    def _llm_scheduler(self, engine: str) -> LLMScheduler:
-        self._dirty[engine] = None
-        scheduler = self.schedulers[engine]
-        assert isinstance(scheduler, LLMScheduler)
-        return scheduler
+    def _handle(self, event: Event, now_s: float) -> None:
+        match event:
+            case BatchDone(engine, instance, batch, results):
+                scheduler = self._batch_scheduler(engine)
+                with self._bugs_end(scheduler.queries_in(instance)):
+                    self._apply(scheduler.done(instance, batch, results), now_s)
+            case LLMReport(engine, instance, llm_event):
+                llm = self._llm_scheduler(engine)
+                with self._bugs_end(llm.queries_in(instance, llm_event.task)):
+                    self._apply(llm.report(instance, llm_event, now_s), now_s)
+            case BatchFailed(engine, instance, batch, error):
+                scheduler = self._batch_scheduler(engine)
+                with self._bugs_end(scheduler.queries_in(instance)):
+                    self._apply(scheduler.failed(instance, batch, error), now_s)
+            case AddInstance():
+                self._on_instance(event, now_s)
+            case Drain() | InstanceReady() | InstanceSuspected() | InstanceLost() | InstanceStopped():
+                with self._bugs_end(self.schedulers[event.engine].queries_in(event.instance)):
+                    self._on_instance(event, now_s)
+            case Suspended() | KVReport() | LoadReport():
+                with self._bugs_end(self.schedulers[event.engine].queries_in(event.instance)):
+                    self._on_instance(event, now_s)
+            case Submit(query=query) | Open(query=query):
+                if query in self.queries:
+                    raise InternalError(f"query {query!r} is running already")
+                with self._bugs_end([query]):
+                    self._open(event, now_s)
+            case Cancel(query) | Close(query):
+                if query in self.queries:
+                    is_closed = isinstance(event, Close)
+                    self._end(query, None, None if is_closed else QueryCancelled("cancelled"))
+            case Wake():
+                self._wake(now_s)
+            case _:
+                if event.query in self.queries:
+                    with self._bugs_end([event.query]):
+                        self._in_session(event, now_s)
 
     def _on_instance(self, event: _InstanceEvent, now_s: float) -> None:
         """Handle what an instance reports of itself, or what is to be done with one."""
@@ -204,102 +233,149 @@ class System:
                 if isinstance(scheduler, LLMScheduler):
                     scheduler.observe(event)
 
-    def _submit(self, event: Submit, now_s: float) -> None:
-        if event.query in self.queries:
-            raise InternalError(f"query {event.query!r} is running already")
-        expand = None
-        if self._expand is not None:
-            expand_with = self._expand
+    @contextmanager
+    def _bugs_end(self, queries: Iterable[str]) -> Iterator[None]:
+        """Whatever but a `StrettoError` is raised within, is a bug that ends `queries`; those end too."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, StrettoError):
+                ended_by = error
+            else:
+                ended_by = InternalError(f"{type(error).__name__}: {error}")
+                ended_by.__cause__ = error
+            for query in queries:
+                if query in self.queries:
+                    self._end(query, None, ended_by)
 
-            def expand(body: str, inputs: Mapping[str, object]) -> ExecutionGraph:
-                sub = expand_with(body, inputs, event.passes)
-                self.check_engines(sub)
-                return sub
-
-        self.queries[event.query] = GraphScheduler(
-            event.query,
-            event.egraph,
-            event.inputs,
-            expand,
-            tenant=event.tenant,
-            objective=event.objective,
+    def _open(self, event: Submit | Open, now_s: float) -> None:
+        record = (
+            event.record
+            if isinstance(event, Open)
+            else QueryRecord(event.tenant, event.objective, event.deadline_s)
         )
+        session = Session(event.query, record, self._expand_for(event.passes))
+        self.queries[event.query] = session
         self._engines_of[event.query] = {}
-        if event.deadline_s is not None:
-            self._deadlines[event.query] = event.deadline_s
-            self._by_deadline.add((event.deadline_s, event.query), event.query)
-            self._arm(event.deadline_s)
-        self._advance(event.query, None, now_s)
+        if record.deadline_s is not None:
+            self._deadlines[event.query] = record.deadline_s
+            self._by_deadline.add((record.deadline_s, event.query), event.query)
+            self._arm(record.deadline_s)
+        if isinstance(event, Submit):
+            self.check_engines(event.egraph)
+            self._carry_on(session, session.submit(event.egraph, event.inputs), now_s)
+
+    def _expand_for(self, passes: tuple[str, ...]) -> Expand | None:
+        if self._expand is None:
+            return None
+        expand_with = self._expand
+
+        def expand(body: str, inputs: Mapping[str, object]) -> ExecutionGraph:
+            sub = expand_with(body, inputs, passes)
+            self.check_engines(sub)
+            return sub
+
+        return expand
+
+    def _in_session(self, event: SessionEvent, now_s: float) -> None:
+        session = self.queries[event.query]
+        match event:
+            case Extend(_, egraph, bind):
+                self.check_engines(egraph)
+                outcome = session.extend(egraph, bind)
+            case Provide(_, name, value):
+                outcome = session.provide(name, value)
+            case Want(query, name, deadline_s):
+                outcome = session.want(name)
+                if deadline_s is not None:
+                    self._want_deadlines.setdefault((query, name), []).append(deadline_s)
+                    self._arm(deadline_s)
+            case Unwant(_, name):
+                outcome = session.unwant(name)
+            case Drop(_, name):
+                outcome = session.drop(name)
+            case Close():
+                return
+        self._carry_on(session, outcome, now_s)
 
     def _apply(self, reports: list[Report], now_s: float) -> None:
         for report in reports:
-            if report.query not in self.queries:
+            session = self.queries.get(report.query)
+            if session is None:
                 continue
-            self._advance(report.query, report, now_s)
+            with self._bugs_end([report.query]):
+                if isinstance(report, Completed):
+                    outcome = session.complete(report.node, report.lo, report.results)
+                else:
+                    outcome = session.deliver(report.node, report.offset, report.piece)
+                self._carry_on(session, outcome, now_s)
 
-    def _advance(self, query: str, report: Report | None, now_s: float) -> None:
-        """Let one query take one step (None: its first); what goes wrong in it ends that query alone."""
-        scheduler = self.queries[query]
-        try:
-            match report:
-                case Completed(_, node, lo, results):
-                    outcome = scheduler.complete(node, lo, results)
-                case Delivered(_, node, offset, piece):
-                    outcome = scheduler.deliver(node, offset, piece)
-                case Broken(_, node, failure):
-                    outcome = scheduler.fail(node, failure)
-                case None:
-                    self.check_engines(scheduler.egraph)
-                    outcome = scheduler.start()
-            outputs = scheduler.result() if outcome.ended else None
-        except StrettoError as error:
-            self._end(query, None, error)
-            return
-        except Exception as error:
-            bug = InternalError(f"{type(error).__name__}: {error}")
-            bug.__cause__ = error
-            self._end(query, None, bug)
-            return
+    def _carry_on(self, session: Session, outcome: Outcome, now_s: float) -> None:
+        """Hand on what one step of a query has led to."""
+        query = session.query
         for node in outcome.withdrawn:
-            self._withdraw(query, scheduler.nodes[node].engine, node, now_s)
+            if node.engine is not None:
+                self._actions += self.schedulers[node.engine].withdraw(query, node.id, now_s)
+                self._dirty[node.engine] = None
         engines = self._engines_of[query]
         for request in outcome.work:
             engine = request.node.engine
             assert engine is not None
             self.schedulers[engine].add(request, now_s)
             self._dirty[engine] = engines[engine] = None
+        if outcome.changes_wants and (wanted := session.graph.wanted) is not None:
+            for engine in engines:
+                self.schedulers[engine].want(query, wanted)
         for output, text in outcome.text:
             self._actions.append(Emit(query, output, text))
-        if outputs is not None:
-            self._end(query, outputs, None)
-
-    def _withdraw(self, query: str, engine: str | None, node: int, now_s: float) -> None:
-        """Nothing more is wanted of a prefill that was sent ahead."""
-        llm = self.schedulers.get(engine or "")
-        if isinstance(llm, LLMScheduler):
-            self._actions += llm.withdraw(query, node, now_s)
-            self._dirty[llm.engine.name] = None
-
-    def check_engines(self, egraph: ExecutionGraph) -> None:
-        """Raises ConfigError when there is a node that nothing of the right kind runs."""
-        for node in egraph.nodes:
-            if node.engine is None:
-                continue
-            scheduler = self.schedulers.get(node.engine)
-            if scheduler is None:
-                raise ConfigError(f"there is no engine {node.engine!r}", step=node.name)
-            if scheduler.engine.is_llm != (node.spec.runs_on == "llm"):
-                raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
+        for name, value in outcome.settled:
+            self._actions.append(Settled(query, name, value))
+        if outcome.error is not None or outcome.outputs is not None:
+            self._end(query, outcome.outputs, outcome.error)
 
     def _end(self, query: str, outputs: Mapping[str, object] | None, error: StrettoError | None) -> None:
-        del self.queries[query]
+        session = self.queries.pop(query)
         deadline_s = self._deadlines.pop(query, None)
         if deadline_s is not None:
             self._by_deadline.remove((deadline_s, query))
+        for key in [key for key in self._want_deadlines if key[0] == query]:
+            del self._want_deadlines[key]
         for name in self._engines_of.pop(query):
             self._actions += self.schedulers[name].end_query(query)
             self._dirty[name] = None
+        if not session.is_one_shot:
+            ended = error or QueryCancelled("the session was closed")
+            self._actions += [Settled(query, name, failure) for name, failure in session.close(ended)]
+            outputs = {} if error is None else None
         self._actions.append(Reply(query, outputs, error))
+
+    # --- engines and time
+
+    def _batch_scheduler(self, engine: str) -> BatchScheduler:
+        self._dirty[engine] = None
+        scheduler = self.schedulers[engine]
+        assert isinstance(scheduler, BatchScheduler)
+        return scheduler
+
+    def _llm_scheduler(self, engine: str) -> LLMScheduler:
+        self._dirty[engine] = None
+        scheduler = self.schedulers[engine]
+        assert isinstance(scheduler, LLMScheduler)
+        return scheduler
+
+    def _schedule(self, name: str, now_s: float) -> None:
+        """Let an engine start what it can. A bug there concerns all that have work at that engine."""
+        scheduler = self.schedulers[name]
+        with self._bugs_end(scheduler.queries()):
+            self._actions += scheduler.releases()
+            self._actions += scheduler.schedule(now_s)
+            if scheduler.not_before_s is not None:
+                self._arm(scheduler.not_before_s)
+            timeout_s = scheduler.engine.timeout_s
+            if timeout_s is not None and not scheduler.is_idle():
+                self._arm(now_s + timeout_s)
+            if (due_s := scheduler.instances.next_due_s(scheduler.queue)) is not None:
+                self._arm(due_s)
 
     def _arm(self, time_s: float) -> None:
         """Ask to be woken by then. Drivers keep the last time asked for, which is the earliest."""
@@ -311,6 +387,7 @@ class System:
         self._armed_s = None
         while self._by_deadline and self._by_deadline.first_key[0] <= now_s:
             self._end(self._by_deadline.first, None, DeadlineExceeded("the deadline passed"))
+        self._leave_wants(now_s)
         for name, scheduler in self.schedulers.items():
             reports, actions = scheduler.expire(now_s)
             self._actions += actions
@@ -322,3 +399,14 @@ class System:
                 self._arm(expiry_s)
         if self._by_deadline:
             self._arm(self._by_deadline.first_key[0])
+        if wants_s := [s for many in self._want_deadlines.values() for s in many]:
+            self._arm(min(wants_s))
+
+    def _leave_wants(self, now_s: float) -> None:
+        """Those whose deadline has passed wait no longer."""
+        for (query, name), deadlines_s in list(self._want_deadlines.items()):
+            for deadline_s in [deadline_s for deadline_s in deadlines_s if deadline_s <= now_s]:
+                deadlines_s.remove(deadline_s)
+                self._handle(Unwant(query, name), now_s)
+            if not deadlines_s:
+                self._want_deadlines.pop((query, name), None)

@@ -42,6 +42,7 @@ from stretto.messages import (
     Release,
     Reply,
     Reprioritise,
+    Settled,
     StartBatch,
     Submit,
     Suspended,
@@ -107,6 +108,7 @@ class VirtualDriver(VirtualTime):
         self.observers = Observers([self.recorder, *observers] if keeps else observers)
         self.replies: dict[str, Reply] = {}
         self.streamed: dict[tuple[str, str], str] = {}
+        self.settled: dict[tuple[str, str], object] = {}
         self.actions: list[tuple[float, Action]] = []
         self.num_events = 0
         self._models = models or {}
@@ -151,6 +153,10 @@ class VirtualDriver(VirtualTime):
     def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
         """Queries by time of arrival; each is taken from the iterable when the one before has arrived."""
         self._submit_next(iter(arrivals))
+
+    def send(self, event: Event, at_s: float = 0.0) -> None:
+        """Something happens at `at_s`: a session is opened, a variable provided…"""
+        self._post(at_s, event)
 
     def cancel(self, query: str, at_s: float) -> None:
         """The caller gives `query` up at `at_s`."""
@@ -366,6 +372,8 @@ class VirtualDriver(VirtualTime):
             case Emit(query, output, text):
                 if self._keeps:
                     self.streamed[query, output] = self.streamed.get((query, output), "") + text
+            case Settled(query, name, value):
+                self.settled[query, name] = value
             case Reply(query):
                 if query in self.replies:
                     raise AssertionError(f"{query} ended twice")

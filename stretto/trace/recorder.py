@@ -20,6 +20,7 @@ from stretto.messages import (
     Event,
     InstanceLost,
     LLMReport,
+    Open,
     Reply,
     StartBatch,
     Submit,
@@ -108,6 +109,9 @@ class Recorder(Observer):
                 self._on_report((engine, instance, report.task), event, now_s)
             case Submit(query, egraph):
                 self.queries[query] = QuerySpan(query, egraph.graph.name, now_s)
+                self._num_running_queries += 1
+            case Open(query):
+                self.queries[query] = QuerySpan(query, "session", now_s)
                 self._num_running_queries += 1
             case BatchFailed(engine, instance, batch, error):
                 self._close(self._batches.pop((engine, instance, batch), None), now_s, f"failed: {error}")

@@ -85,7 +85,7 @@ def test_hints_block_nothing_and_are_known_for_what_they_are() -> None:
     assert [node.num_blocking for node in egraph.nodes] == [0, 1, 1, 1, 0]
     assert [node.hints for node in egraph.nodes] == [(1,), (2,), (), (), ()]
     assert [node.hint_from for node in egraph.nodes] == [(), (0,), (1, 0), (2, 1, 0), ()]
-    moved = rebase(egraph, 10, 20, egraph.nodes[0])
+    moved = rebase(egraph, 10, range(20, 40))
     assert [node.hints for node in moved] == [(11,), (12,), (), (), ()]
     assert [node.hint_from for node in moved] == [(), (10,), (11, 10), (12, 11, 10), ()]
 
@@ -221,6 +221,6 @@ def test_rebased_nodes_lie_above_the_place_they_are_spliced_into() -> None:
     splice = compiled(
         "graph g(%kv: kv)\n%x = decode(%kv) {max_tokens=5} : text @l", l=Profile(per_output_s=1.0)
     )
-    a, b = rebase(egraph, 10, 20, splice.nodes[0])
+    a, b = rebase(egraph, 10, range(20, 40), splice.nodes[0])
     assert (a.id, a.outs, a.ins[0].value, a.depth, a.path_s) == (10, (21,), 20, 1, 8.0)
     assert (b.id, b.outs, b.after, b.depth, b.path_s) == (11, (22,), (10,), 0, 7.0)

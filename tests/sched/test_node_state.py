@@ -16,12 +16,20 @@ WAYS: dict[NodeState, tuple[NodeState, ...]] = {
     NodeState.EXPANDED: (NodeState.OPEN, NodeState.EXPANDED),
     NodeState.ENDED: (NodeState.OPEN, NodeState.ENDED),
 }
+
+
+def waiting() -> NodeStates:
+    states = NodeStates()
+    states.add(NODE)
+    return states
+
+
 PAIRS = [(a, b) for a in NodeState for b in NodeState]
 
 
 @pytest.mark.parametrize(("start", "to"), [pair for pair in PAIRS if pair[1] in TRANSITIONS[pair[0]]])
 def test_a_move_in_the_table_is_made(start: NodeState, to: NodeState) -> None:
-    states = NodeStates(1)
+    states = waiting()
     for state in (*WAYS[start], to):
         states.move(NODE, state)
     assert states[0] is to
@@ -29,7 +37,7 @@ def test_a_move_in_the_table_is_made(start: NodeState, to: NodeState) -> None:
 
 @pytest.mark.parametrize(("start", "to"), [pair for pair in PAIRS if pair[1] not in TRANSITIONS[pair[0]]])
 def test_any_other_move_is_a_bug_that_names_the_node_and_both_states(start: NodeState, to: NodeState) -> None:
-    states = NodeStates(1)
+    states = waiting()
     for state in WAYS[start]:
         states.move(NODE, state)
     with pytest.raises(InternalError) as raised:

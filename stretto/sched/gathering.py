@@ -1,0 +1,77 @@
+"""What a node finds at its in ports when it opens.
+
+A required value that is absent skips the node, whatever else has failed. Otherwise the first failure, in the
+order of the ports, is the node's own. A failed hint is no hint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stretto.core import ABSENT, Failure, first_failure
+from stretto.errors import BadReply
+from stretto.graph.compile import In, Node
+from stretto.graph.graph import WHEN
+from stretto.sched.values import UNSET, Values
+
+
+@dataclass(slots=True)
+class Gathered:
+    """The values at the ports that have one, or why the node cannot run.
+
+    `failure` comes with the place of its port, as a port before it, whose stream has not ended, may fail too.
+    """
+
+    inputs: dict[str, object] = field(default_factory=dict)
+    is_absent: bool = False
+    failure: tuple[int, Failure] | None = None
+
+
+def gather(node: Node, values: Values) -> Gathered:
+    """The values at the ports of `node`, as far as they are there.
+
+    Raises:
+        BadReply: a port takes an item of what is no list.
+    """
+    found = Gathered()
+    passed_over: tuple[int, Failure] | None = None
+    for place, arg in enumerate(node.ins):
+        value = item_of(values[arg.value], arg.index)
+        if value is UNSET:
+            continue
+        if value is ABSENT:
+            found.is_absent = found.is_absent or not arg.optional
+            continue
+        failure = _failure_at(arg, node, value)
+        if failure is None:
+            if arg.port != WHEN:
+                found.inputs[arg.port] = value
+        elif node.spec.passes_over_failures and arg.optional:
+            passed_over = passed_over or (place, failure)
+        elif not arg.is_hint:
+            found.failure = found.failure or (place, failure)
+    if not found.inputs and found.failure is None:
+        found.failure = passed_over
+    return found
+
+
+def item_of(value: object, index: int | None) -> object:
+    """Item `index` of a list; absent beyond its end.
+
+    Raises:
+        BadReply: the value is no list.
+    """
+    if index is None or value is ABSENT or value is UNSET or isinstance(value, Failure):
+        return value
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise BadReply(f"item {index} of a {type(value).__name__}, which is not a list")
+    return value[index] if index < len(value) else ABSENT
+
+
+def _failure_at(arg: In, node: Node, value: object) -> Failure | None:
+    """The failure that `value` is at this port; a port that takes items, or passes over failures, takes lists
+    in which some have failed."""
+    if arg.each or node.spec.passes_over_failures:
+        return value if isinstance(value, Failure) else None
+    return first_failure(value)

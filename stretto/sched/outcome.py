@@ -1,0 +1,35 @@
+"""What one event of a query led to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stretto.core import Failure
+from stretto.errors import StrettoError
+from stretto.graph.compile import Node
+from stretto.sched.request import Request
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Work for engines, what the caller is told, and the end of the query.
+
+    Attributes:
+        withdrawn: nodes of which nothing is wanted any more, wherever their work is.
+        text: (variable, more text of it).
+        settled: (variable, its value), of those that have come.
+        failed_effects: failures of steps that should have changed something outside.
+        changes_wants: whether other nodes than before are wanted.
+        outputs: of a query that has ended well.
+        error: of one that has failed.
+    """
+
+    work: list[Request] = field(default_factory=list)
+    withdrawn: list[Node] = field(default_factory=list)
+    text: list[tuple[str, str]] = field(default_factory=list)
+    settled: list[tuple[str, object]] = field(default_factory=list)
+    failed_effects: list[Failure] = field(default_factory=list)
+    changes_wants: bool = False
+    outputs: Mapping[str, object] | None = None
+    error: StrettoError | None = None

@@ -1,0 +1,187 @@
+"""A query as its caller sees it: a session of named variables, to which graphs are added while it lives.
+
+    submit      a one-shot query: one graph, every output wanted; one that fails, or an item of it, ends it
+    extend      one more graph. Its inputs are variables, come or to come; its outputs become variables
+    provide     a variable comes from outside
+    want        somebody waits for a variable: what it comes of goes before what nobody waits for
+    unwant      that one has left. Nothing is cancelled by it
+    drop        nobody will ask for a variable again: what only serves it is cancelled, its value is let go
+    close       the end; what has not come yet fails
+
+A variable is settled once: by a value, `ABSENT` or a `Failure`. A failed variable fails those that need it
+and nothing else; the session goes on.
+
+Source: Parrot §4 (semantic variables, `submit` and `get`). Differs: variables are dropped, and fail alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from stretto.core import Failure, first_failure
+from stretto.errors import QueryCancelled, StrettoError, UserError
+from stretto.graph.compile import ExecutionGraph
+from stretto.sched.graph_scheduler import GraphScheduler
+from stretto.sched.outcome import Outcome
+from stretto.sched.splicing import Expand
+from stretto.tasks import QueryRecord
+
+
+class Session:
+    """One query. Each public method handles one event and returns its `Outcome`.
+
+    Raises:
+        UserError: from `submit` and `extend`, for a graph that does not fit.
+    """
+
+    def __init__(self, query: str, record: QueryRecord | None = None, expand: Expand | None = None) -> None:
+        self.query = query
+        self.record = record or QueryRecord()
+        self.graph = GraphScheduler(query, self.record, expand)
+        self._variables: dict[str, int] = {}
+        self._produced: set[str] = set()
+        self._settled: dict[str, object] = {}
+        self._wants: Counter[str] = Counter()
+        self._outputs: tuple[str, ...] | None = None
+
+    @property
+    def is_one_shot(self) -> bool:
+        """Whether it ends by itself."""
+        return self._outputs is not None
+
+    @property
+    def open_variables(self) -> list[str]:
+        """Names of those that have not been settled."""
+        return [name for name in self._variables if name not in self._settled]
+
+    def submit(self, egraph: ExecutionGraph, inputs: Mapping[str, object]) -> Outcome:
+        """Run one graph to its end."""
+        for name in egraph.inputs:
+            if name not in inputs:
+                raise UserError(f"the query brings no input {name!r}")
+        ids = dict(zip(egraph.inputs, self.graph.values.add(len(egraph.inputs)), strict=True))
+        outputs = self.graph.grow(egraph, ids, {})
+        self._outputs = tuple(outputs)
+        for name, (value_id, index) in outputs.items():
+            self.graph.link(value_id, index, self._new_variable(name))
+        for name, value_id in ids.items():
+            self.graph.bring(value_id, inputs[name])
+        return self._take()
+
+    def extend(self, egraph: ExecutionGraph, bind: Mapping[str, str]) -> Outcome:
+        """Add a graph. `bind` names the variables of its inputs and outputs that are called otherwise."""
+        names = {name: bind.get(name, name) for name in (*egraph.inputs, *_names(egraph))}
+        made = [names[name] for name in _names(egraph)]
+        for name in made:
+            if name in self._produced or name in self._settled or made.count(name) > 1:
+                raise UserError(f"two graphs produce the variable {name!r}")
+        if clash := next((name for name in made if name in {names[i] for i in egraph.inputs}), None):
+            raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
+        ids = {name: self._variable(names[name]) for name in egraph.inputs}
+        outputs = self.graph.grow(egraph, ids, names)
+        self._produced.update(made)
+        for name, (value_id, index) in outputs.items():
+            self.graph.link(value_id, index, self._variable(names[name]))
+        self._mark_wanted()
+        return self._take()
+
+    def provide(self, name: str, value: object) -> Outcome:
+        """A variable comes from outside. One that is there, or comes of a graph, stays as it is."""
+        if name not in self._settled and name not in self._produced:
+            self.graph.bring(self._variable(name), value)
+        return self._take()
+
+    def want(self, name: str) -> Outcome:
+        """Somebody waits for a variable, which may be one of a graph still to come."""
+        self._variable(name)
+        self._wants[name] += 1
+        if self._wants[name] == 1:
+            self._mark_wanted()
+        return self._take()
+
+    def unwant(self, name: str) -> Outcome:
+        """One of those who waited for a variable has left."""
+        if self._wants[name] > 0:
+            self._wants[name] -= 1
+            if self._wants[name] == 0:
+                self._mark_wanted()
+        return self._take()
+
+    def drop(self, name: str) -> Outcome:
+        """Nobody will ask for a variable again. Graphs that read it keep what they need."""
+        if (value_id := self._variables.pop(name, None)) is None:
+            return self._take()
+        if name not in self._settled:
+            failure = Failure(QueryCancelled(f"the variable {name!r} was dropped"))
+            if name in self._produced:
+                self.graph.outcome.settled.append((name, failure))
+            else:
+                self.graph.bring(value_id, failure)
+        self._settled.pop(name, None)
+        self._produced.discard(name)
+        del self._wants[name]
+        self.graph.unwatch(value_id)
+        self.graph.settle()
+        self.graph.cancel_all_but(self.graph.behind(self._variables.values()))
+        self._mark_wanted()
+        return self._take()
+
+    def close(self, error: StrettoError) -> list[tuple[str, Failure]]:
+        """The end: what has not come yet fails with `error`."""
+        return [(name, Failure(error)) for name in self.open_variables]
+
+    def complete(self, node: int, lo: int, results: Sequence[object]) -> Outcome:
+        """Work of a node is done."""
+        self.graph.complete(node, lo, results)
+        return self._take()
+
+    def deliver(self, node: int, offset: int, piece: str) -> Outcome:
+        """A running decode has produced a piece."""
+        self.graph.deliver(node, offset, piece)
+        return self._take()
+
+    def check_invariants(self) -> None:
+        """For tests."""
+        self.graph.check_invariants()
+        assert set(self._settled) <= set(self._variables)
+
+    def _new_variable(self, name: str) -> int:
+        (value_id,) = self.graph.values.add(1)
+        self._variables[name] = value_id
+        self.graph.watch(value_id, name)
+        return value_id
+
+    def _variable(self, name: str) -> int:
+        value_id = self._variables.get(name)
+        return self._new_variable(name) if value_id is None else value_id
+
+    def _mark_wanted(self) -> None:
+        """Know the nodes that wanted variables and effects come of."""
+        if self.is_one_shot:
+            return
+        names = [name for name, count in self._wants.items() if count and name not in self._settled]
+        self.graph.wanted = self.graph.behind([self._variables[name] for name in names])
+        self.graph.outcome.changes_wants = True
+
+    def _take(self) -> Outcome:
+        """Let the graph go on, and take what has come of it."""
+        self.graph.settle()
+        if self.graph.outcome.changes_wants:
+            self._mark_wanted()
+        outcome, self.graph.outcome = self.graph.outcome, Outcome()
+        self._settled.update((name, value) for name, value in outcome.settled if name in self._variables)
+        if self._outputs is None:
+            return outcome
+        outcome.settled = []
+        failed = [first_failure(self._settled.get(name)) for name in self._outputs]
+        failure = next(filter(None, (*failed, *outcome.failed_effects)), None)
+        if failure is not None:
+            outcome.error = failure.error
+        elif self.graph.num_effects == 0 and len(self._settled) == len(self._outputs):
+            outcome.outputs = {name: self._settled[name] for name in self._outputs}
+        return outcome
+
+
+def _names(egraph: ExecutionGraph) -> list[str]:
+    return [name for name, _, _ in egraph.outputs]

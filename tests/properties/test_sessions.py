@@ -1,0 +1,186 @@
+"""However a program is cut into graphs, and whenever variables are set, wanted, read and dropped: a session
+gives what one graph gives.
+
+Set STRETTO_EXAMPLES to run more examples than a normal run does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.fragments import Fragmented, comparable, failing_steps, fragmented
+from support.graph_oracle import fails, interpret, nonsense
+from support.random_apps import apps, expander
+from support.work_by_hand import WorkByHand
+from support.worlds import World, assert_nothing_is_left, worlds
+
+from stretto.core import Failure
+from stretto.errors import QueryCancelled
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.passes.pipeline import PASSES
+from stretto.messages import Close, Drop, Extend, Open, Provide, SessionEvent, Unwant, Want
+from stretto.sched.outcome import Outcome
+from stretto.sched.session import Session
+from stretto.tasks import LLMTask, Task
+
+NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "200"))
+moderately = settings(
+    max_examples=NUM_EXAMPLES,
+    derandomize="STRETTO_EXAMPLES" not in os.environ,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A program in fragments, which steps of it fail, and what its caller does, in order."""
+
+    program: Fragmented
+    failing: frozenset[str]
+    passes: tuple[str, ...]
+    events: tuple[SessionEvent, ...]
+    dropped: frozenset[str]
+
+    def expected(self) -> dict[str, object]:
+        """What one graph gives."""
+        return interpret(self.program.whole, self.program.inputs, self.failing)
+
+    def check(self, settled: Mapping[str, object]) -> None:
+        """Every variable is what it should be; a dropped one may have been cancelled instead."""
+        for name, value in self.expected().items():
+            assert name in settled, name
+            found = settled[name]
+            is_cancelled = isinstance(found, Failure) and isinstance(found.error, QueryCancelled)
+            assert (is_cancelled and name in self.dropped) or comparable(found) == comparable(value), name
+
+
+@st.composite
+def plans(draw: Draw) -> Plan:
+    app = draw(apps())
+    program = fragmented(app, draw(st.lists(st.integers(1, 6), max_size=8)))
+    failing = (
+        draw(st.frozensets(st.sampled_from(failing_steps(app)), max_size=2)) if failing_steps(app) else ()
+    )
+    passes = draw(st.sampled_from(((), tuple(PASSES))))
+    graphs = program.compile({}, passes)
+    names = [*program.variables, *program.inputs]
+    wanted = draw(st.lists(st.sampled_from(names), max_size=5))
+    left = [name for name in wanted if draw(st.booleans())]
+    events: list[SessionEvent] = [
+        *(Provide("q", name, value) for name, value in program.inputs.items()),
+        *(Extend("q", graph) for graph in graphs),
+        *(Want("q", name) for name in wanted),
+    ]
+    events = draw(st.permutations(events))
+    dropped = draw(st.lists(st.sampled_from(names), max_size=4, unique=True))
+    last: list[SessionEvent] = [Unwant("q", name) for name in left] + [Drop("q", name) for name in dropped]
+    events += draw(st.permutations(last))
+    return Plan(program, frozenset(failing), passes, tuple(events), frozenset(dropped))
+
+
+def apply(session: Session, event: SessionEvent) -> Outcome:
+    match event:
+        case Extend(_, graph, bind):
+            return session.extend(graph, bind)
+        case Provide(_, name, value):
+            return session.provide(name, value)
+        case Want(_, name):
+            return session.want(name)
+        case Unwant(_, name):
+            return session.unwant(name)
+        case Drop(_, name):
+            return session.drop(name)
+    raise AssertionError(event)
+
+
+@given(plans(), st.data())
+@moderately
+def test_the_machine_alone_gives_what_one_graph_gives(plan: Plan, data: st.DataObject) -> None:
+    """With work done by hand, piece by piece, in any order."""
+    expand = expander({})
+    session = Session("q", None, lambda body, inputs: expand(body, inputs, plan.passes))
+    by_hand = WorkByHand(plan.failing)
+    settled: dict[str, object] = {}
+
+    def take(outcome: Outcome) -> None:
+        session.check_invariants()
+        by_hand.take(outcome)
+        for name, value in outcome.settled:
+            assert name not in settled, name
+            settled[name] = value
+
+    events = list(plan.events)
+    while events or by_hand.waiting:
+        if events and (not by_hand.waiting or data.draw(st.booleans())):
+            take(apply(session, events.pop(0)))
+        else:
+            take(session.complete(*by_hand.do(data.draw(st.integers(0, 99)))))
+    plan.check(settled)
+    assert not session.graph.nodes
+    assert len(session.graph.values) == len(session._variables)
+
+
+@given(plans(), worlds(), st.data())
+@moderately
+def test_in_virtual_time_a_session_gives_what_one_graph_gives(
+    plan: Plan, world: World, data: st.DataObject
+) -> None:
+    driver = world.driver(fail_in(plan.failing))
+    driver.send(Open("q", passes=plan.passes))
+    at_s = 0.0
+    for event in plan.events:
+        driver.send(event, at_s)
+        at_s += data.draw(st.sampled_from((0.0, 0.001, 0.05, 0.3)))
+    driver.run()
+    plan.check({name: value for (_, name), value in driver.settled.items()})
+    assert "q" not in driver.replies
+    driver.send(Close("q"), driver.now_s)
+    reply = driver.run()["q"]
+    assert (reply.outputs, reply.error) == ({}, None)
+    assert_nothing_is_left(driver)
+
+
+@given(plans(), worlds())
+@moderately
+def test_a_one_shot_query_fails_with_what_one_graph_fails_with(plan: Plan, world: World) -> None:
+    """With the first failed output, or none."""
+    graph: ExecutionGraph = compile_graph(plan.program.whole, {})
+    driver = world.driver(fail_in(plan.failing))
+    driver.submit("q", graph, plan.program.inputs)
+    reply = driver.run()["q"]
+    expected = plan.expected()
+    if reply.error is None:
+        assert reply.outputs == expected
+    else:
+        assert str(reply.error) in {str(nonsense(step)) for step in plan.failing}
+        assert any("nonsense" in str(comparable(value)) for value in expected.values())
+    assert_nothing_is_left(driver)
+
+
+def fail_in(failing: frozenset[str]) -> Callable[[Task | LLMTask], BaseException | None]:
+    """A batch fails as a whole if one of its items does: the schedulers find out which."""
+
+    def fail_on(task: Task | LLMTask) -> BaseException | None:
+        if isinstance(task, LLMTask):
+            is_bad = task.decode is not None and fails(failing, task.step, task.prompt)
+        else:
+            is_bad = any(fails(failing, task.step, row) for row in rows(task))
+        return nonsense(task.step) if is_bad else None
+
+    return fail_on
+
+
+def rows(task: Task) -> list[dict[str, Any]]:
+    """The inputs of each item of a task."""
+    inputs: dict[str, Any] = dict(task.inputs)
+    if task.num_items is None:
+        return [inputs]
+    return [{**inputs, **{port: inputs[port][i] for port in task.each}} for i in range(task.num_items)]
