@@ -16,7 +16,7 @@ from stretto.core import Prompt, Segment
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
-from stretto.engines.scripted.standin import StandInConfig, StandIn
+from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.running_task import TransformerUsage
 from stretto.errors import StrettoError

@@ -130,7 +130,7 @@ class RunningTask:
         tokens = (*sequence.tokens[sequence.num_prompt_tokens :], *last_tokens)
         usage = TransformerUsage(
             num_prompt_tokens=sequence.num_prompt_tokens,
-            num_cached_tokens=min(sequence.num_cached or 0, sequence.num_prompt_tokens),
+            num_cached_tokens=sequence.num_cached or 0,
             num_output_tokens=len(tokens),
             tokens=tokens,
             logprobs=tuple(self._logprobs),
