@@ -84,7 +84,8 @@ def llm_replica(
     """Return a replica of an LLM on this machine.
 
     Args:
-        where: directory of a checkpoint, "stand-in" or "mini"; None is the small model that ships with Stretto.
+        where: directory of a checkpoint, "stand-in" or "mini", the model that ships with Stretto; None is
+            the default.
         device: "cpu", "cuda", "auto", or one of this machine as in "cuda:1"; None is the CPU.
         dtype: type of weights and activations, one of `DTYPES`; None is float32.
 
@@ -115,7 +116,7 @@ def _devices(device: str | None, runs_in: RunsIn) -> tuple[str, ...]:
         kind, _ = parse_device(device)
     except ConfigError as cause:
         raise ConfigError(
-            f"--device {device!r} is unknown; a device is 'cpu', 'cuda', 'auto', 'cuda:N' or 'cpu:N', N a number"
+            f"--device {device!r} is unknown; it must be 'cpu', 'cuda', 'auto', 'cuda:N' or 'cpu:N', N a number"
         ) from cause
     if runs_in != "thread":
         return (device,)
