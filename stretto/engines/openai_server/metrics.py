@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from stretto.cluster.messages import InstanceLoad
 from stretto.errors import BadReply
 
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
@@ -19,15 +20,6 @@ _CACHE_CONFIG = ("vllm:cache_config_info",)
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLoad:
-    """Requests that run and that wait, of everybody; `kv_used_share` of the KV cache is taken, 0 to 1."""
-
-    num_running: int
-    num_waiting: int
-    kv_used_share: float
 
 
 _BLOCK_TOKENS = 16  # vLLM's default
@@ -42,7 +34,7 @@ class CacheConfig:
     is_on: bool | None = None
 
 
-def read_load(metrics: str) -> ServerLoad:
+def read_load(metrics: str) -> InstanceLoad:
     """The load, from the text of `/metrics`.
 
     Raises:
@@ -53,7 +45,7 @@ def read_load(metrics: str) -> ServerLoad:
     )
     if not (running and waiting and used):
         raise BadReply(f"the server's metrics do not tell its load: {metrics[:100]!r}")
-    return ServerLoad(round(sum(running)), round(sum(waiting)), sum(used) / len(used))
+    return InstanceLoad(round(sum(running)), round(sum(waiting)), sum(used) / len(used))
 
 
 def read_cache_config(metrics: str) -> CacheConfig:
