@@ -7,7 +7,6 @@ As JSON: name, commit, machine, versions, config, seed, rows, goals. A row says 
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import statistics
@@ -21,6 +20,8 @@ from typing import Literal, TypeAlias
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from stretto.trace.summary import quantile
 
 Value: TypeAlias = str | int | float | bool | None
 Origin = Literal["measured", "simulated", "computed", "quoted"]
@@ -139,12 +140,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Nearest-rank quantile; `share` is between 0 and 1."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
 
 
 def spread(values: Sequence[float], unit: str) -> dict[str, Value]:

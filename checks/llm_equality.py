@@ -225,7 +225,9 @@ def check_family(
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m checks.llm_equality", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--prompts", type=int, default=1000, help="of each family")
     parser.add_argument("--max-tokens", type=int, default=4000, help="of a prompt")
     parser.add_argument("--new-tokens", type=int, default=24)

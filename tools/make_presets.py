@@ -5,10 +5,10 @@ Not for users: the presets are part of the package.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -215,4 +215,8 @@ def _write_lengths(data: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(stretto.costs.__file__).parent / "presets")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.make_presets", description="Make the presets anew."
+    )
+    parser.add_argument("data", type=Path, help="folder with the measurements (samullm, profiles_vidur)")
+    main(parser.parse_args().data, Path(stretto.costs.__file__).parent / "presets")

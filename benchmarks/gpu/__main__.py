@@ -33,7 +33,9 @@ from benchmarks.report import (
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--seconds", type=float, default=520, help="begin nothing new after so many")
     parser.add_argument(

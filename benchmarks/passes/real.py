@@ -16,13 +16,13 @@ from pathlib import Path
 
 from benchmarks.common.checkpoint import Shape, build_checkpoint
 from benchmarks.common.corpora import questions_about, some_documents
-from benchmarks.report import Row, Value, num_cores, quantile
+from benchmarks.report import Row, Value, num_cores
 from stretto.apps import APPS
 from stretto.core import Document
 from stretto.engine import Engine
 from stretto.runtime.runtime import Runtime
 from stretto.trace.recorder import Recorder
-from stretto.trace.summary import summarise
+from stretto.trace.summary import quantile, summarise
 
 REAL = "end to end, one query, engines of this machine"
 BUSY = "busy engines, engines of this machine"

@@ -18,7 +18,7 @@ from benchmarks.common.virtual_engines import (
     profiles_of,
     virtual_engines,
 )
-from benchmarks.report import Row, Value, quantile
+from benchmarks.report import Row, Value
 from stretto.apps import APPS
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
@@ -28,6 +28,7 @@ from stretto.messages import Reply
 from stretto.sched.policies import POLICIES
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.query_bound import Bound, lower_bound
+from stretto.trace.summary import quantile
 
 END_TO_END = "end to end, one query"
 ABLATION = "each pass, one query"

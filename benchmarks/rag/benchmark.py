@@ -25,9 +25,10 @@ from benchmarks.common.corpora import some_documents
 from benchmarks.common.scripted_apps import fresh_questions
 from benchmarks.rag.runs import Ask, Timed, as_they_arrive, asking, one_by_one
 from benchmarks.registry import Options
-from benchmarks.report import Goal, Report, Row, Value, quantile
+from benchmarks.report import Goal, Report, Row, Value
 from benchmarks.teola.schemes import HAND_WRITTEN, OURS, PAPERS, SCHEMES
 from stretto.core import Document
+from stretto.trace.summary import quantile
 
 LATENCIES = "median seconds of a query, engines of this machine"
 SPEED_UPS = "speed-up of ours, median of queries, engines of this machine"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice, repeat
 
 from benchmarks.registry import Options
-from benchmarks.report import Goal, Report, Row, Value, quantile
+from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.presets import load_preset
 from stretto.costs.profile import Profile
 from stretto.costs.shape import check_fits
@@ -28,6 +28,7 @@ from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.sim.synthetic_workloads import request_graph, submits
 from stretto.sim.traces import Request
 from stretto.sim.watchers import StepsDone, Watcher
+from stretto.trace.summary import quantile
 
 SPEED = "simulated requests per second of a core"
 GOAL_PER_S = 2000.0

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from benchmarks.report import quantile
 from benchmarks.teola.schemes import Scheme
 from benchmarks.teola.simulate import Ran, Testbed, run
 from benchmarks.teola.workload import PAUSE_S, Asked, Sizes, queries, templates
 from stretto.sim.latency_bound import least_mean_s
 from stretto.sim.query_bound import Bound, lower_bound
+from stretto.trace.summary import quantile
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from benchmarks.report import Goal, Row, quantile
+from benchmarks.report import Goal, Row
+from stretto.trace.summary import quantile
 
 AGREEMENT = "end to end, real and simulated"
 QUERIES = "error of single queries"

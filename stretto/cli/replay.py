@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.report import quantile
 from stretto.cli.terminal import shown
 from stretto.errors import UserError
 from stretto.sim.replay import Replayed, WhatIf, replay
 from stretto.trace.run_reading import read_run
+from stretto.trace.summary import quantile
 
 _MAX_INSTANCES = 10_000
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.tasks import Usage
@@ -155,3 +156,9 @@ def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wai
     if start_s < now_s:
         waits.append(Wait(start_s, now_s, None))
     return tuple(reversed(waits))
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Nearest-rank quantile; `share` is between 0 and 1."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
