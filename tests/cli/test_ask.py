@@ -268,7 +268,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (docs(empty), f"DocumentError: {empty}: is empty"),
         (
             docs(tmp_path / "folder"),
-            f"DocumentError: {tmp_path}/folder: no documents in this directory (of .pdf, .html",
+            f"DocumentError: {tmp_path}/folder: no documents in this directory (known: .pdf, .html",
         ),
         (docs(tmp_path / "secret.pdf"), f"DocumentError: {tmp_path}/secret.pdf: "),
         (docs(tmp_path / "corrupt.pdf"), f"DocumentError: {tmp_path}/corrupt.pdf: "),
