@@ -1,7 +1,7 @@
-"""A run as a file that can be run again in simulation: sizes and times, no texts.
+"""Writes a run to a file that `stretto replay` can simulate: sizes and times, no texts.
 
-JSON lines. The first says what it is and which engines there were; then come the graphs, each before the
-first query that uses it, and the queries, as they ended:
+The file has JSON lines. The first names the schema and the engines. Then come the queries in the order in
+which they ended, and each graph before the first query that uses it:
 
     {"schema": "stretto-run", "version": 1, "engines": [{"name": "llm", "kind": "llm", "instances": 2, …}]}
     {"graph": "advanced_rag", "text": "graph advanced_rag(…", "is_optimised": false}
@@ -9,7 +9,8 @@ first query that uses it, and the queries, as they ended:
      "passes": ["prune_order"], "spans": […],
      "inputs": {"question": {"chars": 31, "id": "9f3c…"}, "files": [[1200, 800]]}}
 
-The size of a text is its characters, of a document those of its sections. Equal ids are equal texts.
+The size of a text is its number of characters; the size of a document is a list of those of its sections.
+Equal ids mean equal texts.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ _ENGINE_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpan:
-    """A query's share of a batch, or one of its LLM requests. Times are in seconds from its arrival.
+    """A query's share of a batch, or one of its LLM requests. Times are seconds from the query's arrival.
 
     Attributes:
-        num_units: of the whole batch; of a request, its prompt's, both as the schedulers count them.
+        num_units: units of the whole batch, or of the request's prompt, as the schedulers count them.
         num_chars: characters of the texts that the whole batch reads, or of the prompt.
         num_cached: units found in the instance's cache.
-        num_output: tokens that a request has generated.
-        first_s: when its first piece came.
-        sizes: of its results: characters of texts and of the items of lists; of chunks, one for each.
-        word: "yes" or "no" if that is what its text begins with: a branch may hang on it.
+        num_output: tokens that the request generated.
+        first_s: time of the first piece.
+        sizes: sizes of the results: characters of texts and of list items; a number for each chunk.
+        word: "yes" or "no" if the text begins with it, because a branch may depend on it.
     """
 
     engine: str
@@ -89,7 +90,7 @@ class RecordedSpan:
 
 @dataclass(frozen=True, slots=True)
 class RecordedQuery:
-    """A query: which graph, when it arrived, and what came of it."""
+    """A recorded query: its graph, arrival, inputs, spans and outcome."""
 
     query: str
     graph: int
@@ -103,7 +104,7 @@ class RecordedQuery:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGraph:
-    """A graph; `is_optimised` when only what the passes made of it is known."""
+    """A recorded graph; `is_optimised` if only its form after the passes is known."""
 
     graph: Graph
     is_optimised: bool
@@ -111,7 +112,11 @@ class RecordedGraph:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """All of a file. `engines` are the fields of `Engine` that are plain values, and its `Profile`."""
+    """The content of a file.
+
+    Attributes:
+        engines: the plain fields of each `Engine`, and its `Profile`.
+    """
 
     engines: tuple[Mapping[str, Any], ...]
     graphs: tuple[RecordedGraph, ...]
@@ -172,7 +177,7 @@ class RunRecorder(Recorder):
         self._write({"schema": SCHEMA, "version": VERSION, "engines": described})
 
     def close(self) -> None:
-        """No more will come."""
+        """Close the file."""
         self._file.close()
 
     def on_event(self, event: Event, now_s: float) -> None:
@@ -190,10 +195,10 @@ class RunRecorder(Recorder):
                             num_items = 1 if task.num_items is None else task.num_items
                             sizes = _result_sizes(task, result)
                             self._span((engine, instance), ran, task, now_s, task.op, num_items, sizes)
-            case LLMReport(engine, instance, told):
-                request = self._open.get((engine, instance, told.task))
+            case LLMReport(engine, instance, reported):
+                request = self._open.get((engine, instance, reported.task))
                 if request is not None:
-                    self._on_told((engine, instance), request, told, now_s)
+                    self._on_report((engine, instance), request, reported, now_s)
 
     def on_action(self, action: Action, now_s: float) -> None:
         if self._inner is not None:
@@ -206,9 +211,9 @@ class RunRecorder(Recorder):
             case Reply(query, _, error):
                 self._ended(query, error, now_s)
 
-    def _on_told(self, key: tuple[str, int], request: _Open, told: object, now_s: float) -> None:
+    def _on_report(self, key: tuple[str, int], request: _Open, event: object, now_s: float) -> None:
         task = request.tasks[0]
-        match told:
+        match event:
             case Started():
                 request.start_s = now_s
             case Piece():
@@ -290,7 +295,7 @@ class RunRecorder(Recorder):
 
 
 def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
-    """Characters of all texts that the tasks read."""
+    """Number of characters of all texts that the tasks read."""
     return sum(
         sum(len(segment.text) for segment in task.prompt)
         if isinstance(task, LLMTask)
@@ -300,14 +305,14 @@ def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
 
 
 def total_size(size: Any) -> int:
-    """Characters of a size as files have it: a number, a text's, or a list of sizes."""
+    """Number of characters in a recorded size, which is a number, a text's entry, or a list of sizes."""
     if isinstance(size, dict):
         return int(size["chars"])
     return sum(map(total_size, size)) if isinstance(size, list) else int(size)
 
 
 def _size(value: object) -> Any:
-    """Characters of texts; of lists, of each item. Anything else counts 0."""
+    """Size of a value: the characters of a text, a list of sizes for a list, and 0 for anything else."""
     match value:
         case str():
             return len(value)
@@ -338,5 +343,5 @@ def _word(value: object) -> str:
 
 
 def _result_sizes(task: Task, result: object) -> list[Any]:
-    """Of results that are texts or lists of them; vectors and effects have none that matter."""
+    """Sizes of the results of a task; only texts and lists of texts have one, not vectors and effects."""
     return _sizes(result) if task.op not in ("embed", "ingest") else []

@@ -1,4 +1,4 @@
-"""Reads what `RunRecorder` wrote. All of it is checked here, so that a replay need not."""
+"""Reads and checks the files that `RunRecorder` writes. A replay can rely on the result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from stretto.trace.run_file import (
     total_size,
 )
 
-_MAX_CHARS = 2 * 10**9  # of all texts of a run, which a replay makes anew
+_MAX_CHARS = 2 * 10**9  # limit for all texts of a run, because a replay generates them again
 _SLACK_S = 1e-6
 _MESSAGE = Kind("a text", lambda value: isinstance(value, str))  # may name files that are no Unicode
 _AGE = Kind("a time from 0 on", lambda value: value == math.inf or SECONDS.holds(value))
@@ -91,10 +91,10 @@ _TEXT_INPUT = {"chars": COUNT, "id": TEXT}
 
 
 def read_run(path: Path) -> RecordedRun:
-    """A recorded run.
+    """Read a recorded run.
 
     Raises:
-        UserError: the file cannot be read or is none; names file, line and reason.
+        UserError: the file cannot be read or is not a recorded run; names file, line and reason.
     """
     reader = _Reader()
     number = 0
@@ -110,7 +110,7 @@ def read_run(path: Path) -> RecordedRun:
     except (UserError, GraphError) as error:
         raise UserError(f"{path}, line {number}: {error.message}") from error
     if not reader.engines:
-        raise UserError(f"{path}, line 1: no engines; the file is empty or was cut off")
+        raise UserError(f"{path}, line 1: the engines are missing; the file is empty or was cut off")
     if not reader.queries:
         raise UserError(f"{path}: no query has ended in this run")
     queries = sorted(reader.queries.values(), key=lambda query: query.arrival_s)
@@ -118,7 +118,7 @@ def read_run(path: Path) -> RecordedRun:
 
 
 class _Reader:
-    """What was found so far. Raises UserError and GraphError, without the line."""
+    """Collects the rows read so far. Its UserErrors and GraphErrors do not name the line."""
 
     def __init__(self) -> None:
         self.engines: dict[str, Mapping[str, Any]] = {}
@@ -127,7 +127,7 @@ class _Reader:
         self._num_chars = 0
 
     def read(self, row: Any) -> None:
-        """The row of a line."""
+        """Check and add the row of one line."""
         if not self.engines:
             self._head(row)
         elif isinstance(row, dict) and "text" in row:
@@ -137,7 +137,7 @@ class _Reader:
 
     def _head(self, row: Any) -> None:
         if not isinstance(row, dict) or row.get("schema") != SCHEMA or row.get("version") != VERSION:
-            raise UserError(f"not a {SCHEMA} of version {VERSION}")
+            raise UserError(f"expected a {SCHEMA} of version {VERSION}")
         check_row(row, {"schema": TEXT, "version": COUNT, "engines": _ROWS})
         for fields in row["engines"]:
             check_row(fields, _ENGINE)
@@ -157,7 +157,7 @@ class _Reader:
         check_row(row, _QUERY)
         name = row["query"]
         if row["graph"] >= len(self.graphs):
-            raise UserError(f"query {name!r} is of graph {row['graph']}, which is not in the file")
+            raise UserError(f"query {name!r} uses graph {row['graph']}, which is not in the file")
         if name in self.queries:
             raise UserError(f"query {name!r} is in the file twice")
         for port, size in row["inputs"].items():
@@ -181,7 +181,7 @@ class _Reader:
                 f"begun at {span.start_s:g} s, ended at {span.end_s:g} s, and the query at {latency_s:g} s"
             )
         if span.op in ("prefill", "decode") and not all(map(COUNT.holds, span.sizes)):
-            raise UserError(f"step {step!r}: an answer's sizes are a list of numbers")
+            raise UserError(f"step {step!r}: the sizes of an answer must be a list of numbers")
         return span
 
     def _check_engine(self, name: str | None) -> None:
@@ -193,4 +193,4 @@ def _check_input(port: str, size: Any) -> None:
     if isinstance(size, dict):
         check_row(size, _TEXT_INPUT)
     elif not SIZES.holds(size):
-        raise UserError(f"input {shortened(port)} is {shortened(size)}, not {SIZES.what}")
+        raise UserError(f"input {shortened(port)} must be {SIZES.what}, got {shortened(size)}")

@@ -51,7 +51,7 @@ def test_says_what_is_wrong(stretto: CommandLine, steps: Path, config: Path, tmp
     steps.write_text("\n".join([*lines[:3], lines[3].rpartition(",")[0] + ",-1"]))
     ended = stretto("profile", "--fit", str(steps), "--model-config", str(config))
     assert ended.code == 2
-    assert "row 4: seconds is -1.0" in " ".join(ended.err.split())
+    assert "row 4: seconds must be finite and not negative, got -1.0" in " ".join(ended.err.split())
     large = tmp_path / "large.json"
     large.write_text(json.dumps({**CONFIG, "num_hidden_layers": 400}))
     ended = stretto("profile", "--fit", str(steps), "--model-config", str(large))
