@@ -198,7 +198,7 @@ class RunRecorder(Recorder):
             case LLMReport(engine, instance, reported):
                 request = self._open.get((engine, instance, reported.task))
                 if request is not None:
-                    self._on_report((engine, instance), request, reported, now_s)
+                    self._on_llm_event((engine, instance), request, reported, now_s)
 
     def on_action(self, action: Action, now_s: float) -> None:
         if self._inner is not None:
@@ -211,7 +211,7 @@ class RunRecorder(Recorder):
             case Reply(query, _, error):
                 self._ended(query, error, now_s)
 
-    def _on_report(self, key: tuple[str, int], request: _Open, event: object, now_s: float) -> None:
+    def _on_llm_event(self, key: tuple[str, int], request: _Open, event: object, now_s: float) -> None:
         task = request.tasks[0]
         match event:
             case Started():

@@ -1,4 +1,4 @@
-"""The tasks that wait in an LLM engine: highest priority first, and among equals the first come."""
+"""Queue of the waiting tasks of an LLM engine: highest priority first, equal ones in order of arrival."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stretto.tasks import LLMTask
 
 
 class TaskQueue:
-    """A priority queue from which a task can be taken by its id."""
+    """A priority queue from which a task can be removed by its id."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, LLMTask]] = []
@@ -23,10 +23,10 @@ class TaskQueue:
         self._num_pushed += 1
 
     def pop(self) -> LLMTask:
-        """Take the task that goes first."""
+        """Take out the first task."""
         return heappop(self._heap)[2]
 
     def discard(self, task: int) -> None:
-        """Take the task with this id out, if it waits here."""
+        """Remove the task with this id, if it waits here."""
         self._heap = [entry for entry in self._heap if entry[2].id != task]
         heapify(self._heap)

@@ -27,22 +27,24 @@ from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Started
 
 @dataclass(frozen=True, slots=True)
 class TransformerConfig:
-    """`path` is a checkpoint in Hugging Face layout, of the Llama, Mistral, Qwen2 or Qwen3 kind.
+    """Configuration of `TransformerLLM`.
 
     Attributes:
-        device: `cpu`, `cuda`, `cuda:1` and the like, or `auto`: a GPU if there is one.
-        num_threads: of torch, for the whole process; None leaves it alone.
-        kv_bytes: memory for keys and values; taken as it is used, on the CPU.
+        path: folder of a checkpoint in Hugging Face layout, of the Llama, Mistral, Qwen2 or Qwen3 kind.
+        device: `cpu`, `cuda`, `cuda:1` and so on, or `auto`, which is a GPU if there is one.
+        num_threads: threads of torch, for the whole process; None leaves torch's own choice.
+        kv_bytes: bytes for keys and values; on the CPU, memory is taken only when it is used.
         block_tokens: tokens of a KV block.
-        max_batch_tokens: tokens computed in one step.
+        max_batch_tokens: largest number of tokens computed in one step.
         policy: `chunked` or `prefill_first`, see `stretto.llm.local_scheduler`.
         shares_attention: whether decodes attend to a shared prefix together.
-        keeps_released: a released query's prefixes stay until their room is needed, instead of going at once.
-        num_repeats: decode steps between two looks at the queue.
-        latency_tokens: how many tokens, prompts and outputs to come, may be on board beside and with a task
-            whose objective is latency; None for as many as there is room for.
-        with_kv_events: record what the prefix cache holds, for `take_kv_events`.
-        clock: seconds; waiting sequences age by it.
+        keeps_released: whether prefixes of a released query stay in the cache until the memory is needed,
+            instead of being removed at once.
+        num_repeats: largest number of decode steps between two checks of the queue.
+        latency_tokens: largest number of tokens, prompts and outputs to come, of all running sequences while
+            a task whose objective is latency runs; None for as many as fit.
+        with_kv_events: whether events of the prefix cache are recorded for `take_kv_events`.
+        clock: function that returns the time in seconds, by which waiting sequences age.
     """
 
     path: str | Path
@@ -70,11 +72,15 @@ class TransformerLLM:
     """A `SteppedLLM`: a step decodes a token of every running sequence, and prefills beside it."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        """Raises ConfigError if the checkpoint or a setting cannot be used."""
+        """Load the model.
+
+        Raises:
+            ConfigError: the checkpoint or a setting cannot be used.
+        """
         for name in ("kv_bytes", "block_tokens", "num_repeats", "num_threads", "latency_tokens"):
             value = getattr(config, name)
             if not (value is None and name in _MAY_BE_NONE) and (type(value) is not int or value < 1):
-                raise ConfigError(f"{name} is {value!r}: a number of at least 1")
+                raise ConfigError(f"{name} must be at least 1, got {value!r}")
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         folder = Path(config.path)
@@ -116,10 +122,10 @@ class TransformerLLM:
             self._failed += [Started(task.id), Failed(task.id, error.at(task.step))]
 
     def admit_tokens(self, task: LLMTask, tokens: list[int], priority: float) -> None:
-        """Queue a task whose prompt is already tokens.
+        """Queue a task whose prompt is given as tokens.
 
         Raises:
-            StrettoError: what is wrong with the task.
+            StrettoError: the task cannot be run; the message says why.
         """
         assert task.id not in self._tasks, f"task {task.id} is still running"
         decode = task.decode
@@ -133,7 +139,9 @@ class TransformerLLM:
             if not tokens:
                 raise UserError("the prompt is empty: there is nothing to complete")
         if tokens and not 0 <= min(tokens) <= max(tokens) < self.runner.config.vocabulary:
-            raise UserError(f"the prompt has tokens beyond the model's {self.runner.config.vocabulary}")
+            raise UserError(
+                f"the prompt has tokens outside the vocabulary of {self.runner.config.vocabulary}"
+            )
         if len(tokens) + max_new_tokens > self.runner.config.context_tokens:
             raise CapacityError(
                 f"{len(tokens)} prompt tokens and max_tokens {max_new_tokens} exceed "
@@ -166,24 +174,24 @@ class TransformerLLM:
         return bool(self._tasks or self._failed)
 
     def step(self) -> list[LLMEvent]:
-        """Schedule, run, tell."""
+        """Run one step; returns the events of its tasks."""
         events, self._failed = self._failed, []
         if not self._tasks:
             return events
         batch = self.scheduler.schedule(self._config.clock(), self._config.num_repeats)
         chosen = self.runner.run(batch, self._choice_of)
-        told: dict[int, list[int]] = {}
+        generated: dict[int, list[int]] = {}
         ended: list[RunningTask] = []
         for piece in batch.slices:
             sequence = piece.sequence
             one = self._by_sequence[sequence.id]
             if piece.samples:
-                told[sequence.id] = one.tell(chosen[sequence.id], events)
+                generated[sequence.id] = one.add_tokens(chosen[sequence.id], events)
             else:
-                one.tell_prefilled(piece.start + piece.num_tokens, events)
+                one.add_prefilled(piece.start + piece.num_tokens, events)
             if one.is_over:
                 ended.append(one)
-        self.scheduler.complete(batch, told)
+        self.scheduler.complete(batch, generated)
         for one in ended:
             self.scheduler.finish(one.sequence)
             self._forget(one)
@@ -195,7 +203,7 @@ class TransformerLLM:
             self.scheduler.cache.forget(query)
 
     def take_kv_events(self) -> list[KVEvent]:
-        """What has come into the prefix cache and gone since the last call, `with_kv_events`."""
+        """Return the events of the prefix cache since the last call; none unless `with_kv_events` is set."""
         return self.scheduler.cache.take_events()
 
     def close(self) -> None:
@@ -227,7 +235,7 @@ def _load_tokenizer(folder: Path) -> PromptTokenizer:
 
 
 def _eos_tokens(folder: Path, tokenizer: PromptTokenizer) -> list[int]:
-    """The tokenizer's, the configuration's, and those that generation is configured with."""
+    """Tokens that end a sequence: those of the tokenizer, of config.json and of generation_config.json."""
     found = [tokenizer.eos_token_id]
     for name in ("config.json", "generation_config.json"):
         path = folder / name
@@ -238,5 +246,5 @@ def _eos_tokens(folder: Path, tokenizer: PromptTokenizer) -> list[int]:
                 raise ConfigError(f"{path} cannot be read: {error}") from error
             found += eos if isinstance(eos, list) else [eos]
             if not all(isinstance(token, int | None) for token in found):
-                raise ConfigError(f"{path}: eos_token_id is {eos!r}: expected tokens")
+                raise ConfigError(f"{path}: eos_token_id must be a token or a list of tokens, got {eos!r}")
     return [token for token in found if token is not None]

@@ -1,4 +1,4 @@
-"""One task of the in-process engine, from its admission to its ending."""
+"""State of one task of the in-process engine, from its admission to its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 @dataclass(frozen=True, slots=True)
 class TransformerUsage(Usage):
-    """`tokens` are those generated; `logprobs` of each, if they were asked for."""
+    """Token counts, the generated tokens, and the log-probabilities of each if they were asked for."""
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
@@ -24,13 +24,13 @@ class TransformerUsage(Usage):
 
 @dataclass(slots=True)
 class RunningTask:
-    """A task in the scheduler's hands: what is chosen for it comes in, what it says goes out.
+    """A task in the scheduler: takes the tokens chosen for it, and adds its events.
 
     Attributes:
-        output: None for a prefill.
+        output: output of a decode; None for a prefill.
         ending: tokens that end the output.
-        structure: what the output has to follow, if anything.
-        is_over: its last event has been told.
+        structure: form that the output must follow; None for any.
+        is_over: whether its last event was added.
     """
 
     task: LLMTask
@@ -42,14 +42,14 @@ class RunningTask:
     is_over: bool = False
     _is_started: bool = False
     _is_plain: bool = field(init=False)
-    _failure: tuple[int, StrettoError] | None = None  # and what was chosen before it in its step
+    _failure: tuple[int, StrettoError] | None = None  # the error, and the number of tokens chosen before it
     _logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._is_plain = self.task.decode is None or is_plain_greedy(self.task.decode)
 
     def choice(self, chosen: list[Chosen]) -> Choice | None:
-        """How to choose the token behind its sequence and `chosen`; None for simply the likeliest."""
+        """Return how to choose the token after the sequence and `chosen`; None for the most likely token."""
         if self._is_plain or self.task.decode is None:
             return None
         tokens, num_prompt_tokens = self.sequence.tokens, self.sequence.num_prompt_tokens
@@ -62,9 +62,10 @@ class RunningTask:
                 self._failure = self._failure or (len(chosen), error)
         return Choice(self.task.decode, tokens[:num_prompt_tokens], generated, self.ending, allowed)
 
-    def tell(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
-        """Add what `chosen` makes of the output to `events`; returns the tokens that belong to it."""
-        self._tell_started(events)
+    def add_tokens(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
+        """Take chosen tokens and append the events that follow; returns the tokens that belong to the
+        output."""
+        self._add_started(events)
         tokens: list[int] = []
         output, num_left = self.output, self.sequence.num_remaining
         assert output is not None
@@ -83,24 +84,26 @@ class RunningTask:
                 if is_last or len(tokens) == num_left:
                     last, value = output.finish()
                     events += [Piece(self.task.id, piece) for piece in last]
-                    self._tell_last(self._done(value, tokens), events)
+                    self._add_last(self._done(value, tokens), events)
                     break
         except StrettoError as error:
-            self._tell_last(Failed(self.task.id, error.at(self.task.step)), events)
+            self._add_last(Failed(self.task.id, error.at(self.task.step)), events)
         return tokens
 
-    def tell_prefilled(self, num_computed: int, events: list[LLMEvent]) -> None:
-        """Its first `num_computed` tokens are computed: for a prefill that may be all."""
-        self._tell_started(events)
+    def add_prefilled(self, num_computed: int, events: list[LLMEvent]) -> None:
+        """Append the events of a step after which `num_computed` tokens are computed; all of them end a
+        prefill.
+        """
+        self._add_started(events)
         if num_computed == len(self.sequence.tokens):
-            self._tell_last(self._done(None, []), events)
+            self._add_last(self._done(None, []), events)
 
-    def _tell_started(self, events: list[LLMEvent]) -> None:
+    def _add_started(self, events: list[LLMEvent]) -> None:
         if not self._is_started:
             self._is_started = True
             events.append(Started(self.task.id))
 
-    def _tell_last(self, event: LLMEvent, events: list[LLMEvent]) -> None:
+    def _add_last(self, event: LLMEvent, events: list[LLMEvent]) -> None:
         self.is_over = True
         events.append(event)
 
