@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share, and their parsing."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ MAX_QUESTION_CHARS = 4000
 
 ADVANCED = "advanced"
 SEARCH = "search"
-"""The app that searches instead of indexing: the web, or the documents."""
+"""Name of the app that searches, in the web or in the documents, instead of indexing."""
 
-App = Annotated[str, typer.Option("--app", help=f"Which app: {', '.join(APPS)} or {SEARCH}.", metavar="NAME")]
+App = Annotated[
+    str, typer.Option("--app", help=f"Name of the app: {', '.join(APPS)} or {SEARCH}.", metavar="NAME")
+]
 Docs = Annotated[
     list[Path] | None,
     typer.Option(
         "--docs",
-        help="A document or a folder of documents (PDF, HTML, Markdown, reST, text). Repeatable.",
+        help="Document or folder of documents (PDF, HTML, Markdown, reST, text). Repeatable.",
         metavar="PATH",
     ),
 ]
@@ -41,7 +43,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="A setting of a component, as in '--set searching.top_k=8'. Repeatable; "
+        help="Setting of a component, as in '--set searching.top_k=8'. Repeatable; "
         "'stretto explain --settings' lists them.",
         metavar="C.S=VALUE",
     ),
@@ -53,33 +55,33 @@ Llm = Annotated[
     str | None,
     typer.Option(
         "--llm",
-        help="A checkpoint's directory, or the URL of an OpenAI-compatible server; else the small model "
-        "that ships with Stretto ('mini'). 'stand-in' copies sentences without a model.",
+        help="Directory of a checkpoint, or URL of an OpenAI-compatible server. Default: 'mini', the small "
+        "model that ships with Stretto. 'stand-in' copies sentences without a model.",
         metavar="DIR|URL",
     ),
 ]
 Api = Annotated[
     str | None,
-    typer.Option(
-        "--api", help="How to speak to a server: completions (the default) or chat.", metavar="NAME"
-    ),
+    typer.Option("--api", help="API of the server: completions (the default) or chat.", metavar="NAME"),
 ]
 Tokenizer = Annotated[
     str | None,
     typer.Option(
         "--tokenizer",
-        help="A directory with the server's tokenizer, to send token ids; 'none' sends text. Else ids are "
+        help="Directory with the server's tokenizer, to send token ids; 'none' sends text. Default: ids are "
         "sent if the server names a directory on this machine.",
         metavar="DIR",
     ),
 ]
 Embedder = Annotated[
-    str, typer.Option("--embedder", help="An embedding model's name or path.", metavar="NAME|PATH")
+    str, typer.Option("--embedder", help="Name or path of an embedding model.", metavar="NAME|PATH")
 ]
 Reranker = Annotated[
     str | None,
     typer.Option(
-        "--reranker", help="A cross-encoder's name or path; else words are compared.", metavar="NAME|PATH"
+        "--reranker",
+        help="Name or path of a cross-encoder. Default: words are compared.",
+        metavar="NAME|PATH",
     ),
 ]
 SearchUrl = Annotated[
@@ -87,7 +89,7 @@ SearchUrl = Annotated[
     typer.Option(
         "--search",
         envvar="STRETTO_SEARCH_URL",
-        help=f"Of the app {SEARCH}: a SearXNG-compatible service; --docs are searched instead.",
+        help=f"URL of a SearXNG-compatible service for the app {SEARCH}. Default: --docs are searched.",
         metavar="URL",
     ),
 ]
@@ -96,14 +98,14 @@ Dsn = Annotated[
     typer.Option(
         "--dsn",
         envvar="STRETTO_DSN",
-        help="PostgreSQL to keep collections in; else an embedded server.",
+        help="PostgreSQL server for collections. Default: an embedded server.",
         metavar="DSN",
     ),
 ]
 
 
 def template(app: str, *, named_collection: bool = False) -> Template:
-    """The app called `app`."""
+    """Find the template of an app by name."""
     if app == SEARCH:
         return search_empowered()
     if app not in APPS:
@@ -112,7 +114,7 @@ def template(app: str, *, named_collection: bool = False) -> Template:
 
 
 def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]]:
-    """`component.setting=value` as a configuration; a value is JSON, or else text."""
+    """Parse settings `component.setting=value` to a configuration; a value is JSON, or else text."""
     found: dict[str, dict[str, object]] = {}
     for setting in settings or ():
         path, equals, text = setting.partition("=")
@@ -130,7 +132,7 @@ def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]
 
 
 def checked_question(question: str) -> str:
-    """The question, if it can be one."""
+    """Return the question, or raise UserError if it is empty, too long or not Unicode."""
     question = question.strip()
     if not question:
         raise UserError("the question is empty")
@@ -142,7 +144,7 @@ def checked_question(question: str) -> str:
 
 
 def read_questions(path: Path) -> list[str]:
-    """Questions from a JSONL file: strings, or objects with the key `question`."""
+    """Read questions from a JSONL file: strings, or objects with the key `question`."""
     try:
         lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -161,18 +163,18 @@ def read_questions(path: Path) -> list[str]:
         except UserError as error:
             raise UserError(f"--questions {path}, line {number}: {error.message}") from error
     if not questions:
-        raise UserError(f"--questions {path}: there are no questions")
+        raise UserError(f"--questions {path}: the file has no questions")
     return questions
 
 
 def checked_target(option: str, path: Path) -> None:
-    """Refuse a file that could not be written when all the work is done."""
+    """Raise UserError before the work if a file cannot be written."""
     if path.is_dir():
         raise UserError(f"{option} {path}: is a folder")
     if not path.parent.is_dir():
         raise UserError(f"{option} {path}: there is no folder {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{option} {path}: may not be written")
+        raise UserError(f"{option} {path}: is not writable")
 
 
 def write(option: str, path: Path, text: str) -> None:
@@ -184,12 +186,12 @@ def write(option: str, path: Path, text: str) -> None:
 
 
 def cache_dir() -> Path:
-    """Where measured profiles are kept."""
+    """Folder of measured profiles."""
     return _folder("XDG_CACHE_HOME", ".cache")
 
 
 def data_dir() -> Path:
-    """Where named collections are kept."""
+    """Folder of named collections."""
     return _folder("XDG_DATA_HOME", ".local/share")
 
 
@@ -201,26 +203,26 @@ def _folder(variable: str, in_home: str) -> Path:
 
 
 def profiles_file() -> Path:
-    """Where `stretto profile --save` puts what it has measured on this machine."""
+    """File to which `stretto profile --save` writes the profiles measured on this machine."""
     return cache_dir() / "profiles.json"
 
 
 def saved_profiles() -> dict[str, Profile]:
-    """The profiles of that file, by engine and model."""
+    """Read the saved profiles, by engine and model."""
     try:
         path = profiles_file()
-    except UserError:  # no home: nothing was saved
+    except UserError:  # no home folder, so nothing was saved
         return {}
     try:
         if not path.is_file():
             return {}
         return {name: Profile(**fields) for name, fields in json.loads(path.read_text()).items()}
     except (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path} is no file of profiles ({error}); remove it") from error
+        raise ConfigError(f"{path} is not a file of profiles ({error}); remove it") from error
 
 
 def measured(engines: Iterable[Engine]) -> list[Engine]:
-    """The engines, with the profiles that were saved of the same engine with the same model."""
+    """Give engines the profiles that were saved for the same engine and model."""
     saved = saved_profiles()
     return [
         replace(engine, profile=saved.get(engine_and_model(engine), engine.profile)) for engine in engines

@@ -1,4 +1,4 @@
-"""Running the questions of `stretto ask`: one as it streams, several side by side."""
+"""Runs the questions of `stretto ask`: a single one with streamed output, several at the same time."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Questions:
 
     @property
     def indexes_first(self) -> bool:
-        """One question is answered while its documents come in; several need all of them first."""
+        """Whether documents are indexed before the questions; a single question is answered meanwhile."""
         return len(self.questions) > 1 and bool(self.documents)
 
     async def run(self, engines: Sequence[Engine], errors: Console) -> list[Answer]:
-        """Index and ask. Failed indexing is raised, but with JSON the error of every question."""
+        """Index and ask. An error of the indexing is raised; with JSON it is the error of every question."""
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
                 progress.add_task("loading models")
@@ -100,7 +100,7 @@ class Questions:
         )
 
     async def _ask_one(self, runtime: Runtime, errors: Console) -> Answer:
-        """One question: its answer is printed while it is decoded; its failure is the command's."""
+        """Ask one question: its answer is printed while it is decoded, and its error is raised."""
         query = await self._submit(runtime, self.questions[0])
         pieces = query.stream("answer")
         with spinner(errors) as progress:
@@ -118,7 +118,7 @@ class Questions:
         return answer
 
     async def _ask_all(self, runtime: Runtime, advance: Callable[[], None]) -> list[Answer]:
-        """Questions side by side, printed in order; a failure is noted and the others go on."""
+        """Ask questions at the same time, print answers in order; if one fails, the others go on."""
 
         async def ask_next(question: str) -> Answer:
             try:

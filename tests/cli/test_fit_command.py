@@ -85,4 +85,4 @@ def test_too_few_steps_name_the_file(stretto: CommandLine, steps: Path, config: 
 
 def test_needs_a_model_and_no_engine(stretto: CommandLine, steps: Path) -> None:
     assert "--model-config" in stretto("profile", "--fit", str(steps)).err
-    assert "which engine?" in stretto("profile").err
+    assert "give an engine" in stretto("profile").err
