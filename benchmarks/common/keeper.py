@@ -1,10 +1,10 @@
-"""Runs a command until it ends or is to end, and leaves none of its processes behind.
+"""Runs a command until it ends or is stopped, and leaves none of its processes running.
 
     python keeper.py GRACE_S COMMAND [ARGUMENT...]
 
-Whoever starts it holds the other end of its standard input. When something is written there, or that process
-goes away, killed or not, the command is told to end (SIGTERM); after `GRACE_S` seconds its whole process
-group is killed.
+The process that starts the keeper holds the other end of the keeper's standard input. When it writes there,
+or ends in any way, the keeper sends SIGTERM to the command. After `GRACE_S` seconds, it kills the command's
+whole process group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIDYING_S = 2.0
 
 
 def main() -> int:
-    """Keep the command; returns its exit code."""
+    """Run the command; returns its exit code."""
     grace_s = float(sys.argv[1])
     command = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, start_new_session=True)
     threading.Thread(target=_end_in_time, args=(command, grace_s), daemon=True).start()
@@ -39,7 +39,7 @@ def _end_in_time(command: subprocess.Popen[bytes], grace_s: float) -> None:
 
 
 def _wait_for_others(group: int, patience_s: float) -> None:
-    """Children that outlive the command may still be tidying up."""
+    """Wait for children of the command that may still be cleaning up after its end."""
     for _ in range(int(patience_s / _LOOK_S)):
         try:
             os.killpg(group, 0)

@@ -12,7 +12,7 @@ from support.virtual_loop import in_virtual_time
 from stretto import Component, Input, Runtime, Template, register_expansion
 from stretto.apps import advanced_rag, naive_rag
 from stretto.errors import ConfigError, GraphError
-from stretto.frontend import plan_cache as planner_module
+from stretto.frontend import plan_cache as plan_cache_module
 from stretto.frontend.component import Builder
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.graph import Graph, Ref
@@ -169,7 +169,7 @@ def test_a_plan_that_is_refused_is_not_remembered() -> None:
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner_module, "_MAX_CACHED", 2)
+    monkeypatch.setattr(plan_cache_module, "_MAX_CACHED", 2)
     plan_cache, app = PlanCache({}), naive_rag()
     first = plan_cache.plan(app, {}, ())
     for k in (5, 6, 7):
@@ -185,7 +185,7 @@ def _one_step(inputs: Mapping[str, object]) -> Graph:
 
 
 def test_expansions_are_remembered_by_the_graph_they_make(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner_module, "EXPANSIONS", {})
+    monkeypatch.setattr(plan_cache_module, "EXPANSIONS", {})
     register_expansion("one_step", _one_step)
     register_expansion("none", lambda inputs: Graph("none", (), (), (), ()))
     register_expansion("broken", lambda inputs: Graph("broken", (), (), (), (("x", Ref("y")),)))
@@ -232,7 +232,7 @@ async def test_a_query_grows_by_what_is_registered_when_it_runs() -> None:
         try:
             assert await runtime.run(app, {"text": "x"}) == {"grown": ["x"]}
         finally:
-            del planner_module.EXPANSIONS["listed"]
+            del plan_cache_module.EXPANSIONS["listed"]
 
 
 def test_a_constrained_expansion_is_held_to_a_list_of_so_many_texts() -> None:
