@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.costs.roofline import fit_roofline
 from benchmarks.costs.runs import replay_goals, replay_rows
-from benchmarks.costs.step_profiles import STEPS, Profile, load_profiles
+from benchmarks.costs.step_profiles import STEPS, StepProfile, load_profiles
 from benchmarks.registry import Options
 from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.fit import PARTS, MeasuredStep, fit_shared_costs, fit_step_cost, parts_s
@@ -83,7 +83,7 @@ def measure(options: Options, data: Path) -> Report:
 class _Case:
     """A profile, with the data that all forms are compared on."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: StepProfile) -> None:
         self.profile = profile
         features = profile.features
         self.table = np.array([features.of(step.shape) for step in profile.steps])

@@ -40,7 +40,7 @@ _TWO_MATRICES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class StepProfile:
     """All steps of one model on `features.tensor_parallel` GPUs, and the kind of each."""
 
     features: StepFeatures
@@ -53,7 +53,7 @@ class Profile:
         return f"{self.features.model.name}|tp{self.features.tensor_parallel}"
 
 
-def load_profiles(data: Path) -> list[Profile]:
+def load_profiles(data: Path) -> list[StepProfile]:
     """Read all profiles in `data`, by model and parallelism.
 
     Raises:
@@ -61,7 +61,7 @@ def load_profiles(data: Path) -> list[Profile]:
     """
     models = load_models(data)
     path = data / STEPS
-    found: dict[tuple[str, int], Profile] = {}
+    found: dict[tuple[str, int], StepProfile] = {}
     for line, row in read_rows(path, _COLUMNS):
         if row["order"] in {str(number) for number in range(_NUM_WARM_UPS)}:
             continue
@@ -70,7 +70,7 @@ def load_profiles(data: Path) -> list[Profile]:
         step = checked(path, line, lambda row=row: _step(row))  # type: ignore[misc]
         key = row["model"], int(row["tp"])
         if key not in found:
-            found[key] = Profile(StepFeatures(models[key[0]], A100_80G, key[1], VLLM_03))
+            found[key] = StepProfile(StepFeatures(models[key[0]], A100_80G, key[1], VLLM_03))
         found[key].steps.append(step)
         found[key].kinds.append(row["kind"])
     return [found[key] for key in sorted(found)]

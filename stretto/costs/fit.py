@@ -39,7 +39,7 @@ from stretto.costs.step import (
 )
 from stretto.errors import ConfigError
 
-Choice: TypeAlias = npt.NDArray[np.int64]
+Deciding: TypeAlias = npt.NDArray[np.int64]
 
 # Starting values, and the order of magnitude of unknown numbers: an engine that launches kernels one by one,
 # on a current device.
@@ -195,7 +195,7 @@ def fit_largest(
     return best
 
 
-def _starts(branches: Floats, seconds: Floats, guesses: Sequence[Floats]) -> list[Choice]:
+def _starts(branches: Floats, seconds: Floats, guesses: Sequence[Floats]) -> list[Deciding]:
     """First guesses of which branch is the largest in each row; one of them gives the fastest rows to the
     first branch."""
     if len(branches) == 1:
