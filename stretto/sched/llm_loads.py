@@ -5,6 +5,8 @@ delays others by its prefill until its first output, and by its part of every st
 sequences of an instance decode side by side, so a request ends after
 
     prefills not yet done + its own prefill + its own output tokens × seconds of a step with all of them
+
+Its prefill also delays each sequence that decodes there, which counts against that instance.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class Running:
         offset: items or characters of its output that have been passed on.
         num_written: estimated tokens of its output so far.
         has_started: the instance has begun its prefill.
+        is_decoding: it has written something.
     """
 
     task: int
@@ -47,6 +50,7 @@ class Running:
     offset: int = 0
     num_written: int = 0
     has_started: bool = False
+    is_decoding: bool = False
 
     def __post_init__(self) -> None:
         self.num_output = self.num_expected
@@ -63,6 +67,7 @@ class InstanceLoad:
 
     running: dict[int, Running] = field(default_factory=dict)
     num_tokens: int = 0
+    num_decoding: int = 0
     prefill_s: float = 0.0
 
 
@@ -107,6 +112,7 @@ class InstanceLoads:
         load = self._loads[running.instance]
         del load.running[running.task]
         load.num_tokens -= running.num_tokens
+        load.num_decoding -= running.is_decoding
         load.prefill_s = load.prefill_s - running.prefill_s if load.running else 0.0
         self._num_running -= 1
         self._note(running.instance)
@@ -120,11 +126,15 @@ class InstanceLoads:
         num_expected = running.num_output
         if running.num_written > num_expected:
             running.num_output = max(num_expected, min(limit, 2 * running.num_written))
-        if running.prefill_s or running.num_output > num_expected:
-            load.num_tokens += running.num_output - num_expected
+        if not running.is_decoding:
+            running.is_decoding = True
+            load.num_decoding += 1
             load.prefill_s -= running.prefill_s
             running.prefill_s = 0.0
-            self._note(running.instance)
+        elif running.num_output == num_expected:
+            return
+        load.num_tokens += running.num_output - num_expected
+        self._note(running.instance)
 
     def place(self, entry: Entry, num_tokens: int, num_output: int) -> int | None:
         """The instance with room where the next item of an entry ends first; a holder of its prefix wins a
@@ -139,8 +149,9 @@ class InstanceLoads:
         def price(instance: int) -> tuple[float, bool, int, int]:
             load = self._loads[instance]
             step_s = self._engine.profile.decode_s(len(load.running) + 1)
-            end_s = load.prefill_s + self.prefill_s(entry, num_tokens - num_output, instance)
-            return end_s + num_output * step_s, instance != hint, load.num_tokens, instance
+            prefill_s = self.prefill_s(entry, num_tokens - num_output, instance)
+            end_s = load.prefill_s + prefill_s + num_output * step_s
+            return end_s + load.num_decoding * prefill_s, instance != hint, load.num_tokens, instance
 
         return min(candidates, key=price)
 
