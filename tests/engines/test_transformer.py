@@ -373,7 +373,7 @@ def test_latency_keeps_the_instance_less_crowded(tiny_checkpoint: Path) -> None:
         prompt = (Segment(f"river {number} runs to the sea"),)
         llm.admit(
             LLMTask(number, "q", "", prompt, decode, objective="latency" if number == 2 else "throughput"),
-            float(number == 2),
+            (-float(number == 2),),
         )
     crowds: dict[bool, set[int]] = {False: set(), True: set()}
     while llm.has_work():
@@ -394,9 +394,7 @@ def test_configuration_crosses_process_borders(tiny_checkpoint: Path) -> None:
 
 def test_logprobs_and_tokens_are_reported(tiny_checkpoint: Path) -> None:
     llm = engine(tiny_checkpoint)
-    llm.admit_tokens(
-        LLMTask(1, "q", "", (), Decode(max_tokens=4, logprobs=2, ignore_eos=True)), [5, 6, 7], 0.0
-    )
+    llm.admit_tokens(LLMTask(1, "q", "", (), Decode(max_tokens=4, logprobs=2, ignore_eos=True)), [5, 6, 7])
     done = drain(llm)[-1]
     assert isinstance(done, Done)
     assert isinstance(done.usage, TransformerUsage)
