@@ -164,14 +164,14 @@ def generate(
         for _ in range(min(len(todo), rng.randint(0, 4))):
             number, tokens = todo.pop(0)
             llm.admit_tokens(
-                LLMTask(number, f"q{number % 3}", "", (), decode), tokens, rng.choice([0.0, 1.0])
+                LLMTask(number, f"q{number % 3}", "", (), decode), tokens, rng.choice([(0.0,), (1.0,)])
             )
             if rng.random() < 0.3:
                 cut = tokens[: rng.randint(1, len(tokens))]
-                llm.admit_tokens(LLMTask(-1 - number, f"q{number % 3}", "", (), None), cut, 2.0)
+                llm.admit_tokens(LLMTask(-1 - number, f"q{number % 3}", "", (), None), cut, (-1.0,))
             if rng.random() < 0.2:
                 extra = len(prompts) + number
-                llm.admit_tokens(LLMTask(extra, "cancelled", "", (), decode), tokens, 0.0)
+                llm.admit_tokens(LLMTask(extra, "cancelled", "", (), decode), tokens)
                 doomed.append(extra)
         for event in llm.step():
             if isinstance(event, Done) and isinstance(event.usage, TransformerUsage) and event.task >= 0:

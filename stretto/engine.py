@@ -31,7 +31,7 @@ class Engine:
         instances: how many replicas.
         runs_in: "thread" (the default), "loop" for work of microseconds that may run on the event
             loop, "process" for isolation. An "llm_server" always runs on the event loop.
-        policy: a name in `sched.policies.POLICIES`.
+        policy: a name in `sched.orders.ORDERS`.
         age_limit_s: work that has waited longer goes first, whatever the policy prefers.
         fill_timeout_s: how long the policy `throughput` waits for a batch to fill.
         max_batch: units of one batch; for an LLM, tokens in flight per instance. None: the profile's

@@ -97,12 +97,25 @@ class StartBatch:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Hand a task to an LLM instance, which orders its steps by priority (higher first)."""
+    """Hand a task to an LLM instance, which starts tasks by rank (smaller first)."""
 
     engine: str
     instance: int
     task: LLMTask
-    priority: float
+    rank: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reprioritise:
+    """Give a task that was handed to an LLM instance, and is not started as far as is known, a new rank.
+
+    Instances that cannot do so, as those behind servers, ignore it.
+    """
+
+    engine: str
+    instance: int
+    task: int
+    rank: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +169,4 @@ class Reply:
     error: StrettoError | None = None
 
 
-Action: TypeAlias = StartBatch | Admit | CancelTask | Restart | Release | WakeAt | Emit | Reply
+Action: TypeAlias = StartBatch | Admit | Reprioritise | CancelTask | Restart | Release | WakeAt | Emit | Reply

@@ -92,6 +92,6 @@ class ForgetfulLLM(ScriptedTransformer):
     """A scripted LLM without prefix caching, for schemes that do not cache: each request has its own
     tenant."""
 
-    def admit(self, task: LLMTask, priority: float) -> None:
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Queue a task."""
-        super().admit(replace(task, tenant=f"{task.tenant}/{task.id}"), priority)
+        super().admit(replace(task, tenant=f"{task.tenant}/{task.id}"), rank)

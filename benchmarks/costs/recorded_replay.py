@@ -104,7 +104,7 @@ def replay(run: RealRun, seed: int = 0) -> Replay:
     prefills: list[StepShape] = []
     decodes: list[tuple[StepShape, int]] = []
     while scheduler.has_work():
-        batch = scheduler.schedule(0.0, _MANY_STEPS)
+        batch = scheduler.schedule(_MANY_STEPS)
         if batch.slices[0].sequence.is_decoding:
             prefills += _prefill_steps(prompts, run.max_batch_tokens)
             prompts = []

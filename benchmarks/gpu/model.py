@@ -159,7 +159,7 @@ def _sharing(place: Place, llm: TransformerLLM, sizes: Sizes) -> Iterator[Row]:
         place.say(f"model, {batch} sequences behind {sizes.prefix_tokens}")
         rng = random.Random(batch)
         (prefix,) = _prompts(rng, 1, sizes.prefix_tokens, vocabulary)
-        llm.admit_tokens(LLMTask(-1, "bench", "", (), None), prefix, 0.0)
+        llm.admit_tokens(LLMTask(-1, "bench", "", (), None), prefix)
         while llm.has_work():
             llm.step()
         prompts = [prefix + own for own in _prompts(rng, batch, _OWN_TOKENS, vocabulary)]
@@ -191,7 +191,7 @@ def _start(llm: TransformerLLM, prompts: Sequence[list[int]], new_tokens: int) -
     """Admit the prompts, and run steps until all of them decode."""
     decode = Decode(max_tokens=new_tokens, ignore_eos=True)
     for number, prompt in enumerate(prompts):
-        llm.admit_tokens(LLMTask(number, "bench", "", (), decode), prompt, 0.0)
+        llm.admit_tokens(LLMTask(number, "bench", "", (), decode), prompt)
     while sum(sequence.is_decoding for sequence in llm.scheduler.running) < len(prompts):
         llm.step()
         if not llm.has_work():

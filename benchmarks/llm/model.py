@@ -40,7 +40,7 @@ def complete(llm: TransformerLLM, prompts: list[list[int]], new_tokens: int = NE
     """Complete all prompts at once; returns the number of new tokens. Nothing stays in the cache."""
     decode = Decode(max_tokens=new_tokens, ignore_eos=True)
     for number, prompt in enumerate(prompts):
-        llm.admit_tokens(LLMTask(number, "bench", "", (), decode), prompt, 0.0)
+        llm.admit_tokens(LLMTask(number, "bench", "", (), decode), prompt)
     num_tokens = 0
     while llm.has_work():
         for event in llm.step():
@@ -54,6 +54,6 @@ def complete(llm: TransformerLLM, prompts: list[list[int]], new_tokens: int = NE
 
 def prefill(llm: TransformerLLM, prompt: list[int]) -> None:
     """Leave the prompt in the engine's cache, until `complete` has run."""
-    llm.admit_tokens(LLMTask(0, "bench", "", (), None), prompt, 0.0)
+    llm.admit_tokens(LLMTask(0, "bench", "", (), None), prompt)
     while llm.has_work():
         llm.step()

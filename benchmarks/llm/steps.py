@@ -81,7 +81,7 @@ def loop_rows(checkpoint: Path, seed: int) -> list[Row]:
     rng = random.Random(seed)
     decode = Decode(max_tokens=400, ignore_eos=True)
     for number, prompt in enumerate(random_prompts(rng, 16, PROMPT_TOKENS)):
-        llm.admit_tokens(LLMTask(number, "bench", "", (), decode), prompt, 0.0)
+        llm.admit_tokens(LLMTask(number, "bench", "", (), decode), prompt)
     spent: dict[str, list[float]] = {"model": [], "sampling": [], "detokenisation": [], "loop": []}
     clock = _Clock()
     with (

@@ -13,7 +13,7 @@ from benchmarks.passes.real import REAL, RealConfig, real_rows
 from benchmarks.passes.virtual import END_TO_END, policies_load_table, virtual_rows
 from benchmarks.registry import Options
 from benchmarks.report import Goal, Report, Row
-from stretto.sched.policies import POLICIES
+from stretto.sched.orders import ORDERS
 
 QUERIES_PER_S = 0.8
 
@@ -64,7 +64,7 @@ def _goals(rows: Sequence[Row], size: PassesSize) -> tuple[Goal, ...]:
         return float(found)
 
     load = policies_load_table(size.num_queries, QUERIES_PER_S)
-    means_s = {policy: value(load, f"{policy}, passes all", "mean_s") for policy in POLICIES}
+    means_s = {policy: value(load, f"{policy}, passes all", "mean_s") for policy in ORDERS}
     others_s = [means_s[policy] for policy in ("per_invocation", "throughput")]
     advanced, naive = "advanced, 10 tokens", "naive, 10 tokens"
     goals = [

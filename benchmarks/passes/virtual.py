@@ -25,7 +25,7 @@ from stretto.engine import Engine
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
 from stretto.messages import Reply
-from stretto.sched.policies import POLICIES
+from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.query_bound import Bound, lower_bound
 from stretto.trace.summary import quantile
@@ -155,7 +155,7 @@ def policy_rows(num_chunks: int, num_queries: int, per_s: float, seeds: Sequence
     rows = []
     setting = Setting("advanced", 10, num_chunks)
     bound = bound_of(setting)
-    for policy in POLICIES:
+    for policy in ORDERS:
         values: dict[str, Value] = {
             f"{name}_s": end_to_end_s(setting, passes, bound, policy)
             for name, passes in (("none", ()), ("all", ALL))
@@ -163,7 +163,7 @@ def policy_rows(num_chunks: int, num_queries: int, per_s: float, seeds: Sequence
         rows.append(Row(POLICIES_ONE, policy, values, "simulated"))
     table = policies_load_table(num_queries, per_s)
     for name, passes in (("none", ()), ("all", ALL)):
-        for policy in POLICIES:
+        for policy in ORDERS:
             latencies_s = [_load_s(setting, passes, policy, num_queries, per_s, seed) for seed in seeds]
             means_s = [statistics.fmean(latencies) for latencies in latencies_s]
             every_s = [latency for latencies in latencies_s for latency in latencies]

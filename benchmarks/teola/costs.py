@@ -86,7 +86,14 @@ class ModelClass:
         """Profile for passes and load balancing: a straight line through two prompts."""
         token_s = (self.cost.step_s(prompt(512)) - self.cost.step_s(prompt(128))) / 384
         output_s = self.cost.step_s(one_token(_CONTEXT_TOKENS))
-        return Profile(output_s, token_s, max_efficient_batch=1, per_output_s=output_s)
+        two_s = self.cost.step_s(StepShape(0, 0, 0, 0, 2, 2 * _CONTEXT_TOKENS, _CONTEXT_TOKENS))
+        return Profile(
+            output_s,
+            token_s,
+            max_efficient_batch=1,
+            per_output_s=output_s,
+            per_neighbour_s=max(0.0, two_s - output_s),
+        )
 
     def least(self) -> Profile:
         """Profile for lower bounds."""

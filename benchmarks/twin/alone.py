@@ -75,7 +75,7 @@ class Alone:
 
     def send(self, task: LLMTask) -> None:
         """Send a request."""
-        self._instance.send(AdmitTask(task, 0.0))
+        self._instance.send(AdmitTask(task, ()))
 
     def next_end(self) -> Usage:
         """Wait for the end of a request."""

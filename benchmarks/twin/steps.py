@@ -78,8 +78,8 @@ def measure_steps(
     schedule = llm.scheduler.schedule
     batches: list[StepBatch] = []
 
-    def watched(now_s: float, max_repeats: int = 1) -> StepBatch:
-        batches.append(schedule(now_s, max_repeats))
+    def watched(max_repeats: int = 1) -> StepBatch:
+        batches.append(schedule(max_repeats))
         return batches[-1]
 
     llm.scheduler.schedule = watched  # type: ignore[method-assign]
@@ -89,7 +89,7 @@ def measure_steps(
         due_s = time.perf_counter() + max_s / (1 + len(side_by_side))
         while (waiting or num_running) and time.perf_counter() < due_s:
             while waiting and num_running < width:
-                llm.admit(waiting.pop(0), 0.0)
+                llm.admit(waiting.pop(0), ())
                 num_running += 1
             start_s = time.perf_counter()
             events = llm.step()

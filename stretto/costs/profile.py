@@ -25,16 +25,19 @@ class Profile:
         base_s: fixed seconds of each call.
         per_unit_s: seconds per unit of work.
         max_efficient_batch: units beyond which throughput no longer grows (Teola §4.2, pass 2).
-        per_output_s: seconds per generated token; LLM engines only.
+        per_output_s: seconds per generated token of a sequence that decodes by itself; LLM engines only.
+        per_neighbour_s: seconds that each further sequence adds to a step of decodes; LLM engines only.
     """
 
     base_s: float = 0.0
     per_unit_s: float = 0.0
     max_efficient_batch: int = 32
     per_output_s: float = 0.0
+    per_neighbour_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not all(0 <= time_s < math.inf for time_s in (self.base_s, self.per_unit_s, self.per_output_s)):
+        times_s = (self.base_s, self.per_unit_s, self.per_output_s, self.per_neighbour_s)
+        if not all(0 <= time_s < math.inf for time_s in times_s):
             raise ConfigError(f"a profile's times must be finite and not negative: {self}")
         if self.max_efficient_batch < 1:
             raise ConfigError(f"max_efficient_batch must be at least 1: {self}")
@@ -42,6 +45,10 @@ class Profile:
     def batch_s(self, units: int) -> float:
         """Predicted seconds of one call with `units` of work."""
         return self.base_s + self.per_unit_s * units
+
+    def decode_s(self, num_sequences: int) -> float:
+        """Predicted seconds of a step in which so many sequences decode a token each."""
+        return self.per_output_s + self.per_neighbour_s * (num_sequences - 1)
 
 
 def fit_profile(units: Sequence[int], seconds: Sequence[float], *, tolerance: float = 0.1) -> Profile:

@@ -38,10 +38,14 @@ class BatchEngine(Protocol):
 
 
 class SteppedLLM(Protocol):
-    """An in-process LLM engine: `admit` and `cancel` between calls of `step`, all on one thread."""
+    """An in-process LLM engine. All calls come from one thread, and none while `step` runs."""
 
-    def admit(self, task: LLMTask, priority: float) -> None:
-        """Queue a task; higher priority goes first. Problems are answered by `Failed` from `step`."""
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
+        """Queue a task; the smaller rank starts first. Problems are answered by `Failed` from `step`."""
+        ...
+
+    def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
+        """Give a task that waits another rank. Unknown ids are ignored."""
         ...
 
     def cancel(self, task: int) -> None:
@@ -68,8 +72,12 @@ class SteppedLLM(Protocol):
 class AsyncLLM(Protocol):
     """An LLM behind a server. All calls come from one event loop; tasks run concurrently."""
 
-    async def generate(self, task: LLMTask, emit: Callable[[LLMEvent], None]) -> None:
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
         """Run one task, emitting its events; the last one is `Done` or `Failed`.
+
+        A server that orders requests by priority gets the `rank`; the smaller goes first.
 
         Cancelling the coroutine aborts the request at the server.
         """

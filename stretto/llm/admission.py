@@ -2,61 +2,58 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice
 
 from stretto.llm.sequence import TokenSequence
+from stretto.sched.orders.sorted_queue import SortedQueue
 
 
 class WaitingQueue:
-    """Sequences by priority; waiting raises it by one every `ageing_s` seconds.
+    """Sequences by rank, smallest first, and among equals in the order in which they came.
 
-    All age alike, so the order by aged priority does not depend on the time and one sorted list serves.
-    Only the first `lookahead` of it are looked at closely, so a long queue costs no more than a short one.
+    Ranks whose first elements, in seconds, lie in the same `level_s` make a level: within one, what is
+    cached may change the order. Levels do not depend on the time. Only the first `lookahead` sequences are
+    looked at closely, so a long queue costs no more than a short one.
     """
 
-    def __init__(self, ageing_s: float, lookahead: int) -> None:
-        self._ageing_s = ageing_s
+    def __init__(self, level_s: float, lookahead: int) -> None:
+        self._level_s = level_s
         self._lookahead = lookahead
-        self._sorted: list[tuple[float, int, TokenSequence]] = []
+        self._sorted = SortedQueue[TokenSequence]()
 
     def __len__(self) -> int:
         return len(self._sorted)
 
     def __iter__(self) -> Iterator[TokenSequence]:
-        return (sequence for _, _, sequence in self._sorted)
+        return iter(self._sorted)
 
     def push(self, sequence: TokenSequence) -> None:
-        """Add a sequence; its `order` breaks ties."""
-        aged = sequence.arrived_s / self._ageing_s - sequence.priority
-        insort(self._sorted, (aged, sequence.order, sequence))
+        """Add a sequence."""
+        self._sorted.add(sequence.place, sequence)
 
     def remove(self, sequence: TokenSequence) -> None:
         """Take a sequence out."""
-        self._sorted = [entry for entry in self._sorted if entry[2] is not sequence]
-
-    def level(self, sequence: TokenSequence, now_s: float) -> float:
-        """Its priority, raised by the whole periods it has waited."""
-        return sequence.priority + max(0.0, now_s - sequence.arrived_s) // self._ageing_s
+        self._sorted.remove(sequence.place)
 
     def candidates(
-        self, now_s: float, cached_share: Callable[[TokenSequence], float], num_groups: int
+        self, cached_share: Callable[[TokenSequence], float], num_groups: int
     ) -> Iterator[TokenSequence]:
         """Those to be considered now: level by level, and within one by groups of their cached share.
 
         Sequences that were preempted lead their level.
         """
-        levels: dict[float, list[TokenSequence]] = {}
-        for _, _, sequence in self._sorted[: self._lookahead]:
-            levels.setdefault(self.level(sequence, now_s), []).append(sequence)
-        for level in sorted(levels, reverse=True):
-            members = levels[level]
+        for _, level in groupby(list(islice(self._sorted, self._lookahead)), self._level):
+            members = list(level)
             yield from (member for member in members if member.num_preemptions)
             fresh = [member for member in members if not member.num_preemptions]
             if len(fresh) > 1:
                 fresh = in_proportion(fresh, cached_share, num_groups)
             yield from fresh
+
+    def _level(self, sequence: TokenSequence) -> float:
+        return sequence.place[0][0] // self._level_s
 
 
 def in_proportion(

@@ -2,7 +2,7 @@
 
 A deterministic machine without IO. Its driver calls, again and again:
 
-    batch = scheduler.schedule(now_s)          what to compute; blocks for it are held
+    batch = scheduler.schedule()               what to compute; blocks for it are held
     scheduler.complete(batch, sampled)         what came out of it
     scheduler.finish(sequence)                 for those that are over; their blocks stay in the cache
 
@@ -15,7 +15,7 @@ Rules:
 - A sequence is admitted when its whole prompt fits next to what the others still need for theirs. One whose
   next block another one is computing right now waits for that, as does one that continues a prefill: then
   it finds the tokens in the cache.
-- Where blocks run short all the same, because sequences grow, the last comer of the lowest priority is
+- Where blocks run short all the same, because sequences grow, the one with the largest rank is
   preempted: it gives its blocks up, waits again, and computes them anew or finds them in the cache.
 """
 
@@ -49,7 +49,7 @@ class LocalScheduler:
         self.pool = BlockPool(config.num_blocks)
         self.cache = PrefixCache(self.pool, config.block_tokens, with_events=config.with_events)
         self.running: list[TokenSequence] = []
-        self.waiting = WaitingQueue(config.ageing_s, config.lookahead)
+        self.waiting = WaitingQueue(config.level_s, config.lookahead)
         self.num_preemptions = 0
         self._policy = STEP_POLICIES[config.policy]
         self._num_added = 0
@@ -74,18 +74,27 @@ class LocalScheduler:
         self._num_added += 1
         self.waiting.push(sequence)
 
+    def reprioritise(self, sequence: TokenSequence, rank: tuple[float, ...]) -> None:
+        """Give a sequence another rank, wherever it is."""
+        is_waiting = sequence.status is Status.WAITING
+        if is_waiting:
+            self.waiting.remove(sequence)
+        sequence.rank = rank
+        if is_waiting:
+            self.waiting.push(sequence)
+
     def has_work(self) -> bool:
         """Whether anything runs or waits."""
         return bool(self.running or self.waiting)
 
-    def schedule(self, now_s: float, max_repeats: int = 1) -> StepBatch:
+    def schedule(self, max_repeats: int = 1) -> StepBatch:
         """The next step; empty if there is nothing to compute.
 
         Args:
             max_repeats: steps to do at once as long as only decodes run and none of them ends.
         """
         self._preempted = []
-        slices = self._policy(self, now_s)
+        slices = self._policy(self)
         if self._preempted:  # perhaps some that have their slices already
             slices = [piece for piece in slices if piece.sequence not in self._preempted]
             max_repeats = 1  # the room they left may let others in
@@ -152,7 +161,7 @@ class LocalScheduler:
                 slices.append(Slice(sequence, position, 1, True))
         return slices
 
-    def prefills(self, now_s: float, budget_tokens: int, *, whole: bool) -> list[Slice]:
+    def prefills(self, budget_tokens: int, *, whole: bool) -> list[Slice]:
         """Chunks of prompts within a budget; with `whole` only whole prompts, the first one in any case."""
         slices: list[Slice] = []
         for sequence in [s for s in self.running if not s.is_decoding]:
@@ -164,7 +173,7 @@ class LocalScheduler:
         if self._preempted:  # there is no room; and who comes back in the same step would be in it twice
             return slices
         in_flight = InFlight(self.running, self.config.block_tokens)
-        for sequence in self.waiting.candidates(now_s, self._cached_share, self.config.num_groups):
+        for sequence in self.waiting.candidates(self._cached_share, self.config.num_groups):
             if budget_tokens <= 0 or len(self.running) >= self.config.max_running:
                 break
             hit = self._tables.look_up(sequence)
@@ -227,7 +236,7 @@ class LocalScheduler:
         while sequence.status is Status.RUNNING:
             if self._tables.grow(sequence, num_tokens):
                 return True
-            self._preempt(max(self.running, key=_rank))
+            self._preempt(max(self.running, key=_place))
         return False
 
     def _preempt(self, sequence: TokenSequence) -> None:
@@ -251,23 +260,22 @@ class LocalScheduler:
             assert sequence.num_computed == 0
 
 
-def _rank(sequence: TokenSequence) -> tuple[float, int]:
-    """Who keeps its blocks: lowest first."""
-    return -sequence.priority, sequence.order
+def _place(sequence: TokenSequence) -> tuple[tuple[float, ...], int]:
+    return sequence.place
 
 
-def _chunked(scheduler: LocalScheduler, now_s: float) -> list[Slice]:
+def _chunked(scheduler: LocalScheduler) -> list[Slice]:
     slices = scheduler.decodes()
     budget_tokens = scheduler.config.max_batch_tokens - len(slices)
-    return slices + scheduler.prefills(now_s, budget_tokens, whole=False)
+    return slices + scheduler.prefills(budget_tokens, whole=False)
 
 
-def _prefill_first(scheduler: LocalScheduler, now_s: float) -> list[Slice]:
-    slices = scheduler.prefills(now_s, scheduler.config.max_batch_tokens, whole=True)
+def _prefill_first(scheduler: LocalScheduler) -> list[Slice]:
+    slices = scheduler.prefills(scheduler.config.max_batch_tokens, whole=True)
     return slices or scheduler.decodes()
 
 
-STEP_POLICIES: Mapping[str, Callable[[LocalScheduler, float], list[Slice]]] = {
+STEP_POLICIES: Mapping[str, Callable[[LocalScheduler], list[Slice]]] = {
     "chunked": _chunked,
     "prefill_first": _prefill_first,
 }

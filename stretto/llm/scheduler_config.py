@@ -17,7 +17,7 @@ class SchedulerConfig:
         max_batch_tokens: the token budget of a step.
         policy: one of `stretto.llm.local_scheduler.STEP_POLICIES`.
         num_groups: priority groups by cached share of the prompt.
-        ageing_s: waiting so long is worth one unit of priority.
+        level_s: seconds of ranks within which sequences with more of their prompt cached may go first.
         lookahead: waiting sequences considered for a batch.
         with_events: record what the prefix cache holds.
     """
@@ -28,7 +28,7 @@ class SchedulerConfig:
     max_batch_tokens: int = 512
     policy: str = "chunked"
     num_groups: int = 10
-    ageing_s: float = 5.0
+    level_s: float = 1.0
     lookahead: int = 64
     with_events: bool = False
 
@@ -42,5 +42,5 @@ class SchedulerConfig:
                 f"max_batch_tokens ({self.max_batch_tokens!r}) has to exceed max_running "
                 f"({self.max_running}), or decodes would leave prefills no room"
             )
-        if not (isinstance(self.ageing_s, int | float) and self.ageing_s > 0):
-            raise ConfigError(f"ageing_s is {self.ageing_s!r}: has to be positive")
+        if not (isinstance(self.level_s, int | float) and self.level_s > 0):
+            raise ConfigError(f"level_s is {self.level_s!r}: has to be positive")

@@ -24,7 +24,7 @@ class TokenSequence:
         tokens: the prompt, then what was generated; only ever appended to.
         num_prompt_tokens: of `tokens`, those not generated here.
         max_new_tokens: upper bound of generated tokens; 0 for a prefill.
-        priority: from the upper tier; higher goes first.
+        rank: from the upper tier; smaller goes first. Empty for the order of arrival.
         query: for whom; its prefixes are forgotten when the query is released.
         salt: of the tenant: equal tokens under different salts share nothing.
         capacity_tokens: how many tokens may be on board beside this sequence before it gets too slow;
@@ -39,7 +39,7 @@ class TokenSequence:
     id: int
     tokens: list[int]
     max_new_tokens: int
-    priority: float = 0.0
+    rank: tuple[float, ...] = ()
     query: str = ""
     salt: str = ""
     capacity_tokens: int | None = None
@@ -57,6 +57,11 @@ class TokenSequence:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.tokens)
+
+    @property
+    def place(self) -> tuple[tuple[float, ...], int]:
+        """Key among all sequences of an instance: who goes first, and who keeps its blocks longest."""
+        return self.rank or (self.arrived_s,), self.order
 
     @property
     def num_generated(self) -> int:

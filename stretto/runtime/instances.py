@@ -237,8 +237,8 @@ class ServerInstance:
 
     def send(self, command: Command) -> None:
         match command:
-            case AdmitTask(task) if self._engine is not None:
-                self._tasks[task.id] = asyncio.create_task(self._generate(self._engine, task))
+            case AdmitTask(task, rank) if self._engine is not None:
+                self._tasks[task.id] = asyncio.create_task(self._generate(self._engine, task, rank))
             case StopTask(task_id):
                 if task_id in self._tasks:
                     self._tasks.pop(task_id).cancel()
@@ -252,7 +252,7 @@ class ServerInstance:
         if self._engine is not None:
             await self._engine.aclose()
 
-    async def _generate(self, engine: AsyncLLM, task: LLMTask) -> None:
+    async def _generate(self, engine: AsyncLLM, task: LLMTask, rank: tuple[float, ...]) -> None:
         has_ended = False
 
         def emit(event: LLMEvent) -> None:
@@ -264,7 +264,7 @@ class ServerInstance:
             self._say(LLMReport(self._job.engine, self._job.instance, event))
 
         try:
-            await engine.generate(task, emit)
+            await engine.generate(task, emit, rank)
             if not has_ended:
                 emit(Failed(task.id, BadReply("the engine ended without an answer")))
         except (Exception, *_DEADLY) as error:

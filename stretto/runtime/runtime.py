@@ -41,6 +41,7 @@ from stretto.messages import (
     InstanceLost,
     Release,
     Reply,
+    Reprioritise,
     Restart,
     StartBatch,
     Submit,
@@ -49,7 +50,17 @@ from stretto.messages import (
 )
 from stretto.runtime.instances import Instance, ProcessInstance, start_instance
 from stretto.runtime.query import Query
-from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, NotReady, Ready, RunBatch, Said, StopTask
+from stretto.runtime.worker import (
+    AdmitTask,
+    Command,
+    ForgetQuery,
+    NotReady,
+    Ready,
+    RerankTask,
+    RunBatch,
+    Said,
+    StopTask,
+)
 from stretto.sched.system import System
 from stretto.tasks import Objective
 from stretto.trace.recorder import Recorder
@@ -309,8 +320,11 @@ class Runtime:
         match action:
             case StartBatch(engine, instance, batch, tasks):
                 self._send((engine, instance), RunBatch(batch, tasks))
-            case Admit(engine, instance, task, priority):
-                self._send((engine, instance), AdmitTask(task, priority))
+            case Admit(engine, instance, task, rank):
+                self._send((engine, instance), AdmitTask(task, rank))
+            case Reprioritise(engine, instance, task_id, rank):
+                if (engine, instance) in self._instances:
+                    self._instances[engine, instance].send(RerankTask(task_id, rank))
             case Emit(query, output, text):
                 self._queries[query].on_text(output, text)
             case Reply(query):

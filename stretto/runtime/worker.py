@@ -31,7 +31,15 @@ class AdmitTask:
     """Answer with `LLMReport`s."""
 
     task: LLMTask
-    priority: float
+    rank: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RerankTask:
+    """Give a task that has not started another rank."""
+
+    task: int
+    rank: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class Close:
     """Close the engine and end."""
 
 
-Command: TypeAlias = RunBatch | AdmitTask | StopTask | ForgetQuery | Close
+Command: TypeAlias = RunBatch | AdmitTask | RerankTask | StopTask | ForgetQuery | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +157,10 @@ def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, say: Callable[[Said],
     while True:
         while not engine.has_work() or not inbox.empty():
             match inbox.get():
-                case AdmitTask(task, priority):
-                    engine.admit(task, priority)
+                case AdmitTask(task, rank):
+                    engine.admit(task, rank)
+                case RerankTask(task_id, rank):
+                    engine.reprioritise(task_id, rank)
                 case StopTask(task_id):
                     engine.cancel(task_id)
                 case ForgetQuery(query):

@@ -1,34 +1,38 @@
 """The lower tier for a batch engine: fuses waiting work of all queries into batches.
 
-An instance runs one batch at a time. Whenever one is idle and something waits, the policy fills a batch:
-no slot stays idle while work is ready. Work whose instance was lost is tried again elsewhere; a batch
-that failed is run again task by task, so that only the culprit's query fails.
+An instance runs one batch at a time. Whenever one is idle and something waits, the order of the queue fills
+a batch: no slot stays idle while work is ready. Work whose instance was lost is tried again elsewhere; a
+batch that failed is run again task by task, so that only the culprit's query fails.
 
 Source: Teola §5.2.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, takewhile
 
 from stretto.engine import Engine
 from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Release, Restart, StartBatch
-from stretto.sched.policies import POLICIES, PolicyConfig
+from stretto.sched.engine_queue import EngineQueue
+from stretto.sched.orders.order import Hold
+from stretto.sched.orders.sorted_queue import SortedQueue
+from stretto.sched.request import Entry, Request, queue_entry
 from stretto.sched.results import Broken, Completed, Report, check_result, is_worth_retrying
-from stretto.sched.work import Work
 from stretto.tasks import Task
-
-_UNBOUNDED = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
+    """Parts are (entry, lo, hi): items `lo` to `hi` of a queue entry."""
+
     id: int
-    parts: tuple[tuple[Work, int, int], ...]
+    parts: tuple[tuple[Entry, int, int], ...]
     tasks: tuple[Task, ...]
+    num_units: int
     started_s: float
 
 
@@ -37,24 +41,26 @@ class BatchScheduler:
 
     def __init__(self, engine: Engine, ids: count[int]) -> None:
         self.engine = engine
-        self.queue: list[Work] = []
+        self.queue = EngineQueue(engine)
         self.not_before_s: float | None = None
-        self._policy = POLICIES[engine.policy]
-        self._policy_config = PolicyConfig.of(engine)
         self._ids = ids
-        self._running: list[_Batch | None] = [None] * engine.instances
+        self._running: OrderedDict[int, _Batch] = OrderedDict()  # the one begun first is first
+        self._idle = SortedQueue[int]()
         self._assigned_s = [0.0] * engine.instances
+        for instance in range(engine.instances):
+            self._idle.add((0.0, instance), instance)
+        self._num_running: dict[str, int] = {}
         self._touched: dict[str, set[int]] = {}
         self._leaving: set[str] = set()
+        self._left: list[str] = []
 
-    def add(self, work: Work, now_s: float) -> None:
-        """Work has become ready."""
-        work.arrival_s = now_s
-        self.queue.append(work)
+    def add(self, request: Request, now_s: float) -> None:
+        """A request has become ready."""
+        self.queue.add(queue_entry(request, arrival_s=now_s))
 
     def done(self, instance: int, batch_id: int, results: Sequence[object]) -> list[Report]:
         """A batch was answered. Late answers, of batches already given up, are ignored."""
-        batch = self._take(instance, batch_id)
+        batch = self._end(instance, batch_id)
         if batch is None:
             return []
         if isinstance(results, str) or not isinstance(results, Sequence):
@@ -64,169 +70,191 @@ class BatchScheduler:
             message = f"the engine answered {len(results)} of {len(batch.tasks)} tasks"
             return self._retry_apart(batch, BadReply(message))
         reports: list[Report] = []
-        for (work, lo, _), task, result in zip(batch.parts, batch.tasks, results, strict=True):
-            error = check_result(work, task.num_items, result)
+        for (entry, lo, _), task, result in zip(batch.parts, batch.tasks, results, strict=True):
+            error = check_result(entry.request, task.num_items, result)
             if error is not None:
-                reports.append(Broken(work.query, error))
+                reports.append(Broken(entry.query, error))
             else:
                 items = result if task.num_items is not None else (result,)
                 assert isinstance(items, Sequence)
-                reports.append(Completed(work.query, work.node.id, lo, items))
+                reports.append(Completed(entry.query, entry.request.node.id, lo, items))
         return reports
 
     def failed(self, instance: int, batch_id: int, error: StrettoError) -> list[Report]:
         """A batch failed as a whole."""
-        batch = self._take(instance, batch_id)
+        batch = self._end(instance, batch_id)
         if batch is None:
             return []
         return self._retry_lost(batch, error) if is_worth_retrying(error) else self._retry_apart(batch, error)
 
     def lost(self, instance: int, error: StrettoError) -> list[Report]:
         """An instance died."""
-        batch = self._running[instance]
-        if batch is None:
-            return []
-        self._running[instance] = None
-        return self._retry_lost(batch, error)
+        batch = self._end(instance)
+        return [] if batch is None else self._retry_lost(batch, error)
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
         """Give up instances that have not answered in time."""
         reports: list[Report] = []
         actions: list[Action] = []
-        for instance, batch in enumerate(self._running):
-            if (
-                batch is None
-                or self.engine.timeout_s is None
-                or now_s < batch.started_s + self.engine.timeout_s
-            ):
-                continue
-            error = EngineTimeout(
-                f"engine {self.engine.name!r} gave no answer for {self.engine.timeout_s:g} s"
-            )
+        timeout_s = self.engine.timeout_s
+        if timeout_s is None:
+            return reports, actions
+        error = EngineTimeout(f"engine {self.engine.name!r} gave no answer for {timeout_s:g} s")
+        running = self._running.items()
+        for instance in sorted(
+            i for i, _ in takewhile(lambda one: one[1].started_s + timeout_s <= now_s, running)
+        ):
             reports += self.lost(instance, error)
             actions.append(Restart(self.engine.name, instance))
         return reports, actions
 
     def next_expiry_s(self) -> float | None:
         """When `expire` may next have something to do."""
-        if self.engine.timeout_s is None:
+        if self.engine.timeout_s is None or not self._running:
             return None
-        started = [batch.started_s for batch in self._running if batch is not None]
-        return min(started) + self.engine.timeout_s if started else None
+        return next(iter(self._running.values())).started_s + self.engine.timeout_s
 
     def schedule(self, now_s: float) -> list[Action]:
-        """Start a batch on every idle instance, as far as the work goes."""
+        """Start a batch on every idle instance, as far as the work goes.
+
+        What is taken counts as started when all of them are filled, so that ranks stay until then.
+        """
         actions: list[Action] = []
+        taken: list[tuple[Entry, int, int]] = []
         self.not_before_s = None
-        while self.queue:
-            idle = [i for i, batch in enumerate(self._running) if batch is None]
-            if not idle:
+        while self.queue and self._idle:
+            parts = self._fill(now_s)
+            if not parts:
                 break
-            take = self._select(now_s)
-            if not take:
-                break
-            instance = min(idle, key=self._assigned_s.__getitem__)
-            actions.append(self._start(instance, take, now_s))
+            taken += parts
+            actions.append(self._start(self._idle.first, parts, now_s))
+        for entry, lo, hi in taken:
+            self.queue.started(entry, lo, hi)
         return actions
 
     def end_query(self, query: str) -> list[Action]:
         """Drop what waits for `query`; let go of its state once nothing of it runs."""
-        self.queue = [work for work in self.queue if work.query != query]
+        self.queue.end_query(query)
         self._leaving.add(query)
+        if query not in self._num_running:
+            self._left.append(query)
         return self.releases()
 
     def releases(self) -> list[Action]:
         """`Release` for ended queries of which nothing runs any more."""
-        if not self._leaving:
-            return []
-        busy = {work.query for batch in self._running if batch for work, _, _ in batch.parts}
         actions: list[Action] = []
-        for query in sorted(self._leaving - busy):
+        for query in sorted(self._left):
             self._leaving.discard(query)
             for instance in sorted(self._touched.pop(query, ())):
                 actions.append(Release(self.engine.name, instance, query))
+        self._left.clear()
         return actions
 
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
-        return not self.queue and not any(self._running)
+        return not self.queue and not self._running
 
     def check_invariants(self) -> None:
         """For tests: no empty work, budgets hold, nothing waits while an instance idles."""
-        assert all(work.lo < work.hi for work in self.queue)
-        for batch in self._running:
-            if batch is not None:
-                units = sum(work.units_of(lo, hi) for work, lo, hi in batch.parts)
-                single = len(batch.parts) == 1 and batch.parts[0][2] - batch.parts[0][1] == 1
-                assert units <= self.engine.batch_units or single
-        assert not self.queue or all(self._running) or self.not_before_s is not None
+        assert all(entry.lo < entry.hi for entry in self.queue)
+        for batch in self._running.values():
+            units = sum(entry.units_of(lo, hi) for entry, lo, hi in batch.parts)
+            single = len(batch.parts) == 1 and batch.parts[0][2] - batch.parts[0][1] == 1
+            assert units == batch.num_units
+            assert units <= self.engine.batch_units or single
+        assert len(self._running) + len(self._idle) == self.engine.instances
+        assert not self.queue or not self._idle or self.not_before_s is not None
 
-    def _select(self, now_s: float) -> list[tuple[Work, int]]:
-        alone = next((work for work in self.queue if work.alone), None)
+    def _fill(self, now_s: float) -> list[tuple[Entry, int, int]]:
+        """Parts of one batch, taken from the queue."""
+        room = self.engine.batch_units
+        alone = self.queue.next_alone()
         if alone is not None:
-            return [(alone, max(1, alone.count_within(self.engine.batch_units)))]
-        selection = self._policy(self.queue, self.engine.batch_units, now_s, self._policy_config)
-        if selection.take or selection.not_before_s is not None:
-            self.not_before_s = selection.not_before_s
-            return selection.take
-        unbounded = self._policy(self.queue, _UNBOUNDED, now_s, self._policy_config).take
-        oversize = unbounded[0][0] if unbounded else self.queue[0]
-        return [(oversize, 1)]
+            return [self._take(alone, max(1, alone.count_within(room)))]
+        parts: list[tuple[Entry, int, int]] = []
 
-    def _start(self, instance: int, take: list[tuple[Work, int]], now_s: float) -> StartBatch:
-        parts = []
+        def fits(entry: Entry) -> int:
+            return entry.count_within(room)
+
+        while room > 0:
+            chosen = self.queue.choose(0 if parts else room, fits, now_s)
+            if chosen is None and not parts:  # items that exceed a whole batch run alone
+                chosen = self.queue.choose(room, lambda entry: 1, now_s)
+            if isinstance(chosen, Hold):
+                self.not_before_s = chosen.until_s
+            if chosen is None or isinstance(chosen, Hold):
+                break
+            parts.append(self._take(chosen.entry, chosen.num_items))
+            room -= chosen.entry.units_of(*parts[-1][1:])
+            if chosen.ends_batch:
+                break
+        return parts
+
+    def _take(self, entry: Entry, num_items: int) -> tuple[Entry, int, int]:
+        lo = self.queue.take(entry, num_items)
+        return entry, lo, lo + num_items
+
+    def _start(self, instance: int, parts: list[tuple[Entry, int, int]], now_s: float) -> StartBatch:
         tasks = []
-        for work, num_items in take:
-            lo, hi = work.lo, work.lo + num_items
-            work.lo = hi
-            parts.append((work, lo, hi))
-            tasks.append(self._task(work, lo, hi))
+        num_units = 0
+        for entry, lo, hi in parts:
+            tasks.append(self._task(entry.request, lo, hi))
+            num_units += entry.units_of(lo, hi)
+            self._num_running[entry.query] = self._num_running.get(entry.query, 0) + 1
             if self.engine.keeps_state:
-                self._touched.setdefault(work.query, set()).add(instance)
-        self.queue = [work for work in self.queue if work.lo < work.hi]
-        batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), now_s)
+                self._touched.setdefault(entry.query, set()).add(instance)
+        batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), num_units, now_s)
+        self._idle.remove((self._assigned_s[instance], instance))
         self._running[instance] = batch
-        units = sum(work.units_of(lo, hi) for work, lo, hi in parts)
-        self._assigned_s[instance] += self.engine.profile.batch_s(units)
-        return StartBatch(self.engine.name, instance, batch.id, batch.tasks, units)
+        self._assigned_s[instance] += self.engine.profile.batch_s(num_units)
+        return StartBatch(self.engine.name, instance, batch.id, batch.tasks, num_units)
 
-    def _task(self, work: Work, lo: int, hi: int) -> Task:
-        node = work.node
-        if not work.each:
-            return Task(next(self._ids), work.query, node.name, node.op, work.inputs, node.config)
-        inputs = dict(work.inputs)
-        for port in work.each:
+    def _end(self, instance: int, batch_id: int | None = None) -> _Batch | None:
+        """What an instance was running (only if it was that batch), which is idle now."""
+        batch = self._running.get(instance)
+        if batch is None or batch_id not in (None, batch.id):
+            return None
+        del self._running[instance]
+        self._idle.add((self._assigned_s[instance], instance), instance)
+        for entry, _, _ in batch.parts:
+            self._num_running[entry.query] -= 1
+            if self._num_running[entry.query] == 0:
+                del self._num_running[entry.query]
+                if entry.query in self._leaving:
+                    self._left.append(entry.query)
+        return batch
+
+    def _task(self, request: Request, lo: int, hi: int) -> Task:
+        node = request.node
+        if not request.each:
+            return Task(next(self._ids), request.query, node.name, node.op, request.inputs, node.config)
+        inputs = dict(request.inputs)
+        for port in request.each:
             column = inputs[port]
             assert isinstance(column, Sequence)
-            inputs[port] = column[lo - work.base : hi - work.base]
-        return Task(next(self._ids), work.query, node.name, node.op, inputs, node.config, hi - lo, work.each)
-
-    def _take(self, instance: int, batch_id: int) -> _Batch | None:
-        batch = self._running[instance]
-        if batch is None or batch.id != batch_id:
-            return None
-        self._running[instance] = None
-        return batch
+            inputs[port] = column[lo - request.lo : hi - request.lo]
+        return Task(
+            next(self._ids), request.query, node.name, node.op, inputs, node.config, hi - lo, request.each
+        )
 
     def _retry_lost(self, batch: _Batch, error: StrettoError) -> list[Report]:
         """The instance was at fault, or a task killed it: try each again alone, so that it kills no other."""
         reports: list[Report] = []
-        again = []
-        for work, lo, hi in batch.parts:
-            if work.query in self._leaving:
+        for entry, lo, hi in batch.parts:
+            if entry.query in self._leaving:
                 continue
-            if work.attempt + 1 >= self.engine.max_attempts:
-                reports.append(Broken(work.query, error.at(work.node.name)))
+            if entry.attempt + 1 >= self.engine.max_attempts:
+                reports.append(Broken(entry.query, error.at(entry.request.node.name)))
             else:
-                again.append(work.again(lo, hi, attempt=work.attempt + 1, alone=True))
-        self.queue[:0] = again
+                self.queue.add(entry.again(lo, hi, attempt=entry.attempt + 1, alone=True))
         return reports
 
     def _retry_apart(self, batch: _Batch, error: StrettoError) -> list[Report]:
         """Some task was at fault: run each alone; a task that fails alone has failed."""
         if len(batch.parts) == 1:
-            work = batch.parts[0][0]
-            return [Broken(work.query, error.at(work.node.name))]
-        parts = [(work, lo, hi) for work, lo, hi in batch.parts if work.query not in self._leaving]
-        self.queue[:0] = [work.again(lo, hi, attempt=work.attempt, alone=True) for work, lo, hi in parts]
+            entry = batch.parts[0][0]
+            return [Broken(entry.query, error.at(entry.request.node.name))]
+        for entry, lo, hi in batch.parts:
+            if entry.query not in self._leaving:
+                self.queue.add(entry.again(lo, hi, attempt=entry.attempt, alone=True))
         return []

@@ -4,7 +4,7 @@ Its rules, whole:
 
     A node *opens* when every in port that is not streaming is complete and all its ORDER predecessors
     have ended. If a required input is absent it ends at once and delivers absent.
-    Open control flow is evaluated on the spot. Open engine work goes out as `Work`: once, or, when
+    Open control flow is evaluated on the spot. Open engine work goes out as a `Request`: once, or, when
     mapped, piece by piece as its streams grow. A fused decode goes out with its prefill.
     Results of a mapped node are put in place by index and flow on in order, so arrival never shows.
     A node *ends* once; its out values are set once. An effect is set at the end of its stream.
@@ -27,8 +27,9 @@ from stretto.errors import BadReply, CapacityError, EngineFailure, InternalError
 from stretto.graph.compile import ExecutionGraph, Node, rebase
 from stretto.graph.graph import WHEN
 from stretto.sched.mapped import UNSET, Mapped, by_port, column_of, item_outs, runs_present
-from stretto.sched.prepare import prepare_work
-from stretto.sched.work import Work
+from stretto.sched.prepare import prepare_request
+from stretto.sched.request import Request
+from stretto.tasks import Objective
 
 MAX_NODES = 100_000
 
@@ -41,7 +42,7 @@ Expand = Callable[[str, Mapping[str, object]], ExecutionGraph]
 class Outcome:
     """What one event led to: work for engines, text for the caller, and the end of the query."""
 
-    work: list[Work] = field(default_factory=list)
+    work: list[Request] = field(default_factory=list)
     text: list[tuple[str, str]] = field(default_factory=list)
     ended: bool = False
 
@@ -56,9 +57,18 @@ class GraphScheduler:
     """
 
     def __init__(
-        self, query: str, egraph: ExecutionGraph, inputs: Mapping[str, object], expand: Expand | None = None
+        self,
+        query: str,
+        egraph: ExecutionGraph,
+        inputs: Mapping[str, object],
+        expand: Expand | None = None,
+        *,
+        tenant: str = "",
+        objective: Objective = "throughput",
     ) -> None:
         self.query = query
+        self.tenant = tenant
+        self.objective = objective
         self.nodes: list[Node] = list(egraph.nodes)
         self.values: list[object] = [UNSET] * egraph.num_values
         self.egraph = egraph
@@ -180,7 +190,7 @@ class GraphScheduler:
         elif node.spec.runs_on is None:
             self._splice(node, inputs)
         else:
-            self._outcome.work.append(self._work(node, inputs, 0, 1, ()))
+            self._outcome.work.append(self._request(node, inputs, 0, 1, ()))
 
     def _evaluate(self, node: Node, inputs: Mapping[str, object]) -> list[object]:
         """Control flow, perhaps registered by a user: whatever it raises is a failure of that step."""
@@ -220,18 +230,29 @@ class GraphScheduler:
             mapped.results.extend([UNSET] * (available - lo))
             for start, end in runs_present(columns, lo, available):
                 inputs = {**mapped.inputs, **{port: items[start:end] for port, items in columns.items()}}
-                self._outcome.work.append(self._work(node, inputs, start, end, tuple(columns)))
+                self._outcome.work.append(self._request(node, inputs, start, end, tuple(columns)))
             absent = [i for i in range(lo, available) if any(c[i] is ABSENT for c in columns.values())]
             for i in absent:
                 self._complete_items(node, i, [ABSENT])
         if not self._ended[node.id]:
             self._flow(node, mapped)
 
-    def _work(
+    def _request(
         self, node: Node, inputs: Mapping[str, object], lo: int, hi: int, each: tuple[str, ...]
-    ) -> Work:
+    ) -> Request:
         decode_node = None if node.fused is None else self.nodes[node.fused]
-        return prepare_work(self.query, node, decode_node, inputs, lo, hi, each)
+        return prepare_request(
+            self.query,
+            node,
+            decode_node,
+            inputs,
+            lo,
+            hi,
+            each,
+            template=self.egraph.graph.name,
+            tenant=self.tenant,
+            objective=self.objective,
+        )
 
     # --- results
 

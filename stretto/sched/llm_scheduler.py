@@ -1,51 +1,31 @@
 """The lower tier for an LLM engine: admits requests one by one, under a token budget per instance.
 
-Slots come back request by request, so admission runs after every event. The policy says what is admitted
-next and the depth goes along as its priority, for the instance's own scheduler to order steps by. A
-request goes where its predicted seconds are least: the work already there, plus the prefill that a held
-prefix would save.
+Slots come back request by request, so admission runs after every event. The order of the queue says what is
+admitted next, and its rank goes along, for the instance's own scheduler to order prefills by. A request goes
+where it is predicted to end first.
 
-Source: Teola §5.2 and §6 (load balancing by occupied KV slots).
+Source: Teola §5.2 and §6 (load balancing by occupied KV slots). Differs: budgets count the output that is
+expected, not the limit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import count
 
-from stretto.core import KV, Prompt
+from stretto.core import KV
+from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
 from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release, Restart
-from stretto.sched.load_order import LoadOrder
-from stretto.sched.policies import POLICIES, PolicyConfig
+from stretto.sched.engine_queue import EngineQueue
+from stretto.sched.expected_outputs import ExpectedOutputs, num_output_tokens
+from stretto.sched.handed_over import HandedOver
+from stretto.sched.last_heard import LastHeard
+from stretto.sched.llm_loads import InstanceLoads, Running
+from stretto.sched.orders.order import Hold, Take
+from stretto.sched.request import Entry, Request, queue_entry
 from stretto.sched.results import Broken, Completed, Delivered, Report, is_worth_retrying
-from stretto.sched.work import Work
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
-
-_UNBOUNDED = 1 << 60
-
-
-@dataclass(slots=True)
-class _Running:
-    """A request on an instance. `heard_s` is None until the instance has started it."""
-
-    work: Work
-    item: int
-    prompt: Prompt
-    units: int
-    seconds: float
-    offset: int = 0
-    heard_s: float | None = None
-
-
-@dataclass(slots=True)
-class _Instance:
-    running: dict[int, _Running] = field(default_factory=dict)
-    tokens: int = 0
-    seconds: float = 0.0
-    heard_s: float = 0.0
-    touched: set[str] = field(default_factory=set)
 
 
 class LLMScheduler:
@@ -53,110 +33,107 @@ class LLMScheduler:
 
     def __init__(self, engine: Engine, ids: count[int]) -> None:
         self.engine = engine
-        self.queue: list[Work] = []
+        self.queue = EngineQueue(engine)
         self.not_before_s: float | None = None
-        self._policy = POLICIES[engine.policy]
-        self._policy_config = PolicyConfig.of(engine)
         self._ids = ids
-        self._instances = [_Instance() for _ in range(engine.instances)]
-        self._order = LoadOrder(engine.instances, engine.batch_units)
-        self._visited: dict[str, set[int]] = {}
+        self._outputs = ExpectedOutputs()
+        self._loads = InstanceLoads(engine, self._outputs)
+        self._handed_over = HandedOver(engine.name)
+        self._changed: dict[str, None] = {}
+        self._of_query: dict[str, dict[int, dict[int, Running]]] = {}
+        self._touched: dict[int, set[str]] = {}
+        self._heard_instances = LastHeard[int]()
+        self._heard_tasks = LastHeard[tuple[int, int]]()
 
-    def add(self, work: Work, now_s: float) -> None:
-        """Work has become ready."""
-        work.arrival_s = now_s
-        self.queue.append(work)
+    def add(self, request: Request, now_s: float) -> None:
+        """A request has become ready."""
+        self._queue(queue_entry(request, arrival_s=now_s, num_output=self._outputs.expected(request)))
 
-    def report(self, instance_id: int, event: LLMEvent, now_s: float) -> list[Report]:
+    def report(self, instance: int, event: LLMEvent, now_s: float) -> list[Report]:
         """An instance says something. What it says of tasks already given up is ignored."""
-        instance = self._instances[instance_id]
-        instance.heard_s = now_s
-        running = instance.running.get(event.task)
+        if instance in self._heard_instances:
+            self._heard_instances.note(instance, now_s)
+        running = self._loads.of(instance).running.get(event.task)
         if running is None:
             return []
-        work = running.work
-        running.heard_s = now_s
+        request = running.entry.request
+        self._start(running)
+        self._heard_tasks.note((instance, event.task), now_s)
         match event:
             case Piece(value=piece):
                 offset = running.offset
-                running.offset += 1 if work.decode and work.decode.items else len(piece)
-                return [Delivered(work.query, work.node.id, offset, piece)]
-            case Done(value=value):
-                self._remove(instance_id, event.task)
-                return [self._completed(running, instance_id, value)]
+                running.offset += 1 if request.decode and request.decode.items else len(piece)
+                self._loads.wrote(running, num_tokens(piece))
+                return [Delivered(request.query, request.node.id, offset, piece)]
+            case Done(value=value, usage=usage):
+                self._remove(running)
+                self._outputs.observe(request, num_output_tokens(usage, value))
+                return [_completed(running, value)]
             case Failed(error=error):
-                self._remove(instance_id, event.task)
+                self._remove(running)
                 if is_worth_retrying(error):
                     return self._retry([running], error)
-                return [Broken(work.query, error.at(work.step))]
+                return [Broken(request.query, error.at(request.step))]
         return []
 
-    def lost(self, instance_id: int, error: StrettoError) -> list[Report]:
+    def lost(self, instance: int, error: StrettoError) -> list[Report]:
         """An instance died with all its sequences and KV."""
-        instance = self._instances[instance_id]
-        lost = list(instance.running.values())
-        self._instances[instance_id] = _Instance(heard_s=instance.heard_s)
-        self._note_load(instance_id)
+        lost = list(self._loads.of(instance).running.values())
+        for running in lost:
+            self._remove(running)
+        self._touched.pop(instance, None)
         return self._retry(lost, error)
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
         """Give up instances that have been silent for too long, and requests that got stuck."""
         reports: list[Report] = []
         actions: list[Action] = []
-        if self.engine.timeout_s is None:
-            return reports, actions
         timeout_s = self.engine.timeout_s
-        error = EngineTimeout(f"engine {self.engine.name!r} was silent for {self.engine.timeout_s:g} s")
-        for instance_id, instance in enumerate(self._instances):
-            if instance.running and instance.heard_s + timeout_s <= now_s:
-                reports += self.lost(instance_id, error)
-                actions.append(Restart(self.engine.name, instance_id))
-                continue
-            for task, running in list(instance.running.items()):
-                if running.heard_s is not None and running.heard_s + timeout_s <= now_s:
-                    self._remove(instance_id, task)
-                    reports += self._retry([running], error)
-                    actions.append(CancelTask(self.engine.name, instance_id, task))
+        if timeout_s is None:
+            return reports, actions
+        error = EngineTimeout(f"engine {self.engine.name!r} was silent for {timeout_s:g} s")
+        for instance in self._heard_instances.silent_for(timeout_s, now_s):
+            reports += self.lost(instance, error)
+            actions.append(Restart(self.engine.name, instance))
+        for instance, task in self._heard_tasks.silent_for(timeout_s, now_s):
+            running = self._loads.of(instance).running[task]
+            self._remove(running)
+            reports += self._retry([running], error)
+            actions.append(CancelTask(self.engine.name, instance, task))
         return reports, actions
 
     def next_expiry_s(self) -> float | None:
         """When `expire` may next have something to do."""
         if self.engine.timeout_s is None:
             return None
-        busy = [instance for instance in self._instances if instance.running]
-        heard = [instance.heard_s for instance in busy]
-        heard += [r.heard_s for instance in busy for r in instance.running.values() if r.heard_s is not None]
-        return min(heard) + self.engine.timeout_s if heard else None
+        found = (self._heard_instances.oldest(), self._heard_tasks.oldest())
+        heard_s = min((one[1] for one in found if one is not None), default=None)
+        return None if heard_s is None else heard_s + self.engine.timeout_s
 
     def schedule(self, now_s: float) -> list[Action]:
-        """Admit as much as fits, in the policy's order."""
+        """Admit as much as fits, in the queue's order; correct ranks given earlier."""
         actions: list[Action] = []
         self.not_before_s = None
-        while self.queue:
-            roomiest = self._order.roomiest
-            if roomiest == 0:
+        while self.queue and self._loads.roomiest > 0:
+            admitted = self._admit_next(0 if actions else self._loads.roomiest, now_s)
+            if admitted is None:
                 break
-            admitted = self._admit_within(roomiest, now_s)
-            if not admitted and self.not_before_s is None:
-                admitted = self._admit_oversize(now_s)
-            if not admitted:
-                break
-            actions += admitted
-            self.queue = [work for work in self.queue if work.lo < work.hi]
+            actions.append(admitted)
+        actions += self._handed_over.reprioritise(self._changed, self.queue.rank)
+        self._changed.clear()
         return actions
 
     def end_query(self, query: str) -> list[Action]:
         """Drop what waits for `query`, stop what runs, let go of its KV."""
-        self.queue = [work for work in self.queue if work.query != query]
         actions: list[Action] = []
-        for instance_id in sorted(self._visited.pop(query, ())):
-            instance = self._instances[instance_id]
-            for task in [t for t, running in instance.running.items() if running.work.query == query]:
-                self._remove(instance_id, task)
-                actions.append(CancelTask(self.engine.name, instance_id, task))
-            if query in instance.touched:
-                instance.touched.discard(query)
-                actions.append(Release(self.engine.name, instance_id, query))
+        for instance, tasks in sorted(self._of_query.pop(query, {}).items()):
+            for task, running in list(tasks.items()):
+                self._remove(running)
+                actions.append(CancelTask(self.engine.name, instance, task))
+            if query in self._touched.get(instance, ()):
+                self._touched[instance].discard(query)
+                actions.append(Release(self.engine.name, instance, query))
+        self.queue.end_query(query)
         return actions
 
     def releases(self) -> list[Action]:
@@ -165,120 +142,103 @@ class LLMScheduler:
 
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
-        return not self.queue and not any(instance.running for instance in self._instances)
+        return not self.queue and not self._loads.num_running
 
     def check_invariants(self) -> None:
         """For tests: token and slot counts agree with what runs, and keep within the limits."""
-        assert all(work.lo < work.hi for work in self.queue)
-        for instance in self._instances:
-            tokens = sum(running.units for running in instance.running.values())
-            assert tokens == instance.tokens
-            assert tokens <= self.engine.batch_units or len(instance.running) == 1
-            assert len(instance.running) <= self.engine.max_running
-        assert self._order.roomiest == max(map(self._room, self._instances))
+        assert all(entry.lo < entry.hi for entry in self.queue)
+        self._loads.check_invariants()
 
-    def _room(self, instance: _Instance) -> int:
-        if len(instance.running) >= self.engine.max_running:
-            return 0
-        return max(0, self.engine.batch_units - instance.tokens)
+    def _admit_next(self, to_fill: int, now_s: float) -> Admit | None:
+        """Admit the next request that an instance has room for; one that exceeds a whole budget goes to an
+        instance that runs nothing else."""
+        place: int | None = None
 
-    def _admit_within(self, budget: int, now_s: float) -> list[Action]:
-        """Admit what the policy takes for `budget`, as far as single instances have room for it."""
-        selection = self._policy(self.queue, budget, now_s, self._policy_config)
-        self.not_before_s = selection.not_before_s
-        admitted: list[Action] = []
-        for work, num_items in selection.take:
-            for _ in range(num_items):
-                place = self._place(work, work.units_of(work.lo, work.lo + 1))
-                if place is None:
-                    break
-                admitted.append(self._admit(place, work, now_s))
-        return admitted
+        def fits(entry: Entry) -> int:
+            nonlocal place
+            num_output = self._outputs.expected(entry.request)
+            num_prompt = entry.num_units(entry.lo, entry.lo + 1)
+            place = self._loads.place(entry, num_prompt + num_output, num_output)
+            return int(place is not None)
 
-    def _admit_oversize(self, now_s: float) -> list[Action]:
-        """Admit what no instance has room for to one that runs nothing else, if there is one."""
-        empty = [i for i, instance in enumerate(self._instances) if not instance.running]
-        if not empty:
-            return []
-        unbounded = self._policy(self.queue, _UNBOUNDED, now_s, self._policy_config).take
-        work = unbounded[0][0] if unbounded else self.queue[0]
-        return [self._admit(work.hint if work.hint in empty else empty[0], work, now_s)]
+        chosen = self.queue.choose(to_fill, fits, now_s)
+        if chosen is None and (place := self._loads.empty_one()) is not None:
+            chosen = self.queue.choose(to_fill, lambda entry: 1, now_s)
+            if isinstance(chosen, Take) and self._loads.is_empty(chosen.entry.request.hint):
+                place = chosen.entry.request.hint
+        if isinstance(chosen, Hold):
+            self.not_before_s = chosen.until_s
+        if chosen is None or isinstance(chosen, Hold):
+            return None
+        assert place is not None
+        return self._admit(place, chosen.entry, now_s)
 
-    def _place(self, work: Work, units: int) -> int | None:
-        """The instance with room where the request ends first; a holder of its prefix wins a tie."""
-        best: tuple[float, bool, int, int] | None = None
-        if (found := self._order.least_loaded(max(units, 1), other_than=work.hint)) is not None:
-            end_s = self._instances[found].seconds + self._seconds(work, units, found)
-            best = end_s, True, self._instances[found].tokens, found
-        hint = work.hint
-        if hint is not None and 0 <= hint < len(self._instances):
-            instance = self._instances[hint]
-            if self._room(instance) >= max(units, 1):
-                end_s = instance.seconds + self._seconds(work, units, hint)
-                held = end_s, False, instance.tokens, hint
-                best = held if best is None else min(best, held)
-        return None if best is None else best[3]
-
-    def _seconds(self, work: Work, units: int, instance_id: int) -> float:
-        """Predicted: the prefill of what the instance does not hold, and the decode."""
-        num_output = work.decode.max_tokens if work.decode else 0
-        num_held = work.num_held_tokens if work.hint == instance_id else 0
-        profile = self.engine.profile
-        return profile.batch_s(max(0, units - num_output - num_held)) + profile.per_output_s * num_output
-
-    def _admit(self, instance_id: int, work: Work, now_s: float) -> Admit:
-        item = work.lo
-        work.lo += 1
-        units = work.units_of(item, item + 1)
-        prompt = work.prompts[item - work.base]
-        seconds = self._seconds(work, units, instance_id)
+    def _admit(self, instance: int, entry: Entry, now_s: float) -> Admit:
+        request = entry.request
+        rank = self.queue.rank(entry)
+        item = self.queue.take(entry, 1)
+        prompt = request.prompts[item - request.lo]
         task = LLMTask(
-            next(self._ids), work.query, work.step, prompt, work.decode, work.tenant, work.objective
+            next(self._ids),
+            request.query,
+            request.step,
+            prompt,
+            request.decode,
+            request.tenant,
+            request.objective,
         )
-        instance = self._instances[instance_id]
-        if not instance.running:
-            instance.heard_s = now_s
-        instance.running[task.id] = _Running(work, item, prompt, units, seconds)
-        instance.tokens += units
-        instance.seconds += seconds
-        self._visited.setdefault(work.query, set()).add(instance_id)
-        self._note_load(instance_id)
+        num_prompt = entry.num_units(item, item + 1)
+        prefill_s = self._loads.prefill_s(entry, num_prompt, instance)
+        num_output = self._outputs.expected(request)
+        running = Running(task.id, instance, entry, item, prompt, num_prompt, num_output, prefill_s)
+        if not self._loads.of(instance).running:
+            self._heard_instances.note(instance, now_s)
+        self._loads.add(running)
+        self._of_query.setdefault(request.query, {}).setdefault(instance, {})[task.id] = running
         if self.engine.keeps_state:
-            instance.touched.add(work.query)
-        return Admit(self.engine.name, instance_id, task, float(work.node.depth))
+            self._touched.setdefault(instance, set()).add(request.query)
+        return Admit(self.engine.name, instance, task, self._handed_over.add(running, rank))
 
-    def _note_load(self, instance_id: int) -> None:
-        instance = self._instances[instance_id]
-        self._order.update(instance_id, self._room(instance), instance.seconds, instance.tokens)
+    def _queue(self, entry: Entry) -> None:
+        self.queue.add(entry)
+        self._changed[entry.query] = None
 
-    def _remove(self, instance_id: int, task: int) -> None:
-        instance = self._instances[instance_id]
-        running = instance.running.pop(task)
-        instance.tokens -= running.units
-        instance.seconds = instance.seconds - running.seconds if instance.running else 0.0
-        self._note_load(instance_id)
+    def _start(self, running: Running) -> None:
+        """A request has left its instance's queue."""
+        if not running.has_started:
+            running.has_started = True
+            self._changed[running.entry.query] = None
+            self._handed_over.remove(running)
+            self.queue.started(running.entry, running.item, running.item + 1)
 
-    def _completed(self, running: _Running, instance_id: int, value: object) -> Report:
-        work = running.work
-        result: object = KV(running.prompt, instance_id)
-        if work.node.op == "decode" or work.node.fused is not None:
-            wanted = list if work.decode and work.decode.items else str
-            if not isinstance(value, wanted):
-                message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
-                return Broken(work.query, BadReply(message, step=work.step))
-            result = (result, value) if work.node.fused is not None else value
-        return Completed(work.query, work.node.id, running.item, (result,))
+    def _remove(self, running: Running) -> None:
+        """A request has left its instance."""
+        self._start(running)
+        self._loads.remove(running)
+        self._heard_tasks.forget((running.instance, running.task))
+        if not self._loads.of(running.instance).running:
+            self._heard_instances.forget(running.instance)
+        tasks = self._of_query.get(running.entry.query, {}).get(running.instance, {})
+        tasks.pop(running.task, None)
 
-    def _retry(self, lost: list[_Running], error: StrettoError) -> list[Report]:
+    def _retry(self, lost: list[Running], error: StrettoError) -> list[Report]:
         reports: list[Report] = []
-        again = []
         for running in lost:
-            work = running.work
-            if work.attempt + 1 >= self.engine.max_attempts:
-                reports.append(Broken(work.query, error.at(work.step)))
+            entry, item = running.entry, running.item
+            if entry.attempt + 1 >= self.engine.max_attempts:
+                reports.append(Broken(entry.query, error.at(entry.request.step)))
             else:
-                again.append(
-                    work.again(running.item, running.item + 1, attempt=work.attempt + 1, alone=False)
-                )
-        self.queue[:0] = again
+                self._queue(entry.again(item, item + 1, attempt=entry.attempt + 1, alone=False))
         return reports
+
+
+def _completed(running: Running, value: object) -> Report:
+    request = running.entry.request
+    result: object = KV(running.prompt, running.instance)
+    if request.node.op == "decode" or request.node.fused is not None:
+        wanted = list if request.decode and request.decode.items else str
+        if not isinstance(value, wanted):
+            message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
+            return Broken(request.query, BadReply(message, step=request.step))
+        result = (result, value) if request.node.fused is not None else value
+    return Completed(request.query, request.node.id, running.item, (result,))

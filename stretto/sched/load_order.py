@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from collections.abc import Iterator
+from itertools import islice
+
+from stretto.sched.orders.sorted_queue import SortedQueue
+
+_MOST_LOOKED_AT = 32
 
 
 class LoadOrder:
-    """Two sorted lists: by the room that is left, and by predicted seconds of work, then tokens.
+    """Two sorted queues of instances: by the room that is left, and by load among those with any room.
 
-    Of equals the first instance goes first.
+    Of equally loaded instances the one with the least number goes first.
     """
 
-    def __init__(self, num_instances: int, room: int) -> None:
-        self._rooms = [room] * num_instances
-        self._loads = [(0.0, 0, i) for i in range(num_instances)]
-        self._by_room = list(self._rooms)
-        self._by_load = list(self._loads)
+    def __init__(self) -> None:
+        self._rooms: dict[int, int] = {}
+        self._loads: dict[int, tuple[float, int, int]] = {}
+        self._by_room = SortedQueue[int]()
+        self._by_load = SortedQueue[int]()
 
     @property
     def roomiest(self) -> int:
-        """The most room that an instance has."""
-        return self._by_room[-1]
+        """The most room that an instance has; 0 without instances."""
+        return -self._by_room.first_key[0] if self._by_room else 0
 
     def update(self, instance: int, room: int, seconds: float, tokens: int) -> None:
-        """An instance's load has changed."""
-        if room != self._rooms[instance]:
-            del self._by_room[bisect_left(self._by_room, self._rooms[instance])]
-            insort(self._by_room, room)
+        """Note the load of a new instance, or the changed load of a known one."""
+        if room != self._rooms.get(instance):
+            if instance in self._rooms:
+                self._by_room.remove((-self._rooms[instance], instance))
+            self._by_room.add((-room, instance), instance)
             self._rooms[instance] = room
         load = seconds, tokens, instance
-        if load != self._loads[instance]:
-            del self._by_load[bisect_left(self._by_load, self._loads[instance])]
-            insort(self._by_load, load)
+        before = self._loads.pop(instance, None)
+        if before is not None:
+            self._by_load.remove(before)
+        if room > 0:
+            self._by_load.add(load, instance)
             self._loads[instance] = load
 
-    def least_loaded(self, room: int, *, other_than: int | None) -> int | None:
-        """The least loaded instance with so much room."""
-        for _, _, instance in self._by_load:
-            if self._rooms[instance] >= room and instance != other_than:
-                return instance
-        return None
+    def candidates(self, room: int, most: int) -> Iterator[int]:
+        """Up to `most` instances with so much room, the least loaded first.
+
+        Among the least loaded only a bounded number is looked at; if none of them has the room, the roomiest
+        instance is the only candidate.
+        """
+        if room > self.roomiest:
+            return
+        looked_at = islice(self._by_load, _MOST_LOOKED_AT)
+        found = islice((i for i in looked_at if self._rooms[i] >= room), most)
+        first = next(found, None)
+        if first is None:
+            yield self._by_room.first
+            return
+        yield first
+        yield from found

@@ -1,4 +1,4 @@
-"""From an open primitive and its inputs to the `Work` that its engine is handed."""
+"""From an open primitive and its inputs to the `Request` that its engine is handed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from stretto.costs.tokens import num_tokens
 from stretto.errors import BadReply
 from stretto.graph.compile import Node
 from stretto.graph.graph import HINT, Constant
-from stretto.sched.work import Work
+from stretto.sched.request import Request
+from stretto.tasks import Objective
 
 
-def prepare_work(
+def prepare_request(
     query: str,
     node: Node,
     decode_node: Node | None,
@@ -20,11 +21,17 @@ def prepare_work(
     lo: int,
     hi: int,
     each: tuple[str, ...],
-) -> Work:
+    *,
+    template: str = "",
+    tenant: str = "",
+    objective: Objective = "throughput",
+) -> Request:
     """Items `lo` to `hi` of `node`; `inputs` hold the items of the `each` ports from `lo` on.
 
     Args:
         decode_node: of a prefill, the decode that is fused with it.
+        template: name of the query's graph.
+        tenant: owner of the query; with its `objective`.
 
     Raises:
         BadReply: a value cannot stand in a prompt.
@@ -32,26 +39,29 @@ def prepare_work(
     if node.spec.runs_on != "llm":
         units_of = node.spec.units
         units = tuple(units_of(_row(inputs, each, i)) for i in range(hi - lo)) if units_of else None
-        return Work(query, node, node.name, lo, lo, hi, inputs, each, units=units)
+        return Request(
+            query=query, node=node, step=node.name, lo=lo, hi=hi, inputs=inputs, each=each, units=units
+        )
     last = decode_node or node
     rows = [_row(inputs, each, i) for i in range(hi - lo)]
     prompts = tuple(_prompt(node, row) for row in rows)
-    num_output = last.decode.max_tokens if last.decode else 0
     held = rows[0].get(HINT, rows[0].get("kv"))
-    return Work(
-        query,
-        node,
-        last.name,
-        lo,
-        lo,
-        hi,
-        inputs,
-        each,
-        prompts,
-        last.decode,
-        tuple(_num_prompt_tokens(prompt) + num_output for prompt in prompts),
-        held.instance if isinstance(held, KV) else None,
-        _num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
+    return Request(
+        query=query,
+        node=node,
+        step=last.name,
+        lo=lo,
+        hi=hi,
+        inputs=inputs,
+        template=template,
+        each=each,
+        prompts=prompts,
+        decode=last.decode,
+        units=tuple(map(_num_prompt_tokens, prompts)),
+        hint=held.instance if isinstance(held, KV) else None,
+        num_held_tokens=_num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
+        tenant=tenant,
+        objective=objective,
     )
 
 

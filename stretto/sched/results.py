@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.sched.work import Work
+from stretto.sched.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ def is_worth_retrying(error: StrettoError) -> bool:
     return isinstance(error, EngineUnavailable | EngineTimeout)
 
 
-def check_result(work: Work, num_items: int | None, result: object) -> StrettoError | None:
+def check_result(request: Request, num_items: int | None, result: object) -> StrettoError | None:
     """What is wrong with one task's result, if anything."""
-    step = work.node.name
+    step = request.node.name
     if isinstance(result, StrettoError):
         return result.at(step)
-    if work.node.is_effect and num_items is None:
+    if request.node.is_effect and num_items is None:
         return None
     if result is None:
         return BadReply("the engine returned None", step=step)
@@ -64,6 +64,6 @@ def check_result(work: Work, num_items: int | None, result: object) -> StrettoEr
     for i, item in enumerate(result):
         if isinstance(item, StrettoError):
             return item.at(step)
-        if item is None and not work.node.is_effect:
+        if item is None and not request.node.is_effect:
             return BadReply(f"the engine returned None for item {i}", step=step)
     return None

@@ -36,7 +36,8 @@ from stretto.messages import (
 from stretto.sched.batch_scheduler import BatchScheduler
 from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.llm_scheduler import LLMScheduler
-from stretto.sched.policies import POLICIES
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.results import Broken, Completed, Delivered, Report
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
@@ -52,13 +53,14 @@ class System:
         for engine in engines:
             if engine.name in self.schedulers:
                 raise ConfigError(f"two engines are called {engine.name!r}")
-            if engine.policy not in POLICIES:
-                raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(POLICIES)}")
+            if engine.policy not in ORDERS:
+                raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(ORDERS)}")
             self.schedulers[engine.name] = (LLMScheduler if engine.is_llm else BatchScheduler)(engine, ids)
         self.queries: dict[str, GraphScheduler] = {}
-        self._submitted: dict[str, Submit] = {}
+        self._engines_of: dict[str, dict[str, None]] = {}
         self._expand = expand
         self._deadlines: dict[str, float] = {}
+        self._by_deadline = SortedQueue[str]()
         self._armed_s: float | None = None
         self._dirty: dict[str, None] = {}
         self._actions: list[Action] = []
@@ -136,10 +138,18 @@ class System:
                 self.check_engines(sub)
                 return sub
 
-        self.queries[event.query] = GraphScheduler(event.query, event.egraph, event.inputs, expand)
-        self._submitted[event.query] = event
+        self.queries[event.query] = GraphScheduler(
+            event.query,
+            event.egraph,
+            event.inputs,
+            expand,
+            tenant=event.tenant,
+            objective=event.objective,
+        )
+        self._engines_of[event.query] = {}
         if event.deadline_s is not None:
             self._deadlines[event.query] = event.deadline_s
+            self._by_deadline.add((event.deadline_s, event.query), event.query)
             self._arm(event.deadline_s)
         self._advance(event.query, None, now_s)
 
@@ -173,12 +183,12 @@ class System:
             bug.__cause__ = error
             self._end(query, None, bug)
             return
-        submitted = self._submitted[query]
-        for work in outcome.work:
-            assert work.node.engine is not None
-            work.tenant, work.objective = submitted.tenant, submitted.objective
-            self.schedulers[work.node.engine].add(work, now_s)
-            self._dirty[work.node.engine] = None
+        engines = self._engines_of[query]
+        for request in outcome.work:
+            engine = request.node.engine
+            assert engine is not None
+            self.schedulers[engine].add(request, now_s)
+            self._dirty[engine] = engines[engine] = None
         for output, text in outcome.text:
             self._actions.append(Emit(query, output, text))
         if outputs is not None:
@@ -196,10 +206,12 @@ class System:
                 raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 
     def _end(self, query: str, outputs: Mapping[str, object] | None, error: StrettoError | None) -> None:
-        del self.queries[query], self._submitted[query]
-        self._deadlines.pop(query, None)
-        for name, engine_scheduler in self.schedulers.items():
-            self._actions += engine_scheduler.end_query(query)
+        del self.queries[query]
+        deadline_s = self._deadlines.pop(query, None)
+        if deadline_s is not None:
+            self._by_deadline.remove((deadline_s, query))
+        for name in self._engines_of.pop(query):
+            self._actions += self.schedulers[name].end_query(query)
             self._dirty[name] = None
         self._actions.append(Reply(query, outputs, error))
 
@@ -211,9 +223,8 @@ class System:
 
     def _wake(self, now_s: float) -> None:
         self._armed_s = None
-        for query, deadline_s in list(self._deadlines.items()):
-            if now_s >= deadline_s:
-                self._end(query, None, DeadlineExceeded("the deadline passed"))
+        while self._by_deadline and self._by_deadline.first_key[0] <= now_s:
+            self._end(self._by_deadline.first, None, DeadlineExceeded("the deadline passed"))
         for name, scheduler in self.schedulers.items():
             reports, actions = scheduler.expire(now_s)
             self._actions += actions
@@ -222,5 +233,5 @@ class System:
             expiry_s = scheduler.next_expiry_s()
             if expiry_s is not None:
                 self._arm(expiry_s)
-        if self._deadlines:
-            self._arm(min(self._deadlines.values()))
+        if self._by_deadline:
+            self._arm(self._by_deadline.first_key[0])

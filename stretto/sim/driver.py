@@ -34,6 +34,7 @@ from stretto.messages import (
     Event,
     Release,
     Reply,
+    Reprioritise,
     Restart,
     StartBatch,
     Submit,
@@ -265,8 +266,10 @@ class VirtualDriver(VirtualTime):
         match action:
             case StartBatch():
                 self._start_batch(action)
-            case Admit(engine, instance, task, priority):
-                self._llms[engine, instance].admit(task, priority)
+            case Admit(engine, instance, task, rank):
+                self._llms[engine, instance].admit(task, rank)
+            case Reprioritise(engine, instance, task_id, rank):
+                self._llms[engine, instance].reprioritise(task_id, rank)
             case CancelTask(engine, instance, task_id):
                 self._llms[engine, instance].cancel(task_id)
             case Restart(engine, instance):

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 from stretto.engine import Engine
 from stretto.errors import EngineUnavailable, StrettoError
@@ -76,10 +75,10 @@ class LLMInstance:
         self._will_begin = False
         self._is_dead = False
 
-    def admit(self, task: LLMTask, priority: float) -> None:
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Queue a request; what is wrong with it is told at once."""
         try:
-            self._add(task, priority)
+            self._add(task, rank)
         except StrettoError as error:
             failed = error.at(task.step)
             self._around.at(
@@ -90,6 +89,13 @@ class LLMInstance:
             self._around.lose(self._engine.name, self._instance, self._around.now_s)
             return
         self._disturbed()
+
+    def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
+        """Give a request another rank."""
+        request = self._progress.find(task)
+        if request is not None:
+            self.scheduler.reprioritise(request.sequence, rank)
+            self._disturbed()
 
     def cancel(self, task: int) -> None:
         """Nothing more will be heard of the task; it leaves with the end of the step."""
@@ -111,7 +117,7 @@ class LLMInstance:
         """Whether nothing waits, runs, or has still to take effect."""
         return self._jump is None and not self.scheduler.has_work() and not self._deferred
 
-    def _add(self, task: LLMTask, priority: float) -> None:
+    def _add(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         decode = task.decode
         ids: list[int] = []
         said = None
@@ -124,7 +130,7 @@ class LLMInstance:
             self._num_sequences,
             tokens,
             0 if decode is None or said is None else max(decode.max_tokens, said.num_tokens),
-            priority=priority,
+            rank=rank,
             query=task.query,
             salt=task.tenant if self._model.caches else str(task.id),
         )
@@ -177,7 +183,7 @@ class LLMInstance:
         if self._is_dead or self._jump is not None or not self.scheduler.has_work():
             return ()
         now_s = self._around.now_s
-        batch = self.scheduler.schedule(now_s, self._max_repeats())
+        batch = self.scheduler.schedule(self._max_repeats())
         self._tell_kv()
         if not batch.slices:
             return ()
@@ -188,11 +194,9 @@ class LLMInstance:
     def _extend(self, jump: StepJump) -> None:
         """Know the end of some more repeats. A few at a time, as a cut may come and they cost something.
 
-        Not beyond the time when one who waits gets another priority, nor so far that all fall silent.
+        Not so far that all fall silent.
         """
         until_s = self._progress.beat_due_s
-        if jump.num_repeats > 1:
-            until_s = min(until_s, self._next_ageing_s(jump.start_s))
         num_known = len(jump.ends_s)
         num_new = min(_AT_ONCE, jump.num_repeats - num_known)
         times_s = step_times_s(self._model.cost, jump.shape, num_known, num_new)
@@ -221,15 +225,6 @@ class LLMInstance:
         if self._model.max_jump == 1 or not scheduler.running:
             return 1
         return max(1, min(self._model.max_jump, self._progress.nearest_stop(scheduler.running)))
-
-    def _next_ageing_s(self, now_s: float) -> float:
-        """When the order of those who wait may change while there is room for one of them."""
-        scheduler = self.scheduler
-        if not scheduler.waiting or len(scheduler.running) >= scheduler.config.max_running:
-            return math.inf
-        ageing_s = scheduler.config.ageing_s
-        ages = (now_s - s.arrived_s for s in islice(scheduler.waiting, scheduler.config.lookahead))
-        return now_s + min(ageing_s - age % ageing_s for age in ages)
 
     def _land(self, number: int) -> Sequence[Event]:
         """What was in jump has been computed."""

@@ -1,13 +1,12 @@
 """An LLM instance in virtual time.
 
-It prefills one request at a time, the most urgent first, skipping what its cache holds, and decodes all
+It prefills one request at a time, the smallest rank first, skipping what its cache holds, and decodes all
 its sequences side by side, each at the speed of one. What is said is computed at once by a deterministic
 engine; this class only decides when it is heard.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from stretto.core import Prompt
 from stretto.costs.tokens import num_tokens
 from stretto.engine import Engine
 from stretto.engines.contract import SteppedLLM
+from stretto.engines.scripted.task_queue import TaskQueue
 from stretto.messages import Event, LLMReport
 from stretto.tasks import LLMEvent, LLMTask, Piece, Started
 
@@ -38,7 +38,7 @@ class ProfiledLLM:
         self._instance = instance
         self._timeline = timeline
         self._executable: SteppedLLM = engine.executable(engine.config)
-        self._waiting: list[tuple[float, int, LLMTask]] = []
+        self._waiting = TaskQueue()
         self._is_prefilling = False
         self._is_dead = False
         self._live: set[int] = set()
@@ -47,15 +47,20 @@ class ProfiledLLM:
             self._is_prefilling = True
             timeline.at(ready_s, self._ready)
 
-    def admit(self, task: LLMTask, priority: float) -> None:
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Queue a request."""
         self._live.add(task.id)
-        heapq.heappush(self._waiting, (-priority, task.id, task))
+        self._waiting.push(task, rank)
         self._timeline.at(self._timeline.now_s, self._prefill_next)
 
     def cancel(self, task: int) -> None:
         """Nothing more will be heard of the task."""
         self._live.discard(task)
+        self._waiting.discard(task)
+
+    def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
+        """Give a waiting request another rank."""
+        self._waiting.reprioritise(task, rank)
 
     def release(self, query: str) -> None:
         """Forget the prefixes that `query` left."""
@@ -71,12 +76,10 @@ class ProfiledLLM:
         return self._prefill_next()
 
     def _prefill_next(self) -> Sequence[Event]:
-        """Start the most urgent request, if the prefill unit is free."""
-        while self._waiting and self._waiting[0][1] not in self._live:
-            heapq.heappop(self._waiting)
+        """Start the request of the smallest rank, if the prefill unit is free."""
         if self._is_prefilling or self._is_dead or not self._waiting:
             return ()
-        task = heapq.heappop(self._waiting)[2]
+        task = self._waiting.pop()
         self._is_prefilling = True
         seconds = self._engine.profile.batch_s(self._num_missing_tokens(task.prompt))
         end_s = self._timeline.now_s + self._duration_s(seconds)
@@ -109,7 +112,7 @@ class ProfiledLLM:
 
     def _answer(self, task: LLMTask) -> list[LLMEvent]:
         """All the engine says about `task`, at once."""
-        self._executable.admit(task, 0.0)
+        self._executable.admit(task, ())
         events: list[LLMEvent] = []
         while self._executable.has_work():
             events += self._executable.step()

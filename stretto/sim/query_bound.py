@@ -346,7 +346,7 @@ def _item_s(value: _Timed, index: int) -> float:
 
 def _complete(llm: SteppedLLM, step: str, prompt: Prompt, decode: Decode) -> tuple[list[str], object]:
     """All that the LLM says to a prompt: its pieces and the value."""
-    llm.admit(LLMTask(0, _QUERY, step, prompt, decode), 0.0)
+    llm.admit(LLMTask(0, _QUERY, step, prompt, decode), ())
     events = []
     while llm.has_work():
         events += llm.step()

@@ -23,7 +23,7 @@ from stretto.graph.graph import Graph
 from stretto.graph.passes.pipeline import select_passes
 from stretto.graph.types import item_type
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.sched.policies import POLICIES
+from stretto.sched.orders import ORDERS
 from stretto.sim.driver import BatchCost, VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
@@ -112,8 +112,8 @@ def replay_engines(run: RecordedRun, change: WhatIf) -> list[Engine]:
     names = [str(fields["name"]) for fields in run.engines]
     if unknown := [name for name in instances if name not in names]:
         raise ConfigError(f"there is no engine {unknown[0]!r} in the record; there are {', '.join(names)}")
-    if change.policy is not None and change.policy not in POLICIES:
-        raise ConfigError(f"there is no policy {change.policy!r}; there are {', '.join(POLICIES)}")
+    if change.policy is not None and change.policy not in ORDERS:
+        raise ConfigError(f"there is no policy {change.policy!r}; there are {', '.join(ORDERS)}")
     spans = _by_engine(run)
     engines = []
     for fields in run.engines:

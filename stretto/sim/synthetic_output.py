@@ -145,7 +145,7 @@ def output_as_of(executable: SteppedLLM) -> OutputSource:
     """The answers of a deterministic engine; each of their pieces takes `num_tokens` of its text."""
 
     def speak(task: LLMTask, decode: Decode) -> SyntheticOutput:
-        executable.admit(task, 0.0)
+        executable.admit(task, ())
         pieces: list[str] = []
         value: object = None
         while executable.has_work():

@@ -73,6 +73,10 @@ class ProgressTable:
         self._by_task[request.task.id] = self._by_sequence[request.sequence.id] = request
         self._num_unstarted += 1
 
+    def find(self, task: int) -> TaskProgress | None:
+        """The request of a task that was not cancelled, if it is here."""
+        return self._by_task.get(task)
+
     def cancel(self, task: int) -> TaskProgress | None:
         """Nothing more is told of a task; who it was, if it was here."""
         return self._by_task.pop(task, None)

@@ -120,8 +120,8 @@ def _fields(message: Event | Action) -> list[object]:
             return said
         case StartBatch(engine, instance, batch, tasks, num_units):
             return [engine, instance, batch, num_units, *(task.id for task in tasks)]
-        case Admit(engine, instance, task, priority):
-            return [engine, instance, task.id, task.query, task.step, priority, _digest(task.prompt)]
+        case Admit(engine, instance, task, rank):
+            return [engine, instance, task.id, task.query, task.step, rank, _digest(task.prompt)]
         case Emit(query, output, text):
             return [query, output, text]
         case Reply(query, outputs, error):

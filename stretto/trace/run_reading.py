@@ -12,7 +12,7 @@ from stretto.costs.profile import Profile
 from stretto.errors import ConfigError, GraphError, UserError
 from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.text import parse_graph
-from stretto.sched.policies import POLICIES
+from stretto.sched.orders import ORDERS
 from stretto.trace.row_checks import (
     COUNT,
     FLAG,
@@ -49,7 +49,7 @@ _ENGINE = {
     "name": TEXT,
     "kind": one_of(("batch", "llm", "llm_server")),
     "instances": NUMBER,
-    "policy": one_of(POLICIES),
+    "policy": one_of(ORDERS),
     "age_limit_s": _AGE,
     "fill_timeout_s": SECONDS,
     "max_batch": or_null(NUMBER),
@@ -58,7 +58,14 @@ _ENGINE = {
     "keeps_state": FLAG,
     "profile": OBJECT,
 }
-_PROFILE = {"base_s": SECONDS, "per_unit_s": SECONDS, "max_efficient_batch": NUMBER, "per_output_s": SECONDS}
+_PROFILE = {
+    "base_s": SECONDS,
+    "per_unit_s": SECONDS,
+    "max_efficient_batch": NUMBER,
+    "per_output_s": SECONDS,
+    "per_neighbour_s": SECONDS,
+}
+_PROFILE_DEFAULTS = {"per_neighbour_s": 0.0}  # files of earlier versions do not have it
 _GRAPH = {"graph": TEXT, "text": TEXT, "is_optimised": FLAG}
 _QUERY = {
     "query": TEXT,
@@ -141,10 +148,11 @@ class _Reader:
         check_row(row, {"schema": TEXT, "version": COUNT, "engines": _ROWS})
         for fields in row["engines"]:
             check_row(fields, _ENGINE)
-            check_row(fields["profile"], _PROFILE)
+            profile = {**_PROFILE_DEFAULTS, **fields["profile"]}
+            check_row(profile, _PROFILE)
             if fields["name"] in self.engines:
                 raise ConfigError(f"two engines are called {fields['name']!r}")
-            self.engines[fields["name"]] = {**fields, "profile": Profile(**fields["profile"])}
+            self.engines[fields["name"]] = {**fields, "profile": Profile(**profile)}
 
     def _graph(self, row: Any) -> None:
         check_row(row, _GRAPH)

@@ -10,7 +10,7 @@ from benchmarks.registry import Options
 from stretto.core import Segment
 from stretto.costs.tokens import num_tokens
 from stretto.graph.passes.pipeline import PASSES
-from stretto.sched.policies import POLICIES
+from stretto.sched.orders import ORDERS
 from stretto.tasks import Decode, Done, LLMTask
 
 VIRTUAL = PassesSize(num_chunks=140, num_queries=2, seeds=1, real=None)
@@ -25,7 +25,7 @@ def test_the_virtual_part_has_every_table_and_keeps_its_bounds() -> None:
             assert row.origin == "simulated"
             assert row.values["bound_s"] <= row.values["all_s"] <= row.values["none_s"] + 0.05
     assert len(report.table(ABLATION)) == 2 + 2 * len(PASSES)
-    assert set(report.table(POLICIES_ONE)) == set(POLICIES)
+    assert set(report.table(POLICIES_ONE)) == set(ORDERS)
     assert len(report.goals) == 3
     assert json.loads(json.dumps(report.as_dict()))["config"]["num_chunks"] == 140
 
@@ -40,7 +40,7 @@ def test_the_scripted_llm_writes_as_many_tokens_as_asked(tokens: int) -> None:
     llm = LengthLLM(Lengths(query_tokens=tokens, answer_tokens=tokens))
     prompt = (Segment(question(), "question"),)
     for decode in (Decode(max_tokens=200), Decode(max_tokens=200, items="json_list", max_items=3)):
-        llm.admit(LLMTask(1, "q", "s", prompt, decode), 0.0)
+        llm.admit(LLMTask(1, "q", "s", prompt, decode), ())
         events = []
         while llm.has_work():
             events += llm.step()

@@ -146,9 +146,9 @@ def test_requests_of_a_program_are_of_its_tenant() -> None:
     tenants = []
 
     class Noting(StandIn):
-        def admit(self, task: LLMTask, priority: float) -> None:
+        def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
             tenants.append(task.tenant)
-            super().admit(task, priority)
+            super().admit(task, rank)
 
     async def run() -> None:
         noting = [Engine(name, Noting, StandInConfig(), kind="llm") for name in ("llm", "llm_small")]
@@ -210,7 +210,7 @@ def test_only_who_caches_finds_a_prompt_again(tiny_checkpoint: Any, caches: bool
     prompt = (Segment("The river runs to the sea. " * 4), Segment("Where?", "question"))
     cached = []
     for number, tenant in enumerate(("1", "1", "2")):
-        llm.admit(LLMTask(number, f"q{number}", "answer", prompt, Decode(2), tenant), 0.0)
+        llm.admit(LLMTask(number, f"q{number}", "answer", prompt, Decode(2), tenant), ())
         while llm.has_work():
             cached += [event.usage.num_cached_tokens for event in llm.step() if isinstance(event, Done)]
         llm.release(f"q{number}")

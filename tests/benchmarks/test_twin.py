@@ -318,7 +318,7 @@ def test_the_scripted_llm_writes_what_the_simulation_writes(tiny_checkpoint: Pat
     said = script.output(tasks[0], decode)
     llm = ScriptedTransformer(config)
     for one in tasks:
-        llm.admit(one, 0.0)
+        llm.admit(one, ())
     ended = []
     while llm.has_work():
         ended += [event for event in llm.step() if isinstance(event, Done)]

@@ -29,7 +29,7 @@ def test_settings_beyond_what_is_understood_are_refused() -> None:
 
 def _failure(engine: SteppedLLM) -> Exception:
     prompt = (Segment("Say so."),)
-    engine.admit(LLMTask(1, "q", "answer", prompt, Decode(top_k=3)), 0.0)
+    engine.admit(LLMTask(1, "q", "answer", prompt, Decode(top_k=3)), ())
     events = [event for _ in range(3) if engine.has_work() for event in engine.step()]
     assert isinstance(events[-1], Failed)
     return events[-1].error

@@ -126,10 +126,10 @@ def test_llm_answer_depends_on_prompt_and_decoding() -> None:
 def test_llm_fails_one_task_or_crashes_as_told(decode: Decode | None) -> None:
     failing = FakeLLM(FakeLLMConfig(fail_on=lambda task: EngineUnavailable("x") if task.id == 1 else None))
     for number in range(3):
-        failing.admit(task(number, PROMPT, decode), 0.0)
+        failing.admit(task(number, PROMPT, decode), ())
     endings = {event.task: event for event in drain(failing) if isinstance(event, Done | Failed)}
     assert [type(endings[number]) for number in range(3)] == [Done, Failed, Done]
     crashing = FakeLLM(FakeLLMConfig(fail_on=lambda _: RuntimeError("died")))
-    crashing.admit(task(1, PROMPT, decode), 0.0)
+    crashing.admit(task(1, PROMPT, decode), ())
     with pytest.raises(RuntimeError, match="died"):
         crashing.step()

@@ -107,7 +107,7 @@ def values(events: list[LLMEvent]) -> dict[int, object]:
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_pieces_join_to_the_value(llm: SteppedLLM, prompt: Prompt) -> None:
-    llm.admit(task(7, prompt, TEXT), 0.0)
+    llm.admit(task(7, prompt, TEXT), ())
     events = drain(llm)
     check_events(events)
     assert isinstance(events[-1], Done)
@@ -117,7 +117,7 @@ def test_pieces_join_to_the_value(llm: SteppedLLM, prompt: Prompt) -> None:
 
 def test_list_is_delivered_item_by_item(llm: SteppedLLM, kind: str) -> None:
     """Random weights write no JSON: there the task fails, and says why."""
-    llm.admit(task(7, AS_LIST, LIST), 0.0)
+    llm.admit(task(7, AS_LIST, LIST), ())
     events = drain(llm)
     check_events(events)
     if kind in ("reference", "transformer"):
@@ -130,7 +130,7 @@ def test_list_is_delivered_item_by_item(llm: SteppedLLM, kind: str) -> None:
 
 
 def test_prefill_is_done_with_none(llm: SteppedLLM) -> None:
-    llm.admit(task(7, PROMPTS[0], None), 0.0)
+    llm.admit(task(7, PROMPTS[0], None), ())
     events = drain(llm)
     check_events(events)
     assert values(events) == {7: None}
@@ -147,7 +147,7 @@ def test_forks_of_one_prefix_answer_as_if_alone(make_llm: MakeLLM) -> None:
     forked = make_llm()
     run(forked, PROMPTS[0][:3], None)
     for number, prompt in enumerate(PROMPTS[:3]):
-        forked.admit(task(number, prompt, TEXT), 0.0)
+        forked.admit(task(number, prompt, TEXT), ())
     events = drain(forked)
     check_events(events)
     assert values(events) == {n: value(make_llm(), p, TEXT) for n, p in enumerate(PROMPTS[:3])}
@@ -157,7 +157,7 @@ def test_queries_interleave_without_touching_each_other(make_llm: MakeLLM) -> No
     llm = make_llm()
     events: list[LLMEvent] = []
     for number in range(8):
-        llm.admit(task(number, PROMPTS[number % 4], TEXT, query=f"q{number % 3}"), float(number % 2))
+        llm.admit(task(number, PROMPTS[number % 4], TEXT, query=f"q{number % 3}"), (float(number % 2),))
         events += llm.step()
     events += drain(llm)
     check_events(events)
@@ -166,7 +166,7 @@ def test_queries_interleave_without_touching_each_other(make_llm: MakeLLM) -> No
 
 @pytest.mark.parametrize("num_steps", [0, 1, 3])
 def test_cancelled_task_is_never_heard_of_again(llm: SteppedLLM, num_steps: int) -> None:
-    llm.admit(task(1, PROMPTS[0], TEXT), 0.0)
+    llm.admit(task(1, PROMPTS[0], TEXT), ())
     for _ in range(num_steps):
         llm.step()
     llm.cancel(1)
@@ -178,7 +178,7 @@ def test_cancelled_task_is_never_heard_of_again(llm: SteppedLLM, num_steps: int)
 def test_cancelling_one_leaves_the_others(make_llm: MakeLLM) -> None:
     llm = make_llm()
     for number in (1, 2, 3):
-        llm.admit(task(number, PROMPTS[number - 1], TEXT), 0.0)
+        llm.admit(task(number, PROMPTS[number - 1], TEXT), ())
     events = llm.step()
     llm.cancel(2)
     llm.cancel(99)
@@ -187,17 +187,17 @@ def test_cancelling_one_leaves_the_others(make_llm: MakeLLM) -> None:
     assert values(events) == {n: value(make_llm(), PROMPTS[n - 1], TEXT) for n in (1, 3)}
 
 
-def test_higher_priority_starts_first_and_equals_in_order(llm: SteppedLLM, kind: str) -> None:
+def test_smaller_rank_starts_first_and_equals_in_order(llm: SteppedLLM, kind: str) -> None:
     in_process(kind)
-    for number, priority in enumerate([1.0, 2.0, 0.0, 2.0, 1.0]):
-        llm.admit(task(number, PROMPTS[0], Decode(max_tokens=2)), priority)
+    for number, rank in enumerate([1.0, 0.0, 2.0, 0.0, 1.0]):
+        llm.admit(task(number, PROMPTS[0], Decode(max_tokens=2)), (rank,))
     assert [event.task for event in drain(llm) if isinstance(event, Started)] == [1, 3, 0, 4, 2]
 
 
 def test_at_most_max_running_run_at_once(llm: SteppedLLM, kind: str) -> None:
     in_process(kind)
     for number in range(5):
-        llm.admit(task(number, PROMPTS[0], TEXT), 0.0)
+        llm.admit(task(number, PROMPTS[0], TEXT), ())
     running: set[int] = set()
     while llm.has_work():
         events = llm.step()
@@ -223,7 +223,7 @@ def test_tenants_never_find_each_others_prefixes(llm: SteppedLLM, kind: str) -> 
     in_process(kind)
     endings = []
     for number, tenant in enumerate(["a", "b", "a", "b"]):
-        llm.admit(LLMTask(number, tenant, "", PROMPTS[0], TEXT, tenant), 0.0)
+        llm.admit(LLMTask(number, tenant, "", PROMPTS[0], TEXT, tenant), ())
         endings.append(drain(llm)[-1])
     num_cached = [ending.usage.num_cached_tokens for ending in endings if isinstance(ending, Done)]
     assert num_cached[:2] == [0, 0]
@@ -242,8 +242,8 @@ def test_tenants_never_find_each_others_prefixes(llm: SteppedLLM, kind: str) -> 
 )
 def test_bad_task_fails_alone_and_names_its_step(make_llm: MakeLLM, decode: Decode) -> None:
     llm = make_llm()
-    llm.admit(task(1, PROMPTS[0], TEXT), 0.0)
-    llm.admit(task(2, PROMPTS[0], decode), 0.0)
+    llm.admit(task(1, PROMPTS[0], TEXT), ())
+    llm.admit(task(2, PROMPTS[0], decode), ())
     events = drain(llm)
     check_events(events)
     assert values(events) == {1: value(make_llm(), PROMPTS[0], TEXT)}

@@ -96,7 +96,7 @@ def test_logits_agree_to_1e_5_however_the_prompt_is_cut(tiny_checkpoint: Path) -
 
 def test_prompt_longer_than_a_chunk_takes_a_step_per_chunk(tiny_checkpoint: Path) -> None:
     llm = engine(tiny_checkpoint)
-    llm.admit(task(1, random_prompt(0, 600), None), 0.0)
+    llm.admit(task(1, random_prompt(0, 600), None), ())
     steps = []
     while llm.has_work():
         steps.append(llm.step())
@@ -178,7 +178,7 @@ def test_no_piece_ends_within_a_character(tiny_checkpoint: Path) -> None:
     """Random weights write many lone bytes; what follows them makes them complete or invalid."""
     llm = engine(tiny_checkpoint)
     for seed in range(4):
-        llm.admit(task(seed, random_prompt(seed, 10), Decode(max_tokens=64)), 0.0)
+        llm.admit(task(seed, random_prompt(seed, 10), Decode(max_tokens=64)), ())
     pieces = [event.value for event in drain(llm) if not isinstance(event, Done) and hasattr(event, "value")]
     assert len(pieces) > 50
     assert not any(piece.endswith("\ufffd") for piece in pieces)

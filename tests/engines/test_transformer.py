@@ -38,7 +38,7 @@ def engine(folder: Path, **settings: object) -> TransformerLLM:
 
 
 def tokens_of(llm: TransformerLLM, prompt: list[int], decode: Decode) -> tuple[int, ...]:
-    llm.admit_tokens(LLMTask(1, "q", "", (), decode), prompt, 0.0)
+    llm.admit_tokens(LLMTask(1, "q", "", (), decode), prompt, ())
     done = drain(llm)[-1]
     assert isinstance(done, Done), done
     assert isinstance(done.usage, TransformerUsage)
@@ -86,7 +86,7 @@ def test_half_precision_runs_and_stays_near(family: Path, dtype: str) -> None:
     prompt = random_prompts(random.Random(7), 1, 100)[0]
     decode = Decode(max_tokens=1, ignore_eos=True, logprobs=20)
     exact = engine(family)
-    exact.admit_tokens(LLMTask(1, "q", "", (), decode), prompt, 0.0)
+    exact.admit_tokens(LLMTask(1, "q", "", (), decode), prompt, ())
     done = drain(exact)[-1]
     assert isinstance(done, Done)
     assert isinstance(done.usage, TransformerUsage)
@@ -101,7 +101,7 @@ def test_repeats_generate_what_single_steps_do(tiny_checkpoint: Path) -> None:
     for num_repeats in (1, 7):
         llm = engine(tiny_checkpoint, num_repeats=num_repeats)
         for number, prompt in enumerate(prompts):
-            llm.admit_tokens(LLMTask(number, "q", "", (), decode), prompt, 0.0)
+            llm.admit_tokens(LLMTask(number, "q", "", (), decode), prompt, ())
         done = [event for event in drain(llm) if isinstance(event, Done)]
         runs.append({event.task: event.value for event in done})
     assert runs[0] == runs[1]
@@ -115,7 +115,7 @@ def test_preempted_sequences_generate_what_they_would_have(tiny_checkpoint: Path
     for num_tokens in (10_000, 240):
         llm = engine(tiny_checkpoint, block_tokens=8, kv_bytes=num_tokens * 3 * 2 * 2 * 16 * 4)
         for number, prompt in enumerate(prompts):
-            llm.admit_tokens(LLMTask(number, "q", "", (), decode), prompt, 0.0)
+            llm.admit_tokens(LLMTask(number, "q", "", (), decode), prompt, ())
         outputs.append({e.task: e.value for e in drain(llm) if isinstance(e, Done)})
         num_preemptions.append(llm.scheduler.num_preemptions)
     assert num_preemptions[0] == 0 < num_preemptions[1]
@@ -128,11 +128,11 @@ def test_shared_prefix_and_plain_attention_generate_the_same(tiny_checkpoint: Pa
     outputs = []
     for shares in (True, False):
         llm = engine(tiny_checkpoint, shares_attention=shares)
-        llm.admit_tokens(LLMTask(99, "q", "", (), None), prefix, 0.0)
+        llm.admit_tokens(LLMTask(99, "q", "", (), None), prefix, ())
         drain(llm)
         for number in range(8):
             decode = Decode(max_tokens=10, ignore_eos=True)
-            llm.admit_tokens(LLMTask(number, "q", "", (), decode), [*prefix, number + 5], 0.0)
+            llm.admit_tokens(LLMTask(number, "q", "", (), decode), [*prefix, number + 5], ())
         outputs.append({e.task: e.value for e in drain(llm) if isinstance(e, Done)})
     assert outputs[0] == outputs[1]
 
@@ -249,7 +249,7 @@ def test_files_that_are_half_right_are_a_config_error(
         {"policy": "magic"},
         {"max_running": 0},
         {"block_tokens": 0},
-        {"ageing_s": 0},
+        {"level_s": 0},
         {"num_repeats": 0},
         {"num_threads": 0},
         {"latency_tokens": 0},
@@ -326,13 +326,13 @@ def test_text_that_is_none_fails_alone(tiny_checkpoint: Path, segment: Segment) 
 
 def test_tokens_beyond_the_vocabulary_are_refused(tiny_checkpoint: Path) -> None:
     with pytest.raises(UserError, match="outside the vocabulary"):
-        engine(tiny_checkpoint).admit_tokens(LLMTask(1, "q", "", (), None), [10**6], 0.0)
+        engine(tiny_checkpoint).admit_tokens(LLMTask(1, "q", "", (), None), [10**6], ())
 
 
 def test_every_block_is_back_after_cancelling_everything(tiny_checkpoint: Path) -> None:
     llm = engine(tiny_checkpoint, max_running=4)
     for number in range(8):
-        llm.admit(task(number, (Segment("river " * (number + 1) * 9),), Decode(max_tokens=50)), 0.0)
+        llm.admit(task(number, (Segment("river " * (number + 1) * 9),), Decode(max_tokens=50)), ())
     for number in range(8):
         llm.step()
         llm.cancel(number)
@@ -356,7 +356,7 @@ def test_tenants_hold_no_block_together(tiny_checkpoint: Path) -> None:
     llm = engine(tiny_checkpoint, with_kv_events=True)
     for number, tenant in enumerate(["a", "b", "a", "b"]):
         prompt = (Segment(" ".join(map(str, range(100)))),)
-        llm.admit(LLMTask(number, tenant, "", prompt, Decode(max_tokens=8, ignore_eos=True), tenant), 0.0)
+        llm.admit(LLMTask(number, tenant, "", prompt, Decode(max_tokens=8, ignore_eos=True), tenant), ())
     while len(llm.scheduler.running) < 4:
         llm.step()
     blocks: dict[str, set[int]] = {"a": set(), "b": set()}
@@ -376,7 +376,7 @@ def test_latency_keeps_the_instance_less_crowded(tiny_checkpoint: Path) -> None:
         prompt = (Segment(f"river {number} runs to the sea"),)
         llm.admit(
             LLMTask(number, "q", "", prompt, decode, objective="latency" if number == 2 else "throughput"),
-            float(number == 2),
+            (-float(number == 2),),
         )
     crowds: dict[bool, set[int]] = {False: set(), True: set()}
     while llm.has_work():
@@ -397,9 +397,7 @@ def test_configuration_crosses_process_borders(tiny_checkpoint: Path) -> None:
 
 def test_logprobs_and_tokens_are_reported(tiny_checkpoint: Path) -> None:
     llm = engine(tiny_checkpoint)
-    llm.admit_tokens(
-        LLMTask(1, "q", "", (), Decode(max_tokens=4, logprobs=2, ignore_eos=True)), [5, 6, 7], 0.0
-    )
+    llm.admit_tokens(LLMTask(1, "q", "", (), Decode(max_tokens=4, logprobs=2, ignore_eos=True)), [5, 6, 7])
     done = drain(llm)[-1]
     assert isinstance(done, Done)
     assert isinstance(done.usage, TransformerUsage)
@@ -413,7 +411,7 @@ def test_stop_token_ends_the_output_and_is_not_part_of_it(tiny_checkpoint: Path)
     stopped = Decode(max_tokens=12, ignore_eos=True, stop_tokens=(tokens[4],))
     count = tokens.index(tokens[4]) + 1
     assert tokens_of(llm, [5, 6, 7], stopped) == tokens[:count]
-    llm.admit_tokens(LLMTask(1, "q", "", (), stopped), [5, 6, 7], 0.0)
+    llm.admit_tokens(LLMTask(1, "q", "", (), stopped), [5, 6, 7], ())
     done = drain(llm)[-1]
     assert isinstance(done, Done)
     assert done.value == llm.tokenizer.decode(list(tokens[: count - 1])).strip()
@@ -421,7 +419,7 @@ def test_stop_token_ends_the_output_and_is_not_part_of_it(tiny_checkpoint: Path)
 
 def test_kv_events_tell_of_the_prompt(tiny_checkpoint: Path) -> None:
     llm = engine(tiny_checkpoint, with_kv_events=True, block_tokens=4)
-    llm.admit_tokens(LLMTask(1, "q", "", (), None), [5, 6, 7, 8, 9], 0.0)
+    llm.admit_tokens(LLMTask(1, "q", "", (), None), [5, 6, 7, 8, 9], ())
     drain(llm)
     (stored,) = llm.take_kv_events()
     assert isinstance(stored, BlockStored)
@@ -432,9 +430,9 @@ def test_kv_events_tell_of_the_prompt(tiny_checkpoint: Path) -> None:
 
 def test_two_live_tasks_of_one_id_are_a_callers_bug(tiny_checkpoint: Path) -> None:
     llm = engine(tiny_checkpoint)
-    llm.admit(task(1, (Segment("x"),), Decode(max_tokens=2)), 0.0)
+    llm.admit(task(1, (Segment("x"),), Decode(max_tokens=2)), ())
     with pytest.raises(AssertionError, match="task 1 is still running"):
-        llm.admit(task(1, (Segment("y"),), Decode(max_tokens=2)), 0.0)
+        llm.admit(task(1, (Segment("y"),), Decode(max_tokens=2)), ())
     assert isinstance(drain(llm)[-1], Done)
-    llm.admit(task(1, (Segment("y"),), Decode(max_tokens=2)), 0.0)
+    llm.admit(task(1, (Segment("y"),), Decode(max_tokens=2)), ())
     assert isinstance(drain(llm)[-1], Done)

@@ -116,8 +116,8 @@ def test_the_space_before_an_output_is_no_part_of_it(pieces: list[str]) -> None:
 
 def run_beside_another(llm: TransformerLLM, decode: Decode) -> tuple[LLMEvent, LLMEvent]:
     """The endings of a task and of one that has nothing to do with it."""
-    llm.admit(task(0, PROMPT, decode), 0.0)
-    llm.admit(task(1, PROMPT, Decode(max_tokens=5, ignore_eos=True)), 0.0)
+    llm.admit(task(0, PROMPT, decode), ())
+    llm.admit(task(1, PROMPT, Decode(max_tokens=5, ignore_eos=True)), ())
     first, second = (event for event in drain(llm) if isinstance(event, Done | Failed))
     return first, second
 

@@ -56,7 +56,7 @@ def test_any_workload_reads_the_right_kv_and_gives_every_block_back(data: st.Dat
             number,
             list(tokens),
             data.draw(st.sampled_from([0, 1, 5, 12])),
-            priority=data.draw(st.sampled_from([0.0, 1.0])),
+            rank=data.draw(st.sampled_from([(), (0.0,), (1.0, 2.0)])),
             query=f"q{number % 3}",
             salt=data.draw(st.sampled_from(["", "", "tenant"])),
         )
@@ -66,7 +66,7 @@ def test_any_workload_reads_the_right_kv_and_gives_every_block_back(data: st.Dat
             continue
         live[number] = sequence
         for _ in range(data.draw(st.integers(0, 4))):
-            for ended in step(machine, kv, float(number), data.draw(st.sampled_from([1, 1, 4]))):
+            for ended in step(machine, kv, data.draw(st.sampled_from([1, 1, 4]))):
                 del live[ended.id]
                 expected = completion(prompts[ended.id], ended.max_new_tokens)
                 assert ended.tokens[ended.num_prompt_tokens :] == expected
@@ -104,7 +104,7 @@ def test_repeats_stop_at_the_next_end() -> None:
     for number, count in enumerate((9, 5)):
         machine.add(TokenSequence(number, prompt(3, number), count), 0.0)
     step(machine, kv)
-    assert machine.schedule(0.0, 100).num_repeats == 4
+    assert machine.schedule(100).num_repeats == 4
 
 
 def test_prefill_never_delays_a_decode() -> None:
@@ -127,7 +127,7 @@ def test_prefill_first_lets_decodes_wait() -> None:
     machine.add(first, 0.0)
     step(machine, kv)
     machine.add(TokenSequence(1, prompt(90, 7), 4), 0.0)
-    batch = machine.schedule(0.0)
+    batch = machine.schedule()
     assert [(piece.sequence.id, piece.num_tokens) for piece in batch.slices] == [(1, 90)]
 
 
@@ -151,7 +151,7 @@ def test_fork_copies_the_block_that_it_writes_on() -> None:
     forks = [TokenSequence(1, [*prompt(10), 1], 3), TokenSequence(2, [*prompt(10), 2], 3)]
     for fork in forks:
         machine.add(fork, 0.0)
-    batch = machine.schedule(0.0)
+    batch = machine.schedule()
     assert [fork.num_cached for fork in forks] == [10, 10]
     assert [target for _, target in batch.copies] == [fork.blocks[2] for fork in forks]
     assert forks[0].blocks[:2] == forks[1].blocks[:2]
@@ -172,15 +172,17 @@ def test_growing_beyond_the_pool_preempts_the_last_comer_and_loses_nothing() -> 
 
 
 def test_preempted_sequence_does_not_come_back_in_the_same_step() -> None:
-    """It has its slice when a second needs its block, and leads the queue when a third gives up its own."""
-    machine = scheduler(3, ageing_s=1.0)
+    """It has its slice when a second needs its block; a third then gives up its own."""
+    machine = scheduler(3)
     kv = CheckedKV(machine)
-    sequences = [TokenSequence(n, [n] * count, 5, priority=n % 3) for n, count in ((3, 1), (2, 3), (1, 3))]
-    for sequence, arrived_s in zip(sequences, (0.0, 100.0, 100.0), strict=True):
-        machine.add(sequence, arrived_s)
+    sequences = [TokenSequence(n, [n] * count, 5, rank=(n % 2, n)) for n, count in ((3, 1), (2, 3), (1, 3))]
+    machine.add(sequences[0], 0.0)
+    step(machine, kv)
+    for sequence in sequences[1:]:
+        machine.add(sequence, 0.0)
     for _ in range(2):
-        step(machine, kv, 100.0)
-    batch = machine.schedule(100.0)
+        step(machine, kv)
+    batch = machine.schedule()
     assert [(piece.sequence.id, piece.start) for piece in batch.slices] == [(2, 4)]
     assert [sequence.num_preemptions for sequence in sequences] == [1, 0, 1]
 
@@ -198,22 +200,63 @@ def test_tenants_share_nothing() -> None:
 def test_strictest_class_on_board_limits_the_tokens() -> None:
     machine = scheduler()
     patient = [TokenSequence(number, prompt(4, number), 6) for number in range(3)]
-    hasty = TokenSequence(9, prompt(4, 9), 6, capacity_tokens=20, priority=1.0)
+    hasty = TokenSequence(9, prompt(4, 9), 6, capacity_tokens=20, rank=(-1.0,))
     for sequence in (*patient, hasty):
         machine.add(sequence, 0.0)
-    machine.schedule(0.0)
+    machine.schedule()
     assert [sequence.id for sequence in machine.running] == [9, 0]
 
 
-def test_waiting_raises_priority() -> None:
-    machine = scheduler(max_running=1, ageing_s=1.0)
+def ends(machine: LocalScheduler) -> list[int]:
+    """Sequences by their end."""
+    return run_all(machine, CheckedKV(machine))
+
+
+def test_waiting_counts_where_ranks_grow_with_arrival() -> None:
+    """Seconds of work, and 0.3 of each second of arrival: the last has less work, and comes too late."""
+    machine = scheduler(max_running=1)
+    for number, (work_s, arrived_s) in enumerate([(2.0, 0.0), (0.5, 1.0), (1.5, 3.0)]):
+        sequence = TokenSequence(number, prompt(4, number), 1, rank=(work_s + 0.3 * arrived_s, 0.0))
+        machine.add(sequence, arrived_s)
+    assert ends(machine) == [1, 0, 2]
+
+
+def test_without_ranks_the_first_come_goes_first() -> None:
+    machine = scheduler(max_running=1)
+    for number, arrived_s in enumerate([3.0, 1.0, 2.0]):
+        machine.add(TokenSequence(number, prompt(4, number), 1), arrived_s)
+    assert ends(machine) == [1, 2, 0]
+
+
+def test_a_new_rank_changes_the_place_of_who_waits() -> None:
+    machine = scheduler(max_running=1)
+    sequences = [TokenSequence(number, prompt(4, number), 1, rank=(float(number),)) for number in range(4)]
+    for sequence in sequences:
+        machine.add(sequence, 0.0)
+    machine.reprioritise(sequences[3], (-1.0,))
+    machine.reprioritise(sequences[0], (2.5,))
+    assert ends(machine) == [3, 1, 2, 0]
+
+
+def test_a_new_rank_changes_who_is_preempted() -> None:
+    machine = scheduler(12, max_running=3)
     kv = CheckedKV(machine)
-    for number, (priority, arrived_s) in enumerate([(0.0, 0.0), (2.0, 1.0), (2.0, 3.0)]):
-        machine.add(TokenSequence(number, prompt(4, number), 1, priority=priority), arrived_s)
-    ended = []
-    while machine.has_work():
-        ended += [sequence.id for sequence in step(machine, kv, 4.0)]
-    assert ended == [1, 0, 2]
+    sequences = [TokenSequence(n, prompt(8, n * 3), 30, rank=(float(n),)) for n in range(3)]
+    for sequence in sequences:
+        machine.add(sequence, 0.0)
+    step(machine, kv)
+    machine.reprioritise(sequences[2], (-1.0,))
+    assert run_all(machine, kv)[0] == 2
+    assert sequences[2].num_preemptions == 0 < machine.num_preemptions
+
+
+@pytest.mark.parametrize(("level_s", "expected"), [(1.0, [0, 2, 1]), (0.125, [0, 1, 2])])
+def test_what_is_cached_counts_within_a_level_only(level_s: float, expected: list[int]) -> None:
+    machine = scheduler(max_running=1, level_s=level_s)
+    shared = prompt(20, 5)
+    for number, tokens in enumerate((shared, prompt(20, 9), [*shared, 7])):
+        machine.add(TokenSequence(number, tokens, 1, rank=(number / 4,)), 0.0)
+    assert ends(machine) == expected
 
 
 def test_groups_are_served_in_proportion_to_their_share() -> None:
@@ -255,7 +298,7 @@ def test_leases_outlive_other_idle_blocks() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"policy": "magic"}, {"max_batch_tokens": 4}, {"num_blocks": 0}, {"lookahead": 0}, {"ageing_s": 0.0}],
+    [{"policy": "magic"}, {"max_batch_tokens": 4}, {"num_blocks": 0}, {"lookahead": 0}, {"level_s": 0.0}],
 )
 def test_configuration_that_cannot_work_is_an_error(changed: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

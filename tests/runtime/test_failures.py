@@ -322,7 +322,7 @@ async def test_text_is_streamed_once_though_its_request_is_repeated() -> None:
     class Faltering:
         def __init__(self, config: object) -> None: ...
 
-        async def generate(self, task: LLMTask, emit: Any) -> None:
+        async def generate(self, task: LLMTask, emit: Any, rank: tuple[float, ...] = ()) -> None:
             from stretto.tasks import Done, Piece
 
             said: list[LLMEvent] = [Piece(task.id, word) for word in ("a ", "b ", "c")]
@@ -549,7 +549,7 @@ class Rambling:
 
     def __init__(self, config: object) -> None: ...
 
-    async def generate(self, task: LLMTask, emit: Any) -> None:
+    async def generate(self, task: LLMTask, emit: Any, rank: tuple[float, ...] = ()) -> None:
         match task.prompt[-1].text:
             case "nothing":
                 emit(None)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from itertools import count
 
 import pytest
-from support.machines import batch_engine, batch_work
+from support.machines import batch_engine, batch_request
 
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.messages import Action, Release, Restart, StartBatch
 from stretto.sched.batch_scheduler import BatchScheduler
+from stretto.sched.request import Request
 from stretto.sched.results import Broken, Completed, Report
-from stretto.sched.work import Work
 
 
 class Machine(BatchScheduler):
@@ -36,7 +36,7 @@ class Machine(BatchScheduler):
         return self.failed(instance, self.batches[instance], error)
 
 
-def machine(*works: Work, engine: Engine | None = None) -> Machine:
+def machine(*works: Request, engine: Engine | None = None) -> Machine:
     scheduler = Machine(engine or batch_engine(), count(1))
     scheduler.batches = {}
     for work in works:
@@ -56,7 +56,7 @@ def errors(reports: Sequence[Report]) -> list[tuple[str, type[StrettoError], str
 
 
 def test_a_batch_is_filled_from_several_queries_and_a_part_stays_behind() -> None:
-    scheduler = machine(batch_work("1", "a", "xyz"), batch_work("2", "b", "uvw"))
+    scheduler = machine(batch_request("1", "a", "xyz"), batch_request("2", "b", "uvw"))
     (action,) = scheduler.schedule(0.0)
     assert isinstance(action, StartBatch)
     assert (action.engine, action.instance, action.batch, action.num_units) == ("e", 0, 3, 4)
@@ -75,31 +75,27 @@ def test_a_batch_is_filled_from_several_queries_and_a_part_stays_behind() -> Non
 
 def test_every_idle_instance_gets_a_batch_the_least_worked_first() -> None:
     engine = batch_engine(instances=3, max_batch=2, profile=Profile(1.0, 1.0))
-    scheduler = machine(batch_work("1", "a", "pqrst"), engine=engine)
+    scheduler = machine(batch_request("1", "a", "pqrst"), engine=engine)
     assert scheduler.start() == [(0, [("a", ["p", "q"])]), (1, [("a", ["r", "s"])]), (2, [("a", ["t"])])]
     for instance, items in enumerate(("PQ", "RS", "T")):
         scheduler.answer([list(items)], instance)
-    scheduler.add(batch_work("1", "b", "u"), 1.0)
+    scheduler.add(batch_request("1", "b", "u"), 1.0)
     assert scheduler.start() == [(2, [("b", ["u"])])], "it has had one unit less"
 
 
 def test_an_item_larger_than_a_batch_runs_alone_and_is_not_starved() -> None:
-    large = batch_work("1", "large", "xy", units=(9, 1))
+    large = batch_request("1", "large", "xy", units=(9, 1))
     for policy in ("topology_aware", "critical_path", "throughput", "per_invocation"):
-        large.lo = 0
         scheduler = machine(large, engine=batch_engine(policy=policy))
         assert scheduler.start() == [(0, [("large", ["x"])])], policy
-    large.lo = 0
-    scheduler = machine(large, batch_work("2", "b", "uvwxyz"))
+    scheduler = machine(large, batch_request("2", "b", "uvwxyz"))
     assert scheduler.start() == [(0, [("b", ["u", "v", "w", "x"])])]
     scheduler.answer([list("UVWX")])
     assert scheduler.start(11.0) == [(0, [("large", ["x"])])], "aged by now"
 
 
 def test_a_single_application_has_no_item_count() -> None:
-    work = batch_work("1", "a", "x")
-    work.each = ()
-    scheduler = machine(work)
+    scheduler = machine(batch_request("1", "a", "x", each=()))
     (action,) = scheduler.schedule(0.0)
     assert isinstance(action, StartBatch)
     assert action.tasks[0].num_items is None
@@ -109,10 +105,10 @@ def test_a_single_application_has_no_item_count() -> None:
 def test_a_failed_batch_is_run_again_task_by_task() -> None:
     """Only the culprit's query fails; attempts do not count, for the instance was not at fault."""
     scheduler = machine(
-        batch_work("1", "a", "xy"), batch_work("2", "b", "u"), engine=batch_engine(max_attempts=1)
+        batch_request("1", "a", "xy"), batch_request("2", "b", "u"), engine=batch_engine(max_attempts=1)
     )
     scheduler.start()
-    scheduler.add(batch_work("3", "c", "p"), 0.0)
+    scheduler.add(batch_request("3", "c", "p"), 0.0)
     assert scheduler.fail(EngineFailure("broken")) == []
     assert scheduler.start() == [(0, [("a", ["x", "y"])])]
     assert errors(scheduler.fail(EngineFailure("broken"))) == [("1", EngineFailure, "a")]
@@ -122,14 +118,14 @@ def test_a_failed_batch_is_run_again_task_by_task() -> None:
 
 
 def test_a_step_that_the_error_names_keeps_its_name() -> None:
-    scheduler = machine(batch_work("1", "a", "x"))
+    scheduler = machine(batch_request("1", "a", "x"))
     scheduler.start()
     assert errors(scheduler.fail(BadReply("no", step="inner"))) == [("1", BadReply, "inner")]
 
 
 @pytest.mark.parametrize("results", [[["X"]], [], [["X"], ["U"], ["?"]], None, "XU", 7, {"a": 1}])
 def test_a_batch_with_the_wrong_number_of_answers_is_run_again_apart(results: object) -> None:
-    scheduler = machine(batch_work("1", "a", "x"), batch_work("2", "b", "u"))
+    scheduler = machine(batch_request("1", "a", "x"), batch_request("2", "b", "u"))
     scheduler.start()
     assert scheduler.answer(results) == []
     assert scheduler.start() == [(0, [("a", ["x"])])]
@@ -152,7 +148,7 @@ def test_a_batch_with_the_wrong_number_of_answers_is_run_again_apart(results: ob
 def test_a_bad_answer_fails_its_own_query_only(
     result: object, kind: type[StrettoError], message: str
 ) -> None:
-    scheduler = machine(batch_work("1", "a", "xy"), batch_work("2", "b", "u"))
+    scheduler = machine(batch_request("1", "a", "xy"), batch_request("2", "b", "u"))
     scheduler.start()
     broken, fine = scheduler.answer([result, ["U"]])
     assert isinstance(broken, Broken)
@@ -164,7 +160,7 @@ def test_a_bad_answer_fails_its_own_query_only(
 
 def test_lost_work_is_tried_elsewhere_apart_and_not_for_ever() -> None:
     engine = batch_engine(max_attempts=3, instances=2)
-    scheduler = machine(batch_work("1", "a", "xy"), batch_work("2", "b", "u"), engine=engine)
+    scheduler = machine(batch_request("1", "a", "xy"), batch_request("2", "b", "u"), engine=engine)
     assert scheduler.start() == [(0, [("a", ["x", "y"]), ("b", ["u"])])]
     error = EngineUnavailable("it died")
     assert scheduler.lost(0, error) == []
@@ -180,7 +176,7 @@ def test_lost_work_is_tried_elsewhere_apart_and_not_for_ever() -> None:
 
 
 def test_a_batch_that_says_the_instance_is_gone_counts_as_lost() -> None:
-    scheduler = machine(batch_work("1", "a", "x"), engine=batch_engine(max_attempts=2))
+    scheduler = machine(batch_request("1", "a", "x"), engine=batch_engine(max_attempts=2))
     scheduler.start()
     assert scheduler.fail(EngineUnavailable("no route")) == []
     assert scheduler.start() == [(0, [("a", ["x"])])]
@@ -193,10 +189,10 @@ def test_losing_an_idle_instance_is_nothing() -> None:
 
 def test_an_instance_that_does_not_answer_is_given_up() -> None:
     engine = batch_engine(timeout_s=5.0, instances=2, max_batch=1)
-    scheduler = machine(batch_work("1", "a", "x"), engine=engine)
+    scheduler = machine(batch_request("1", "a", "x"), engine=engine)
     assert scheduler.next_expiry_s() is None
     scheduler.schedule(1.0)
-    scheduler.add(batch_work("2", "b", "u"), 2.0)
+    scheduler.add(batch_request("2", "b", "u"), 2.0)
     scheduler.schedule(2.0)
     assert scheduler.next_expiry_s() == 6.0
     assert scheduler.expire(5.9) == ([], [])
@@ -211,7 +207,7 @@ def test_an_instance_that_does_not_answer_is_given_up() -> None:
 
 
 def test_late_answers_are_ignored() -> None:
-    scheduler = machine(batch_work("1", "a", "x"))
+    scheduler = machine(batch_request("1", "a", "x"))
     scheduler.start()
     old = scheduler.batches[0]
     scheduler.lost(0, EngineUnavailable("it died"))
@@ -224,7 +220,7 @@ def test_late_answers_are_ignored() -> None:
 
 def test_an_ended_query_is_released_once_nothing_of_it_runs() -> None:
     engine = batch_engine(keeps_state=True, max_batch=2)
-    scheduler = machine(batch_work("1", "a", "xyz"), batch_work("2", "b", "u"), engine=engine)
+    scheduler = machine(batch_request("1", "a", "xyz"), batch_request("2", "b", "u"), engine=engine)
     assert scheduler.start() == [(0, [("a", ["x", "y"])])]
     assert scheduler.end_query("1") == []
     assert [work.query for work in scheduler.queue] == ["2"]
@@ -237,7 +233,7 @@ def test_an_ended_query_is_released_once_nothing_of_it_runs() -> None:
 
 def test_what_a_cancelled_query_lost_is_not_tried_again() -> None:
     engine = batch_engine(keeps_state=True)
-    scheduler = machine(batch_work("1", "a", "x"), batch_work("2", "b", "u"), engine=engine)
+    scheduler = machine(batch_request("1", "a", "x"), batch_request("2", "b", "u"), engine=engine)
     scheduler.start()
     scheduler.end_query("1")
     assert scheduler.fail(EngineFailure("broken")) == []
@@ -246,7 +242,7 @@ def test_what_a_cancelled_query_lost_is_not_tried_again() -> None:
 
 
 def test_throughput_waits_and_then_starts() -> None:
-    scheduler = machine(batch_work("1", "a", "x"), engine=batch_engine(policy="throughput"))
+    scheduler = machine(batch_request("1", "a", "x"), engine=batch_engine(policy="throughput"))
     assert scheduler.start() == []
     assert scheduler.not_before_s == 0.005
     assert scheduler.start(0.005) == [(0, [("a", ["x"])])]

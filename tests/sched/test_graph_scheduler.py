@@ -13,7 +13,7 @@ from stretto.errors import BadReply, CapacityError, EngineFailure, GraphError, S
 from stretto.graph.compile import ExecutionGraph
 from stretto.sched import graph_scheduler
 from stretto.sched.graph_scheduler import GraphScheduler, Outcome
-from stretto.sched.work import Work
+from stretto.sched.request import Request
 
 
 class Run:
@@ -21,7 +21,7 @@ class Run:
 
     def __init__(self, text: str, expand: Any = None, **inputs: object) -> None:
         self.scheduler = GraphScheduler("q", compiled(text), inputs, expand)
-        self.work: dict[str, list[Work]] = {}
+        self.work: dict[str, list[Request]] = {}
         self.text: list[tuple[str, str]] = []
         self.ended = False
         self._take(self.scheduler.start())
@@ -55,7 +55,7 @@ class Run:
         return self.scheduler.result()
 
 
-def prompt_of(work: Work, item: int = 0) -> str:
+def prompt_of(work: Request, item: int = 0) -> str:
     return "".join(segment.text for segment in work.prompts[item])
 
 
@@ -348,7 +348,7 @@ def test_map_and_reduce() -> None:
     (work,) = run.work["ks"]
     assert [prompt_of(work, i) for i in range(3)] == ["Map qx", "Map qy", "Map qz"]
     assert work.decode is not None
-    assert work.units == (9, 9, 9)
+    assert work.units == (4, 4, 4)
     for i in (2, 0, 1):
         run._take(run.scheduler.complete(work.node.id, i, [(KV(work.prompts[i], 0), f"a{i}")]))
     assert prompt_of(run.work["k"][0]) == "Reduce a0\n\na1\n\na2"

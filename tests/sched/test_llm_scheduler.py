@@ -7,19 +7,19 @@ from itertools import count
 from typing import Any
 
 import pytest
-from support.machines import llm_engine, llm_work
+from support.machines import llm_engine, llm_request
 
 from stretto.core import KV, Segment
 from stretto.costs.profile import Profile
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable
 from stretto.messages import Admit, CancelTask, Release, Restart
 from stretto.sched.llm_scheduler import LLMScheduler
+from stretto.sched.request import Request
 from stretto.sched.results import Broken, Completed, Delivered
-from stretto.sched.work import Work
-from stretto.tasks import Decode, Done, Failed, LLMTask, Piece, Started
+from stretto.tasks import Decode, Done, Failed, LLMTask, Piece, Started, Usage
 
 
-def machine(*works: Work, **options: Any) -> LLMScheduler:
+def machine(*works: Request, **options: Any) -> LLMScheduler:
     scheduler = LLMScheduler(llm_engine(**options), count(1))
     for work in works:
         scheduler.add(work, 0.0)
@@ -33,10 +33,10 @@ def admit(scheduler: LLMScheduler, now_s: float = 0.0) -> list[tuple[str, int]]:
     return [(action.task.step, action.instance) for action in actions if isinstance(action, Admit)]
 
 
-def test_an_admission_carries_prompt_decode_and_depth() -> None:
-    scheduler = machine(llm_work("1", "a", 512, depth=7))
+def test_an_admission_carries_prompt_decode_and_rank() -> None:
+    scheduler = machine(llm_request("1", "a", 512, depth=7, path_s=0.5))
     assert scheduler.schedule(0.0) == [
-        Admit("llm", 0, LLMTask(1, "1", "a", (Segment("1.a"),), Decode(256)), 7.0)
+        Admit("llm", 0, LLMTask(1, "1", "a", (Segment("1.a"),), Decode(256)), (0.0, -0.5, -7))
     ]
     assert scheduler.report(0, Started(1), 1.0) == []
     assert scheduler.report(0, Done(1, "text"), 2.0) == [Completed("1", 1, 0, ("text",))]
@@ -44,60 +44,62 @@ def test_an_admission_carries_prompt_decode_and_depth() -> None:
 
 
 def test_tokens_in_flight_stay_within_the_budget_and_come_back_one_by_one() -> None:
-    scheduler = machine(llm_work("1", "a", 400, num=4), max_batch=1000)
+    scheduler = machine(llm_request("1", "a", 400, num=4), max_batch=1000)
     assert admit(scheduler) == [("a", 0), ("a", 0)]
-    scheduler.report(0, Done(2, "x"), 1.0)
+    scheduler.report(0, Done(2, "x", Usage(num_output_tokens=200)), 1.0)
     assert admit(scheduler) == [("a", 0)]
     assert admit(scheduler) == []
 
 
 def test_slots_are_limited_too() -> None:
-    scheduler = machine(llm_work("1", "a", 1, num=9), max_running=2, instances=2)
+    scheduler = machine(llm_request("1", "a", 1, num=9), max_running=2, instances=2)
     assert admit(scheduler) == [("a", 0), ("a", 1), ("a", 0), ("a", 1)]
 
 
 def test_a_request_goes_where_its_predicted_seconds_are_least() -> None:
     profile = Profile(per_unit_s=0.001, per_output_s=0.01)
-    scheduler = machine(llm_work("1", "long", 800), llm_work("1", "b", 100), instances=2, profile=profile)
+    scheduler = machine(
+        llm_request("1", "long", 800), llm_request("1", "b", 100), instances=2, profile=profile
+    )
     assert admit(scheduler) == [("long", 0), ("b", 1)]
-    scheduler.add(llm_work("1", "c", 100), 0.0)
-    scheduler.add(llm_work("1", "d", 100, hint=0), 0.0)
+    scheduler.add(llm_request("1", "c", 100), 0.0)
+    scheduler.add(llm_request("1", "d", 100, hint=0), 0.0)
     assert admit(scheduler) == [("c", 1), ("d", 1)], "a held prefix is not worth four seconds"
 
 
 def test_a_held_prefix_wins_a_tie_and_pays_for_a_little_load() -> None:
-    profile = Profile(per_unit_s=0.001, per_output_s=0.001)
-    scheduler = machine(llm_work("1", "a", 100, hint=1), instances=2, profile=profile)
+    profile = Profile(per_unit_s=0.001, per_output_s=0.001, per_neighbour_s=0.001)
+    scheduler = machine(llm_request("1", "a", 100, hint=1), instances=2, profile=profile)
     assert admit(scheduler) == [("a", 1)]
-    scheduler.add(llm_work("1", "b", 100, hint=1), 0.0)
-    assert admit(scheduler) == [("b", 1)], "0.05 s of load, 0.05 s of prefill saved"
-    scheduler.add(llm_work("1", "c", 100, hint=1), 0.0)
-    assert admit(scheduler) == [("c", 0)], "0.1 s of load"
+    scheduler.add(llm_request("1", "b", 100, hint=1), 0.0)
+    assert admit(scheduler) == [("b", 1)], "a neighbour costs 0.05 s, 0.05 s of prefill are saved"
+    scheduler.add(llm_request("1", "c", 100, hint=1), 0.0)
+    assert admit(scheduler) == [("c", 0)], "two neighbours cost 0.1 s"
 
 
 @pytest.mark.parametrize(("num_held", "place"), [(10, 1), (30, 0)])
 def test_a_prefix_that_is_held_in_part_saves_that_part(num_held: int, place: int) -> None:
     """0.02 s of load outweigh 10 held tokens of a prompt, and not 30."""
-    busy = llm_work("1", "busy", 40, hint=0, num_held_tokens=0)
+    busy = llm_request("1", "busy", 40, hint=0, num_held_tokens=0)
     scheduler = machine(busy, instances=2, profile=Profile(per_unit_s=0.001))
     assert admit(scheduler) == [("busy", 0)]
-    scheduler.add(llm_work("1", "next", 200, hint=0, num_held_tokens=num_held), 0.0)
+    scheduler.add(llm_request("1", "next", 200, hint=0, num_held_tokens=num_held), 0.0)
     assert admit(scheduler) == [("next", place)]
 
 
 def test_aged_work_is_not_overtaken_on_several_instances() -> None:
     """It fits no instance now; smaller work would keep it waiting for ever."""
-    scheduler = machine(llm_work("0", "x", 500, num=2), instances=2)
+    scheduler = machine(llm_request("0", "x", 500, num=2), instances=2)
     assert admit(scheduler) == [("x", 0), ("x", 1)]
-    scheduler.add(llm_work("1", "large", 900), 0.0)
-    scheduler.add(llm_work("2", "small", 500), 99.0)
+    scheduler.add(llm_request("1", "large", 900), 0.0)
+    scheduler.add(llm_request("2", "small", 500), 99.0)
     assert scheduler.schedule(100.0) == []
     scheduler.report(1, Done(2, "text"), 101.0)
     assert [a.task.step for a in scheduler.schedule(101.0) if isinstance(a, Admit)] == ["large", "small"]
 
 
 def test_a_stuck_request_is_given_up_beside_lively_ones() -> None:
-    scheduler = machine(llm_work("1", "stuck", 10), llm_work("2", "lively", 10), timeout_s=5.0)
+    scheduler = machine(llm_request("1", "stuck", 10), llm_request("2", "lively", 10), timeout_s=5.0)
     stuck, lively = [a.task.id for a in scheduler.schedule(0.0) if isinstance(a, Admit)]
     for task in (stuck, lively):
         scheduler.report(0, Started(task), 1.0)
@@ -105,37 +107,37 @@ def test_a_stuck_request_is_given_up_beside_lively_ones() -> None:
     assert scheduler.next_expiry_s() == 6.0
     reports, actions = scheduler.expire(6.0)
     assert (reports, actions) == ([], [CancelTask("llm", 0, stuck)])
-    assert [work.step for work in scheduler.queue] == ["stuck"], "it is tried again"
+    assert [entry.request.step for entry in scheduler.queue] == ["stuck"], "it is tried again"
 
 
 def test_a_hint_at_a_full_instance_is_no_reason_to_wait() -> None:
-    scheduler = machine(llm_work("1", "a", 1000, hint=0), llm_work("1", "b", 500, hint=0), instances=2)
+    scheduler = machine(llm_request("1", "a", 1000, hint=0), llm_request("1", "b", 500, hint=0), instances=2)
     assert admit(scheduler) == [("a", 0), ("b", 1)]
 
 
 def test_what_fits_no_single_instance_keeps_nothing_else_waiting() -> None:
     """Two instances have 524 tokens left each; 900 fit neither, 500 do."""
-    scheduler = machine(llm_work("0", "x", 500, num=2), instances=2)
+    scheduler = machine(llm_request("0", "x", 500, num=2), instances=2)
     assert admit(scheduler) == [("x", 0), ("x", 1)]
-    scheduler.add(llm_work("1", "large", 900, depth=9), 0.0)
-    scheduler.add(llm_work("2", "small", 500), 0.0)
+    scheduler.add(llm_request("1", "large", 900, depth=9), 0.0)
+    scheduler.add(llm_request("2", "small", 500), 0.0)
     assert admit(scheduler) == [("small", 0)]
-    assert [work.step for work in scheduler.queue] == ["large"]
+    assert [entry.request.step for entry in scheduler.queue] == ["large"]
 
 
 @pytest.mark.parametrize("policy", ["topology_aware", "throughput", "per_invocation", "critical_path"])
 def test_a_request_beyond_the_budget_runs_alone(policy: str) -> None:
-    scheduler = machine(llm_work("1", "huge", 5000, hint=0), policy=policy, instances=2)
+    scheduler = machine(llm_request("1", "huge", 5000, hint=0), policy=policy, instances=2)
     assert admit(scheduler) == [("huge", 0)]
-    scheduler.add(llm_work("1", "huge too", 5000, hint=0), 0.0)
-    scheduler.add(llm_work("1", "huger", 6000), 0.0)
+    scheduler.add(llm_request("1", "huge too", 5000, hint=0), 0.0)
+    scheduler.add(llm_request("1", "huger", 6000), 0.0)
     assert admit(scheduler) == [("huge too", 1)]
     scheduler.report(0, Done(1, "x"), 1.0)
     assert admit(scheduler) == [("huger", 0)]
 
 
 def test_throughput_waits_for_the_room_to_fill() -> None:
-    scheduler = machine(llm_work("1", "a", 100), policy="throughput")
+    scheduler = machine(llm_request("1", "a", 100), policy="throughput")
     assert admit(scheduler) == []
     assert scheduler.not_before_s == 0.005
     assert admit(scheduler, 0.005) == [("a", 0)]
@@ -143,7 +145,7 @@ def test_throughput_waits_for_the_room_to_fill() -> None:
 
 def test_pieces_are_numbered_by_item_or_by_character() -> None:
     items = Decode(10, items="json_list")
-    scheduler = machine(llm_work("1", "text", 100), llm_work("1", "list", 100, decode=items))
+    scheduler = machine(llm_request("1", "text", 100), llm_request("1", "list", 100, decode=items))
     scheduler.schedule(0.0)
     assert scheduler.report(0, Piece(1, "Hel"), 1.0) == [Delivered("1", 1, 0, "Hel")]
     assert scheduler.report(0, Piece(1, "lo"), 1.0) == [Delivered("1", 1, 3, "lo")]
@@ -152,7 +154,7 @@ def test_pieces_are_numbered_by_item_or_by_character() -> None:
 
 
 def test_a_lost_request_starts_again_and_its_pieces_from_zero() -> None:
-    scheduler = machine(llm_work("1", "a", 100, num=2), max_attempts=2)
+    scheduler = machine(llm_request("1", "a", 100, num=2), max_attempts=2)
     assert admit(scheduler) == [("a", 0), ("a", 0)]
     scheduler.report(0, Piece(1, "Hel"), 1.0)
     scheduler.report(0, Done(2, "fine"), 1.0)
@@ -167,7 +169,7 @@ def test_a_lost_request_starts_again_and_its_pieces_from_zero() -> None:
 
 
 def test_a_failure_of_the_request_itself_is_final() -> None:
-    scheduler = machine(llm_work("1", "a", 100), llm_work("2", "b", 100))
+    scheduler = machine(llm_request("1", "a", 100), llm_request("2", "b", 100))
     scheduler.schedule(0.0)
     (broken,) = scheduler.report(0, Failed(1, EngineFailure("too long")), 1.0)
     assert isinstance(broken, Broken)
@@ -185,7 +187,7 @@ def test_a_failure_of_the_request_itself_is_final() -> None:
     ],
 )
 def test_a_value_of_the_wrong_shape_is_a_bad_reply(decode: Decode, value: object) -> None:
-    scheduler = machine(llm_work("1", "a", 100, decode=decode))
+    scheduler = machine(llm_request("1", "a", 100, decode=decode))
     scheduler.schedule(0.0)
     (broken,) = scheduler.report(0, Done(1, value), 1.0)
     assert isinstance(broken, Broken)
@@ -194,9 +196,8 @@ def test_a_value_of_the_wrong_shape_is_a_bad_reply(decode: Decode, value: object
 
 
 def test_a_finished_prefill_says_where_its_prefix_is_held() -> None:
-    work = llm_work("1", "a", 100, decode=None)
-    work.node = replace(work.node, op="prefill")
-    scheduler = machine(work, instances=2)
+    work = llm_request("1", "a", 100, decode=None)
+    scheduler = machine(replace(work, node=replace(work.node, op="prefill")), instances=2)
     scheduler.schedule(0.0)
     assert scheduler.report(0, Done(1, None), 1.0) == [
         Completed("1", 1, 0, (KV((Segment("1.a"),), 0),)),
@@ -204,7 +205,7 @@ def test_a_finished_prefill_says_where_its_prefix_is_held() -> None:
 
 
 def test_a_silent_instance_is_given_up() -> None:
-    scheduler = machine(llm_work("1", "a", 100), timeout_s=5.0, max_attempts=2)
+    scheduler = machine(llm_request("1", "a", 100), timeout_s=5.0, max_attempts=2)
     assert scheduler.next_expiry_s() is None
     scheduler.schedule(1.0)
     assert scheduler.next_expiry_s() == 6.0
@@ -221,12 +222,12 @@ def test_a_silent_instance_is_given_up() -> None:
 
 def test_cancelling_stops_what_runs_drops_what_waits_and_releases() -> None:
     scheduler = machine(
-        llm_work("1", "a", 600), llm_work("1", "b", 600), llm_work("2", "c", 300), keeps_state=True
+        llm_request("1", "a", 600), llm_request("1", "b", 600), llm_request("2", "c", 300), keeps_state=True
     )
     assert admit(scheduler) == [("a", 0), ("c", 0)]
     assert scheduler.end_query("1") == [CancelTask("llm", 0, 1), Release("llm", 0, "1")]
     scheduler.check_invariants()
     assert scheduler.report(0, Piece(1, "late"), 1.0) == []
     assert scheduler.report(0, Done(1, "late"), 1.0) == []
-    assert scheduler.queue == []
+    assert not scheduler.queue
     assert scheduler.end_query("1") == []

@@ -151,7 +151,7 @@ def test_a_decode_from_front_to_back() -> None:
         """
     (admit,) = system.handle([submit("1", text, q="hi")], 0.0)
     assert isinstance(admit, Admit)
-    assert (admit.task.step, admit.task.decode, admit.priority) == ("a", Decode(9), 1.0)
+    assert (admit.task.step, admit.task.decode) == ("a", Decode(9))
 
     def say(event: LLMEvent, now_s: float) -> list[Action]:
         return system.handle([LLMReport("llm", 0, event)], now_s)
@@ -374,7 +374,7 @@ def test_expansion_gets_the_passes_of_the_query() -> None:
     assert seen == [("b", {"q": "x"}, ("drop_dead",))]
 
 
-def test_the_priority_of_a_request_is_its_depth() -> None:
+def test_the_deeper_request_of_a_query_has_the_smaller_rank() -> None:
     text = """
         graph g(%k: kv)
           %a = decode(%k) : text @llm
@@ -383,5 +383,7 @@ def test_the_priority_of_a_request_is_its_depth() -> None:
           return %a, %c
         """
     actions = CheckedSystem([llm_engine(), batch_engine()]).handle([submit("1", text, k=KV_HELLO)], 0.0)
-    assert [(a.task.step, a.priority) for a in actions if isinstance(a, Admit)] == [("b", 1.0), ("a", 0.0)]
-    assert all(isinstance(a.task, LLMTask) for a in actions if isinstance(a, Admit))
+    admitted = [action for action in actions if isinstance(action, Admit)]
+    assert [a.task.step for a in admitted] == ["b", "a"]
+    assert admitted[0].rank < admitted[1].rank
+    assert all(isinstance(a.task, LLMTask) for a in admitted)

@@ -34,7 +34,7 @@ from stretto.messages import (
     Restart,
     StartBatch,
 )
-from stretto.sched.policies import POLICIES
+from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness, draw_faults
 from stretto.sim.llm_instance import SimulatedModel
@@ -63,7 +63,7 @@ class Workload:
 
 def workload(seed: int) -> Workload:
     draw = random.Random(seed)
-    policy = draw.choice(sorted(POLICIES))
+    policy = draw.choice(sorted(ORDERS))
     engines = []
     for name in ENGINES:
         is_llm = name == "llm"
@@ -87,7 +87,7 @@ def workload(seed: int) -> Workload:
         max_running=draw.choice((3, 8)),
         max_batch_tokens=draw.choice((64, 512)),
         policy=draw.choice(("chunked", "prefill_first")),
-        ageing_s=draw.choice((0.5, 5.0)),
+        level_s=draw.choice((0.5, 5.0)),
         with_events=True,
     )
     profile = PROFILES["llm"]

@@ -121,7 +121,7 @@ PREEMPTED = [
 ]
 
 
-@example(PREEMPTED, "prefill_first", 24, 1, 0.3, None, 5.0)
+@example(PREEMPTED, "prefill_first", 24, 1, 0.3, None, 1.0)
 @given(
     queries,
     st.sampled_from(("chunked", "prefill_first")),
@@ -129,7 +129,7 @@ PREEMPTED = [
     st.integers(1, 3),
     st.sampled_from((0.0, 0.3)),
     st.sampled_from((None, 2.0, 30.0)),
-    st.sampled_from((0.5, 5.0)),
+    st.sampled_from((0.05, 1.0)),
 )
 @settings(
     max_examples=60,
@@ -145,7 +145,7 @@ def test_jumps_change_nothing(
     instances: int,
     jitter: float,
     timeout_s: float | None,
-    ageing_s: float,
+    level_s: float,
 ) -> None:
     """The same messages at the same times, and the same steps, one by one or as many at once as can be."""
     logs = []
@@ -153,7 +153,7 @@ def test_jumps_change_nothing(
         made = model(max_jump=max_jump)
         made = replace(
             made,
-            scheduler=replace(made.scheduler, policy=policy, num_blocks=num_blocks, ageing_s=ageing_s),
+            scheduler=replace(made.scheduler, policy=policy, num_blocks=num_blocks, level_s=level_s),
         )
         log = RunLog()
         run = driver(

@@ -92,7 +92,7 @@ class _Interpreter:
 
 def _complete(task: LLMTask) -> object:
     llm = FakeLLM(FakeLLMConfig())
-    llm.admit(task, 0.0)
+    llm.admit(task, ())
     while llm.has_work():
         for event in llm.step():
             if isinstance(event, Done):

@@ -62,11 +62,9 @@ class CheckedKV:
         return sequence.blocks[position // self._size], position % self._size
 
 
-def step(
-    scheduler: LocalScheduler, kv: CheckedKV, now_s: float = 0.0, max_repeats: int = 1
-) -> list[TokenSequence]:
+def step(scheduler: LocalScheduler, kv: CheckedKV, max_repeats: int = 1) -> list[TokenSequence]:
     """One step, checked; returns the sequences that ended in it."""
-    batch = scheduler.schedule(now_s, max_repeats)
+    batch = scheduler.schedule(max_repeats)
     scheduler.check_invariants()
     assert len({piece.sequence.id for piece in batch.slices}) == len(batch.slices)
     budget_tokens = scheduler.config.max_batch_tokens

@@ -31,7 +31,7 @@ def drain(llm: SteppedLLM) -> list[LLMEvent]:
 
 def run(llm: SteppedLLM, prompt: Prompt, decode: Decode | None, query: str = "q") -> Done | Failed:
     """The ending of one task that runs alone."""
-    llm.admit(task(0, prompt, decode, query), 0.0)
+    llm.admit(task(0, prompt, decode, query), ())
     ending = drain(llm)[-1]
     assert isinstance(ending, Done | Failed)
     return ending
@@ -57,10 +57,13 @@ class SteppedServer:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._events: list[LLMEvent] = []
 
-    def admit(self, task: LLMTask, priority: float) -> None:
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         self._tasks[task.id] = self._runner.get_loop().create_task(
-            self._server.generate(task, self._events.append)
+            self._server.generate(task, self._events.append, rank)
         )
+
+    def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
+        pass
 
     def cancel(self, task: int) -> None:
         if (running := self._tasks.pop(task, None)) is not None:

@@ -13,8 +13,8 @@ from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, F
 from stretto.graph.compile import ExecutionGraph, Node, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.messages import Action, Event, Reply, WakeAt
+from stretto.sched.request import Request
 from stretto.sched.system import System
-from stretto.sched.work import Work
 from stretto.tasks import Decode
 
 _EMBED, _DECODE = compile_graph(
@@ -25,23 +25,51 @@ _EMBED, _DECODE = compile_graph(
 ).nodes
 
 
-def batch_work(
+def batch_request(
     query: str, name: str, items: Sequence[object], *, depth: int = 0, path_s: float = 0.0, **changes: Any
-) -> Work:
+) -> Request:
     """An `embed` of `items` that waits at a batch engine."""
     node = replace(_EMBED, name=name, depth=depth, path_s=path_s)
-    return Work(query, node, name, 0, 0, len(items), {"texts": list(items)}, ("texts",), **changes)
+    return Request(
+        **{
+            "query": query,
+            "node": node,
+            "step": name,
+            "lo": 0,
+            "hi": len(items),
+            "inputs": {"texts": list(items)},
+            "each": ("texts",),
+            **changes,
+        }
+    )
 
 
-def llm_work(query: str, name: str, tokens: int, *, depth: int = 0, num: int = 1, **changes: Any) -> Work:
-    """`num` requests of `tokens` each, half of them to be decoded; a hint is to the whole prompt."""
-    node: Node = replace(_DECODE, name=name, depth=depth)
-    prompt = (Segment(f"{query}.{name}"),)
-    decode = changes.pop("decode", Decode(tokens // 2))
+def llm_request(
+    query: str, name: str, tokens: int, *, depth: int = 0, num: int = 1, **changes: Any
+) -> Request:
+    """`num` requests of `tokens` each, up to half of them to be decoded; a hint is to the whole prompt.
+
+    No more are decoded than are expected of a step that nothing is known of.
+    """
+    node: Node = replace(_DECODE, name=name, depth=depth, path_s=changes.pop("path_s", 0.0))
+    decode = changes.pop("decode", Decode(min(tokens // 2, 256)))
+    num_prompt = tokens - (decode.max_tokens if decode else 0)
     if "hint" in changes:
-        changes.setdefault("num_held_tokens", tokens - tokens // 2)
-    return Work(
-        query, node, name, 0, 0, num, {}, ("kv",), (prompt,) * num, decode, (tokens,) * num, **changes
+        changes.setdefault("num_held_tokens", num_prompt)
+    return Request(
+        **{
+            "query": query,
+            "node": node,
+            "step": name,
+            "lo": 0,
+            "hi": num,
+            "inputs": {},
+            "each": ("kv",),
+            "prompts": ((Segment(f"{query}.{name}"),),) * num,
+            "decode": decode,
+            "units": (num_prompt,) * num,
+            **changes,
+        }
     )
 
 

@@ -172,7 +172,9 @@ class Server:
         self._log = log
         log.made.append(1)
 
-    async def generate(self, task: LLMTask, emit: Callable[[LLMEvent], None]) -> None:
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
         text = task.prompt[-1].text
         emit(Started(task.id))
         if task.decode is None:
@@ -214,9 +216,11 @@ class AtOnce:
     def __init__(self, stepped: Any) -> None:
         self._stepped = stepped
 
-    async def generate(self, task: LLMTask, emit: Callable[[LLMEvent], None]) -> None:
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
         await asyncio.sleep(0)
-        self._stepped.admit(task, 0.0)
+        self._stepped.admit(task, ())
         while self._stepped.has_work():
             for event in self._stepped.step():
                 emit(event)

@@ -14,7 +14,7 @@ from stretto.errors import EngineUnavailable
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.passes.pipeline import PASSES, apply_pass
 from stretto.messages import Reply
-from stretto.sched.policies import POLICIES
+from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.tasks import LLMTask, Task
@@ -144,7 +144,7 @@ def setups(*, llm: bool) -> st.SearchStrategy[Setup]:
         Setup,
         profile=profiles,
         instances=st.integers(1, 3),
-        policy=st.sampled_from(sorted(POLICIES)),
+        policy=st.sampled_from(sorted(ORDERS)),
         max_batch=st.sampled_from((20, 60, 200, None) if llm else (1, 2, 5, None)),
         max_running=st.integers(1, 4),
         fails_at=st.frozensets(st.integers(0, 12), max_size=3),

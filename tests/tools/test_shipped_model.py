@@ -50,7 +50,7 @@ def _outputs(num_threads: int, max_running: int) -> list[tuple[str, int]]:
     """Of each prompt, the text and how many tokens it took."""
     llm = TransformerLLM(TransformerConfig(MINI, num_threads=num_threads, max_running=max_running))
     for number, (name, values) in enumerate(PROMPTS):
-        llm.admit(task(number, _prompt(name, values), Decode(max_tokens=120)), 0.0)
+        llm.admit(task(number, _prompt(name, values), Decode(max_tokens=120)), ())
     ended = {event.task: event for event in drain(llm) if isinstance(event, Done)}
     return [(str(ended[n].value), ended[n].usage.num_output_tokens) for n in range(len(PROMPTS))]
 

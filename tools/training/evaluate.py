@@ -142,7 +142,7 @@ def engine_run(config: TransformerConfig) -> Run:
         for number, call in enumerate(calls):
             max_tokens = _LIST_TOKENS if call.prompt == "expand" else _ANSWER_TOKENS
             task = LLMTask(number, f"q{number}", call.prompt, _prompt(call), Decode(max_tokens))
-            llm.admit(task, 0.0)
+            llm.admit(task, ())
         texts: dict[int, str] = {}
         while llm.has_work():
             for event in llm.step():

@@ -158,7 +158,7 @@ class LLMServer:
                 task = self._admitted.get()
                 if task is None:
                     return
-                llm.admit(task, 0.0)
+                llm.admit(task, ())
             events = llm.step()
             loop.call_soon_threadsafe(self._hear, events)
 

@@ -51,11 +51,17 @@ class StreamChunk:
 
 
 def request_body(
-    api: Api, model: str, prompt: str | list[int], decode: Decode, tenant: str
+    api: Api,
+    model: str,
+    prompt: str | list[int],
+    decode: Decode,
+    tenant: str,
+    priority: int | None = None,
 ) -> dict[str, object]:
     """What to send for a prompt, as text or, to completions, as token ids.
 
-    A tenant's prompts are kept apart in the prefix cache by vLLM's `cache_salt`.
+    A tenant's prompts are kept apart in the prefix cache by vLLM's `cache_salt`. With a `priority` vLLM
+    starts requests of smaller ones first.
 
     Raises:
         ConfigError: the JSON schema is not JSON.
@@ -73,6 +79,7 @@ def request_body(
         "stream": True,
         "stream_options": {"include_usage": True},
         **({"cache_salt": tenant} if tenant else {}),
+        **({"priority": priority} if priority is not None else {}),
         **_form(decode),
         **{_NAMES[name]: value for name, value in changed(decode).items() if name in _NAMES},
     }

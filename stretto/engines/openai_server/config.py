@@ -47,6 +47,8 @@ class OpenAIServerConfig:
             had been seen, `backoff_s` later and twice as long each time; or when the server says, but not
             later than `max_backoff_s`.
         warms_prefixes: whether a partial prefill may become a request (where each costs money, say no).
+        priorities: the server is vLLM with `--scheduling-policy priority`, and each request carries its rank
+            as a priority. Other servers refuse such requests.
         kv_events: where the server tells what its prefix cache holds (vLLM), in token ids; else it is
             guessed.
     """
@@ -64,6 +66,7 @@ class OpenAIServerConfig:
     backoff_s: float = 0.5
     max_backoff_s: float = 10
     warms_prefixes: bool = True
+    priorities: bool = False
     kv_events: KVEventsConfig | None = None
 
     def __post_init__(self) -> None:

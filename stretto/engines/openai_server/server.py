@@ -26,6 +26,7 @@ from stretto.engines.openai_server.discovery import ServerFacts, discover
 from stretto.engines.openai_server.held_prefixes import HeldPrefixes
 from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.metrics import ServerLoad, read_load
+from stretto.engines.openai_server.priority import priority_of
 from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError, UserError
 from stretto.llm.output.output import Output
@@ -75,7 +76,9 @@ class OpenAIServer:
                 raise ConfigError("KV events need the packages of stretto[kv-events]") from error
             self._events = KVEventStream(config.kv_events)
 
-    async def generate(self, task: LLMTask, emit: Callable[[LLMEvent], None]) -> None:
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
         """Run one task. Cancelling closes its connection, which servers take as an abort.
 
         A prefill is `Done` when the server has it in its cache, and at once if a request for it would not
@@ -83,12 +86,12 @@ class OpenAIServer:
         """
         if task.decode is None:
             emit(Started(task.id))
-            emit(Done(task.id, None, await self._prefill(task)))
+            emit(Done(task.id, None, await self._prefill(task, rank)))
             return
         async with self._places:
             emit(Started(task.id))
             try:
-                done = await self._complete(task, task.decode, emit)
+                done = await self._complete(task, task.decode, emit, rank)
             except StrettoError as error:
                 emit(Failed(task.id, error.at(task.step)))
             else:
@@ -105,7 +108,9 @@ class OpenAIServer:
             await asyncio.wait([self._following])
         await self._http.aclose()
 
-    async def _complete(self, task: LLMTask, decode: Decode, emit: Callable[[LLMEvent], None]) -> Done:
+    async def _complete(
+        self, task: LLMTask, decode: Decode, emit: Callable[[LLMEvent], None], rank: tuple[float, ...]
+    ) -> Done:
         refuse_others(decode, UNDERSTOOD, "an OpenAI-compatible server")
         check_sampling(decode, _ANY_VOCABULARY)
         if decode.items is None:
@@ -127,13 +132,13 @@ class OpenAIServer:
                 emit(Piece(task.id, piece))
             return is_finished
 
-        usage = await self._ask(facts, prompt, decode, feed)
+        usage = await self._ask(facts, prompt, decode, feed, rank)
         last, value = output.finish()
         for piece in last:
             emit(Piece(task.id, piece))
         return Done(task.id, value, usage)
 
-    async def _prefill(self, task: LLMTask) -> Usage:
+    async def _prefill(self, task: LLMTask, rank: tuple[float, ...]) -> Usage:
         if not self._config.warms_prefixes:
             return Usage()
         try:
@@ -153,7 +158,9 @@ class OpenAIServer:
             async with self._places:
                 try:
                     async with asyncio.timeout(patience_s):
-                        return await self._ask(facts, prompt, _ONE_TOKEN, lambda _: False, is_retried=False)
+                        return await self._ask(
+                            facts, prompt, _ONE_TOKEN, lambda _: False, rank, is_retried=False
+                        )
                 except TimeoutError:
                     assert patience_s is not None
                     self._observe(prompt, num_held, None, patience_s)
@@ -167,12 +174,14 @@ class OpenAIServer:
         prompt: _Prompt,
         decode: Decode,
         feed: Callable[[str], bool],
+        rank: tuple[float, ...],
         *,
         is_retried: bool = True,
     ) -> Usage:
         """Send a prompt and hand each delta of the answer to `feed`, until it says that this is enough."""
         api = self._config.api
-        body = request_body(api, facts.model, prompt.content, decode, prompt.tenant)
+        priority = priority_of(rank) if self._config.priorities else None
+        body = request_body(api, facts.model, prompt.content, decode, prompt.tenant, priority)
         num_held = self._held.num_held(prompt.elements, prompt.tenant)
         if self._following is None or prompt.tenant:  # the server does not tell of what is a tenant's
             self._held.add(prompt.elements, prompt.tenant)

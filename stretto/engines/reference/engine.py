@@ -85,9 +85,13 @@ class ReferenceLLM:
         self._prefilling: _Sequence | None = None
         self._decoding: dict[int, _Sequence] = {}
 
-    def admit(self, task: LLMTask, priority: float) -> None:
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Queue a task."""
-        self._waiting.push(task, priority)
+        self._waiting.push(task, rank)
+
+    def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
+        """Give a waiting task another rank."""
+        self._waiting.reprioritise(task, rank)
 
     def cancel(self, task: int) -> None:
         """Stop a task, waiting or running; its KV are not kept."""

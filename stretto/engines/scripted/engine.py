@@ -41,9 +41,13 @@ class ScriptedLLM:
         self._running: dict[int, Iterator[list[LLMEvent]]] = {}
         self._held: dict[str, list[list[str]]] = {}
 
-    def admit(self, task: LLMTask, priority: float) -> None:
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Queue a task."""
-        self._waiting.push(task, priority)
+        self._waiting.push(task, rank)
+
+    def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
+        """Give a waiting task another rank."""
+        self._waiting.reprioritise(task, rank)
 
     def cancel(self, task: int) -> None:
         """Stop a task, waiting or running."""
@@ -55,7 +59,7 @@ class ScriptedLLM:
         return bool(self._waiting or self._running)
 
     def step(self) -> list[LLMEvent]:
-        """Fill the slots by priority, then run one turn of every running sequence."""
+        """Fill the slots by rank, then run one turn of every running sequence."""
         events: list[LLMEvent] = []
         while self._waiting and len(self._running) < self._max_running:
             task = self._waiting.pop()

@@ -1,32 +1,43 @@
-"""Queue of the waiting tasks of an LLM engine: highest priority first, equal ones in order of arrival."""
+"""Queue of the waiting tasks of an LLM engine: smallest rank first, equal ones in order of arrival."""
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
-
+from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.tasks import LLMTask
 
 
 class TaskQueue:
-    """A priority queue from which a task can be removed by its id."""
+    """A queue by rank from which a task can be removed by its id."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, LLMTask]] = []
+        self._sorted = SortedQueue[LLMTask]()
+        self._keys: dict[int, tuple[tuple[float, ...], int]] = {}
         self._num_pushed = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._sorted)
 
-    def push(self, task: LLMTask, priority: float) -> None:
+    def push(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Add a task."""
-        heappush(self._heap, (-priority, self._num_pushed, task))
+        self._keys[task.id] = key = rank, self._num_pushed
+        self._sorted.add(key, task)
         self._num_pushed += 1
 
     def pop(self) -> LLMTask:
-        """Take out the first task."""
-        return heappop(self._heap)[2]
+        """Take the task that goes first."""
+        task = self._sorted.first
+        self.discard(task.id)
+        return task
 
-    def discard(self, task: int) -> None:
-        """Remove the task with this id, if it waits here."""
-        self._heap = [entry for entry in self._heap if entry[2].id != task]
-        heapify(self._heap)
+    def discard(self, task: int) -> LLMTask | None:
+        """Take the task with this id out, if it waits here."""
+        key = self._keys.pop(task, None)
+        return None if key is None else self._sorted.remove(key)
+
+    def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
+        """Give the task with this id another rank, if it waits here."""
+        if task in self._keys:
+            _, number = self._keys[task]
+            waiting = self._sorted.remove(self._keys[task])
+            self._keys[task] = key = rank, number
+            self._sorted.add(key, waiting)

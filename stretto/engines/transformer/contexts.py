@@ -119,7 +119,7 @@ class Contexts:
             task = self._task(found, "fill", None)
             with self._engine:
                 try:
-                    self._llm.admit_tokens(task, tokens, 0.0)
+                    self._llm.admit_tokens(task, tokens)
                 except StrettoError:
                     if before is None:
                         del self._contexts[found.id]
@@ -129,7 +129,7 @@ class Contexts:
         found.tokens = tokens
         return found.id
 
-    def generate(self, context: int, decode: Decode, priority: float = 0.0) -> Generation:
+    def generate(self, context: int, decode: Decode, rank: tuple[float, ...] = ()) -> Generation:
         """Complete a context; at the end, the tokens of the output are appended to it.
 
         Raises:
@@ -138,7 +138,7 @@ class Contexts:
         found = self._idle(context)
         task = self._task(found, "generate", decode)
         with self._engine:
-            self._llm.admit_tokens(task, found.tokens, priority)
+            self._llm.admit_tokens(task, found.tokens, rank)
             found.generation = self._generations[task.id] = Generation(self, context, task.id)
         return found.generation
 

@@ -44,7 +44,8 @@ class TransformerConfig:
         latency_tokens: largest number of tokens, prompts and outputs to come, of all running sequences while
             a task whose objective is latency runs; None for as many as fit.
         with_kv_events: whether events of the prefix cache are recorded for `take_kv_events`.
-        clock: function that returns the time in seconds, by which waiting sequences age.
+        level_s: waiting tasks whose ranks differ by less may be ordered by what is cached of them.
+        clock: function that returns the time in seconds; tasks without a rank are ordered by arrival.
     """
 
     path: str | Path
@@ -56,7 +57,7 @@ class TransformerConfig:
     kv_bytes: int = 512 * 2**20
     block_tokens: int = 32
     policy: str = "chunked"
-    ageing_s: float = 5.0
+    level_s: float = 1.0
     shares_attention: bool = True
     keeps_released: bool = False
     num_repeats: int = 1
@@ -99,7 +100,7 @@ class TransformerLLM:
                 max_running=config.max_running,
                 max_batch_tokens=config.max_batch_tokens,
                 policy=config.policy,
-                ageing_s=config.ageing_s,
+                level_s=config.level_s,
                 with_events=config.with_kv_events,
             )
         )
@@ -113,15 +114,15 @@ class TransformerLLM:
         self._token_texts: dict[int, str] = {}
         self._structures: Structures | None = None
 
-    def admit(self, task: LLMTask, priority: float) -> None:
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Queue a task."""
         try:
             tokens = self.tokenizer.encode(task.prompt)
-            self.admit_tokens(task, tokens, priority)
+            self.admit_tokens(task, tokens, rank)
         except StrettoError as error:
             self._failed += [Started(task.id), Failed(task.id, error.at(task.step))]
 
-    def admit_tokens(self, task: LLMTask, tokens: list[int], priority: float) -> None:
+    def admit_tokens(self, task: LLMTask, tokens: list[int], rank: tuple[float, ...] = ()) -> None:
         """Queue a task whose prompt is given as tokens.
 
         Raises:
@@ -151,7 +152,7 @@ class TransformerLLM:
             self._num_sequences,
             tokens,
             max_new_tokens,
-            priority=priority,
+            rank=rank,
             query=task.query,
             salt=task.tenant,
             capacity_tokens=self._config.latency_tokens if task.objective == "latency" else None,
@@ -161,6 +162,11 @@ class TransformerLLM:
         text = TextStream(self.tokenizer, self._token_texts)
         running = RunningTask(task, sequence, output, text, ending, structure)
         self._tasks[task.id] = self._by_sequence[sequence.id] = running
+
+    def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
+        """Give a task another rank."""
+        if (running := self._tasks.get(task)) is not None:
+            self.scheduler.reprioritise(running.sequence, rank)
 
     def cancel(self, task: int) -> None:
         """Stop a task, waiting or running."""
@@ -178,7 +184,7 @@ class TransformerLLM:
         events, self._failed = self._failed, []
         if not self._tasks:
             return events
-        batch = self.scheduler.schedule(self._config.clock(), self._config.num_repeats)
+        batch = self.scheduler.schedule(self._config.num_repeats)
         chosen = self.runner.run(batch, self._choice_of)
         generated: dict[int, list[int]] = {}
         ended: list[RunningTask] = []

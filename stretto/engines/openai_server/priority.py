@@ -1,0 +1,33 @@
+"""A rank as the one integer that vLLM orders requests by: a signed number of 64 bits, smaller first.
+
+    40 bits  the first element of the rank in milliseconds, rounded down
+    24 bits  the second element, as a number with 15 bits of precision
+
+So ranks whose first elements are a millisecond apart, or equal, keep their order as far as the second
+elements differ by more than their precision; later elements are left out.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+_LEAST_MS, _MOST_MS = -(1 << 39), (1 << 39) - 1
+
+
+def priority_of(rank: tuple[float, ...]) -> int:
+    """The priority of a rank; 0 for an empty one."""
+    if not rank:
+        return 0
+    first_ms = max(_LEAST_MS, min(_MOST_MS, math.floor(max(-1e12, min(1e12, rank[0])) * 1000)))
+    second = rank[1] if len(rank) > 1 else 0.0
+    return (first_ms << 24) | _sortable_24(second)
+
+
+def _sortable_24(value: float) -> int:
+    """The leading bits of a single-precision number, turned so that they ascend with it."""
+    limit = 3.4e38
+    packed = struct.pack("<f", max(-limit, min(limit, value)) + 0.0)
+    bits = int.from_bytes(packed, "little")
+    ascending = ~bits & 0xFFFFFFFF if bits >> 31 else bits | 0x80000000
+    return ascending >> 8

@@ -1,0 +1,71 @@
+"""How many tokens an answer will have, learned from those that have ended.
+
+`max_tokens` is a limit, not a prediction: callers set it far above what models write. So budgets, loads and
+prices use the mean length of earlier answers of the same step of the same template. One object per engine:
+models differ in how much they write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.costs.tokens import num_tokens
+from stretto.sched.request import Request
+from stretto.tasks import Usage
+
+_PRIOR = 256
+"""Tokens expected before any answer of a step has ended: a long answer in a conversation, of which published
+traces have means of about 200 tokens, rather than the limit, which may be a whole context."""
+_LEAST_SHARE = 0.05
+"""Weight of a new answer in the mean once many have been seen: it follows a workload that changes."""
+_MAX_SOURCES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Mean:
+    tokens: float = 0.0
+    num_observed: int = 0
+
+    def observed(self, num_tokens: int) -> _Mean:
+        num_observed = self.num_observed + 1
+        share = max(_LEAST_SHARE, 1 / num_observed)
+        return _Mean(self.tokens + share * (num_tokens - self.tokens), num_observed)
+
+
+class ExpectedOutputs:
+    """Mean lengths by (template, step); if there are too many, the one observed longest ago is forgotten."""
+
+    def __init__(self) -> None:
+        self._means: dict[tuple[str, str], _Mean] = {}
+        self._all = _Mean()
+
+    @property
+    def typical(self) -> int:
+        """Tokens of an answer, whatever its step."""
+        return round(self._all.tokens) if self._all.num_observed else _PRIOR
+
+    def expected(self, request: Request) -> int:
+        """Tokens that each item of a request will generate; at most its limit, and 0 for a prefill."""
+        if request.decode is None:
+            return 0
+        mean = self._means.get((request.template, request.step))
+        expected = _PRIOR if mean is None else max(1, round(mean.tokens))
+        return min(expected, request.decode.max_tokens)
+
+    def observe(self, request: Request, num_tokens: int) -> None:
+        """An answer has ended after so many tokens."""
+        if request.decode is None:
+            return
+        source = request.template, request.step
+        self._means[source] = self._means.pop(source, _Mean()).observed(num_tokens)
+        self._all = self._all.observed(num_tokens)
+        if len(self._means) > _MAX_SOURCES:
+            del self._means[next(iter(self._means))]
+
+
+def num_output_tokens(usage: Usage, value: object) -> int:
+    """Tokens of an answer: what the engine reports, or an estimate from its text if it reports nothing."""
+    if usage.num_output_tokens:
+        return usage.num_output_tokens
+    texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    return sum(num_tokens(text) for text in texts if isinstance(text, str))

@@ -1,0 +1,21 @@
+"""Orders of service: which of the requests that wait at an engine goes next.
+
+A policy is one class in one file of this folder, and one line in `ORDERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from stretto.sched.orders.arrival import PerInvocation, Throughput
+from stretto.sched.orders.least_work import LeastWork
+from stretto.sched.orders.order import Order, OrderConfig
+from stretto.sched.orders.rounds import CriticalPath, TopologyAware
+
+ORDERS: Mapping[str, Callable[[OrderConfig], Order]] = {
+    "topology_aware": TopologyAware,
+    "per_invocation": PerInvocation,
+    "throughput": Throughput,
+    "critical_path": CriticalPath,
+    "least_work": LeastWork,
+}

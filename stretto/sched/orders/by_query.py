@@ -1,0 +1,108 @@
+"""The common part of orders that go by query: aged entries first, then the places of queries, merged.
+
+Each query with waiting entries offers *places*: entries under a key, keys ascending. The key of its first
+place puts the query into a sorted queue; its later places are merged in only as far as somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Protocol, TypeAlias
+
+from stretto.sched.orders.order import Fits, Hold, Rank, Take, first_that_fits
+from stretto.sched.orders.sorted_queue import SortedQueue
+from stretto.sched.request import Entry
+
+PlaceKey: TypeAlias = tuple[float, ...]
+Places: TypeAlias = Iterator[tuple[PlaceKey, Iterable[Entry]]]
+
+
+class QueryEntries(Protocol):
+    """The entries of one query at one engine, as one order needs to know them."""
+
+    def add(self, entry: Entry) -> None: ...
+    def all_taken(self, entry: Entry) -> None: ...
+    def started(self, entry: Entry, lo: int, hi: int) -> None: ...
+    def is_empty(self) -> bool: ...
+    def places(self) -> Places: ...
+    def rank(self, entry: Entry) -> Rank: ...
+
+
+class ByQuery:
+    """An `Order` whose queries are made by `make_query`."""
+
+    def __init__(self, make_query: Callable[[], QueryEntries], age_limit_s: float) -> None:
+        self._make_query = make_query
+        self._age_limit_s = age_limit_s
+        self._by_arrival = SortedQueue[Entry]()
+        self._queries: dict[str, QueryEntries] = {}
+        self._keys: dict[str, PlaceKey] = {}
+        self._by_key = SortedQueue[str]()
+
+    def add(self, entry: Entry) -> None:
+        query = self._queries.get(entry.query)
+        if query is None:
+            query = self._queries[entry.query] = self._make_query()
+        self._by_arrival.add(entry.arrival, entry)
+        query.add(entry)
+        self._put(entry.query)
+
+    def remove(self, entry: Entry) -> None:
+        lo, hi = entry.lo, entry.hi
+        self.taken(entry, hi - lo)
+        self.started(entry, lo, hi)
+
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        if not self._by_arrival:
+            return None
+        oldest = self._by_arrival.first
+        if oldest.arrival_s < now_s - self._age_limit_s:
+            return first_that_fits((oldest,), fits)
+        return first_that_fits(self._walk(), fits)
+
+    def taken(self, entry: Entry, num_items: int) -> None:
+        entry.lo += num_items
+        if entry.lo == entry.hi:
+            self._by_arrival.remove(entry.arrival)
+            self._queries[entry.query].all_taken(entry)
+            self._put(entry.query)
+
+    def started(self, entry: Entry, lo: int, hi: int) -> None:
+        self._queries[entry.query].started(entry, lo, hi)
+        self._put(entry.query)
+
+    def rank(self, entry: Entry) -> Rank:
+        return self._queries[entry.query].rank(entry)
+
+    def _put(self, name: str) -> None:
+        """Put a query that has changed in its place among the others."""
+        query = self._queries[name]
+        key, _ = next(query.places(), (None, ()))
+        before = self._keys.get(name)
+        if key != before:
+            if before is not None:
+                self._by_key.remove(before)
+                del self._keys[name]
+            if key is not None:
+                self._by_key.add(key, name)
+                self._keys[name] = key
+        if query.is_empty():
+            del self._queries[name]
+
+    def _walk(self) -> Iterator[Entry]:
+        """All waiting entries, best first. The heap has the next places of queries met already."""
+        met: list[tuple[PlaceKey, Iterable[Entry], Places]] = []
+        names = iter(self._by_key)
+        name = next(names, None)
+        while name is not None or met:
+            if name is not None and (not met or self._keys[name] < met[0][0]):
+                places = self._queries[name].places()
+                _, entries = next(places)
+                name = next(names, None)
+            else:
+                _, entries, places = heappop(met)
+            yield from entries
+            following = next(places, None)
+            if following is not None:
+                heappush(met, (*following, places))

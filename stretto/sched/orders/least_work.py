@@ -1,0 +1,81 @@
+"""The query with the least work waiting here goes first; within it, the longest way to the end.
+
+On one machine the least remaining work first has the least mean latency; what a query still has to do
+elsewhere adds the same to it in any order. Nobody starves: a second of waiting counts as `_AGEING` seconds
+of work done, so that a query with L seconds of work is overtaken only by those that come within L / `_AGEING`
+seconds of it; and beyond the age limit by none. What does not fit into the room that is left may be passed
+until then.
+
+All queries age alike, so the order of their keys does not depend on the time: a query is put in its place
+anew only when its own work changes.
+
+Source: Schrage 1968, for one machine; the ageing is ours. Where costs are not known, queries go by arrival
+and their primitives by depth.
+"""
+
+from __future__ import annotations
+
+from stretto.sched.orders.by_query import ByQuery, Places
+from stretto.sched.orders.order import OrderConfig, Rank
+from stretto.sched.orders.sorted_queue import SortedQueue
+from stretto.sched.request import Entry
+
+_AGEING = 0.3
+"""Seconds of work that a second of waiting makes up for."""
+
+
+class LeastWork(ByQuery):
+    """Ranks are (seconds of work and arrival, path, depth)."""
+
+    def __init__(self, config: OrderConfig) -> None:
+        super().__init__(lambda: _Query(config), config.age_limit_s)
+
+
+class _Query:
+    """Unstarted entries with their predicted seconds, and those that wait by their way to the end."""
+
+    def __init__(self, config: OrderConfig) -> None:
+        self._config = config
+        self._num_unstarted: dict[Entry, int] = {}
+        self._seconds = 0.0
+        self._by_arrival = SortedQueue[Entry]()
+        self._waiting = SortedQueue[Entry]()
+
+    def add(self, entry: Entry) -> None:
+        self._num_unstarted[entry] = entry.hi - entry.lo
+        self._seconds += self._price_s(entry, entry.lo, entry.hi)
+        self._by_arrival.add(entry.arrival, entry)
+        self._waiting.add(_way(entry), entry)
+
+    def all_taken(self, entry: Entry) -> None:
+        self._waiting.remove(_way(entry))
+
+    def started(self, entry: Entry, lo: int, hi: int) -> None:
+        self._seconds -= self._price_s(entry, lo, hi)
+        self._num_unstarted[entry] -= hi - lo
+        if self._num_unstarted[entry] == 0:
+            del self._num_unstarted[entry]
+            self._by_arrival.remove(entry.arrival)
+
+    def is_empty(self) -> bool:
+        return not self._num_unstarted
+
+    def places(self) -> Places:
+        if self._waiting:
+            yield (self._key_s(), self._by_arrival.first.number), self._waiting
+
+    def rank(self, entry: Entry) -> Rank:
+        return self._key_s(), -entry.path_s, -entry.request.node.depth
+
+    def _key_s(self) -> float:
+        return self._seconds + _AGEING * self._by_arrival.first.arrival_s
+
+    def _price_s(self, entry: Entry, lo: int, hi: int) -> float:
+        """Predicted seconds of items, as if nothing of their prompts were held."""
+        num_output = entry.num_output * (hi - lo)
+        return self._config.unit_s * entry.num_units(lo, hi) + self._config.output_s * num_output
+
+
+def _way(entry: Entry) -> tuple[float, int, float, int]:
+    """Key within a query: the longest way first."""
+    return -entry.path_s, -entry.request.node.depth, *entry.arrival

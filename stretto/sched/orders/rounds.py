@@ -1,0 +1,98 @@
+"""Round by round over all queries: of each query its deepest primitives, then the next deepest, and so on.
+
+Source: Teola Algorithm 2. Differs: it goes on to lower depths instead of leaving slots idle, and work older
+than the age limit goes before everything.
+
+A level of a query is all that has the same depth (or, for `critical_path`, the same way to the end). Its
+round is the number of higher levels of which something is unstarted: so a second level stays behind the
+first levels of the others until its own first level runs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from stretto.sched.orders.by_query import ByQuery, Places
+from stretto.sched.orders.order import OrderConfig, Rank
+from stretto.sched.orders.sorted_queue import SortedQueue
+from stretto.sched.request import Entry
+
+
+class TopologyAware(ByQuery):
+    """Levels are depths. Ranks are (round, arrival of the query, depth)."""
+
+    def __init__(self, config: OrderConfig) -> None:
+        super().__init__(lambda: _Query(by_path=False), config.age_limit_s)
+
+
+class CriticalPath(ByQuery):
+    """Levels are predicted seconds to the end of the query (Teola §8 leaves it open)."""
+
+    def __init__(self, config: OrderConfig) -> None:
+        super().__init__(lambda: _Query(by_path=True), config.age_limit_s)
+
+
+class _Query:
+    """Unstarted entries by level. `_levels` ascend, and the highest level has the least number."""
+
+    def __init__(self, *, by_path: bool) -> None:
+        self._by_path = by_path
+        self._num_unstarted: dict[Entry, int] = {}
+        self._by_arrival = SortedQueue[Entry]()
+        self._levels: list[float] = []
+        self._num_in: dict[float, int] = {}
+        self._waiting: dict[float, SortedQueue[Entry]] = {}
+        self._waiting_levels: list[float] = []
+
+    def add(self, entry: Entry) -> None:
+        level = self._level(entry)
+        self._num_unstarted[entry] = entry.hi - entry.lo
+        self._by_arrival.add(entry.arrival, entry)
+        if level not in self._num_in:
+            insort(self._levels, level)
+            self._num_in[level] = 0
+        self._num_in[level] += 1
+        if level not in self._waiting:
+            insort(self._waiting_levels, level)
+            self._waiting[level] = SortedQueue()
+        self._waiting[level].add(entry.arrival, entry)
+
+    def all_taken(self, entry: Entry) -> None:
+        level = self._level(entry)
+        waiting = self._waiting[level]
+        waiting.remove(entry.arrival)
+        if not waiting:
+            del self._waiting[level]
+            del self._waiting_levels[bisect_left(self._waiting_levels, level)]
+
+    def started(self, entry: Entry, lo: int, hi: int) -> None:
+        self._num_unstarted[entry] -= hi - lo
+        if self._num_unstarted[entry] == 0:
+            self._forget(entry)
+
+    def is_empty(self) -> bool:
+        return not self._num_unstarted
+
+    def places(self) -> Places:
+        """By (round, arrival of the query)."""
+        for level in self._waiting_levels:
+            yield (self._round(level), *self._by_arrival.first.arrival), self._waiting[level]
+
+    def rank(self, entry: Entry) -> Rank:
+        level = self._level(entry)
+        return self._round(level), self._by_arrival.first.arrival_s, level
+
+    def _round(self, level: float) -> int:
+        return bisect_left(self._levels, level)
+
+    def _forget(self, entry: Entry) -> None:
+        level = self._level(entry)
+        del self._num_unstarted[entry]
+        self._by_arrival.remove(entry.arrival)
+        self._num_in[level] -= 1
+        if self._num_in[level] == 0:
+            del self._num_in[level]
+            del self._levels[bisect_left(self._levels, level)]
+
+    def _level(self, entry: Entry) -> float:
+        return -entry.path_s if self._by_path else float(-entry.request.node.depth)

@@ -1,0 +1,152 @@
+"""Each order against a search through all that waits, written from its definition, on random queues."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from support.machines import batch_request, llm_request
+
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.order import MAX_ASKED, Hold, OrderConfig, Take
+from stretto.sched.request import Entry, Request, queue_entry
+from stretto.tasks import Decode
+
+CONFIG = OrderConfig(age_limit_s=4.0, fill_timeout_s=0.5, unit_s=0.125, output_s=0.5)
+
+
+@dataclass
+class Model:
+    """All entries that are not wholly started, and the items of each that have started."""
+
+    entries: list[Entry] = field(default_factory=list)
+    started: dict[Entry, set[int]] = field(default_factory=dict)
+
+    def waiting(self) -> list[Entry]:
+        return sorted((e for e in self.entries if e.lo < e.hi), key=lambda e: (e.arrival_s, e.number))
+
+    def unstarted(self, query: str) -> list[Entry]:
+        return [e for e in self.entries if e.query == query and len(self.started[e]) < e.hi]
+
+    def earliest(self, query: str) -> tuple[float, int]:
+        return min((e.arrival_s, e.number) for e in self.unstarted(query))
+
+    def seconds(self, query: str) -> float:
+        return sum(
+            CONFIG.unit_s * e.num_units(item, item + 1) + CONFIG.output_s * e.num_output
+            for e in self.unstarted(query)
+            for item in range(e.hi)
+            if item not in self.started[e]
+        )
+
+    def round(self, entry: Entry, level: Callable[[Entry], float]) -> int:
+        levels = {level(e) for e in self.unstarted(entry.query)}
+        return sum(one > level(entry) for one in levels)
+
+
+def by_arrival(model: Model) -> list[Entry]:
+    return model.waiting()
+
+
+def least_work(model: Model) -> list[Entry]:
+    def key(entry: Entry) -> tuple[float, ...]:
+        arrival_s, number = model.earliest(entry.query)
+        seconds = model.seconds(entry.query) + 0.3 * arrival_s
+        return seconds, number, -entry.path_s, -entry.request.node.depth, entry.arrival_s, entry.number
+
+    return sorted(model.waiting(), key=key)
+
+
+def rounds(level: Callable[[Entry], float]) -> Callable[[Model], list[Entry]]:
+    def ordered(model: Model) -> list[Entry]:
+        def key(entry: Entry) -> tuple[float, ...]:
+            return model.round(entry, level), *model.earliest(entry.query), entry.arrival_s, entry.number
+
+        return sorted(model.waiting(), key=key)
+
+    return ordered
+
+
+SEARCHES = {
+    "per_invocation": by_arrival,
+    "throughput": by_arrival,
+    "least_work": least_work,
+    "topology_aware": rounds(lambda entry: entry.request.node.depth),
+    "critical_path": rounds(lambda entry: entry.path_s),
+}
+
+
+def search(policy: str, model: Model, to_fill: int, fits: Callable[[Entry], int], now_s: float) -> object:
+    """What `take` should answer."""
+    waiting = model.waiting()
+    if not waiting:
+        return None
+    oldest = waiting[0]
+    considered: Sequence[Entry] = SEARCHES[policy](model)[:MAX_ASKED]
+    if policy == "throughput":
+        due_s = oldest.arrival_s + CONFIG.fill_timeout_s
+        if sum(entry.units_of(entry.lo, entry.hi) for entry in waiting) < to_fill and now_s < due_s:
+            return Hold(due_s)
+    if policy in ("per_invocation", "throughput") or oldest.arrival_s < now_s - CONFIG.age_limit_s:
+        considered = [oldest]
+    for entry in considered:
+        if count := fits(entry):
+            return Take(entry, count, ends_batch=policy == "per_invocation")
+    return None
+
+
+def random_request(draw: random.Random) -> Request:
+    query, step = f"q{draw.randrange(6)}", f"s{draw.randrange(4)}"
+    depth, path_s = draw.randrange(4), draw.randrange(4) / 2
+    if draw.random() < 0.5:
+        units = tuple(draw.randint(1, 6) for _ in range(draw.randint(1, 5)))
+        return batch_request(query, step, "x" * len(units), depth=depth, path_s=path_s, units=units)
+    decode = Decode(draw.randint(1, 8))
+    tokens = decode.max_tokens + draw.randint(1, 8)
+    return llm_request(query, step, tokens, depth=depth, path_s=path_s, num=draw.randint(1, 4), decode=decode)
+
+
+@pytest.mark.parametrize("policy", ORDERS)
+@pytest.mark.parametrize("seed", range(12))
+def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
+    draw = random.Random(f"{policy}/{seed}")
+    order, model, now_s, number = ORDERS[policy](CONFIG), Model(), 0.0, 0
+    for _ in range(400):
+        now_s += draw.choice((0.0, 0.0, 0.25, 0.5, 1.0))
+        act = draw.random()
+        if act < 0.4:
+            request = random_request(draw)
+            num_output = request.decode.max_tokens if request.decode else 0
+            entry = queue_entry(request, arrival_s=now_s - draw.choice((0, 0, 0.5)), num_output=num_output)
+            entry.number, number = number, number + 1
+            order.add(entry)
+            model.entries.append(entry)
+            model.started[entry] = set()
+        elif act < 0.8:
+            room = draw.choice((0, 1, 4, 9, 30))
+            to_fill = draw.choice((0, room))
+
+            def fits(entry: Entry, room: int = room) -> int:
+                return entry.count_within(room)
+
+            chosen = order.take(to_fill, fits, now_s)
+            assert chosen == search(policy, model, to_fill, fits, now_s)
+            if isinstance(chosen, Take):
+                order.taken(chosen.entry, chosen.num_items)
+        elif act < 0.97:
+            taken = [(e, i) for e in model.entries for i in range(e.lo) if i not in model.started[e]]
+            for entry, item in draw.sample(taken, min(len(taken), draw.randint(1, 4))):
+                order.started(entry, item, item + 1)
+                model.started[entry].add(item)
+        else:
+            gone = f"q{draw.randrange(6)}"
+            for entry in [e for e in model.entries if e.query == gone]:
+                for item in range(entry.lo):
+                    if item not in model.started[entry]:
+                        order.started(entry, item, item + 1)
+                if entry.lo < entry.hi:
+                    order.remove(entry)
+            model.entries = [e for e in model.entries if e.query != gone]
+        model.entries = [e for e in model.entries if len(model.started[e]) < e.hi]
