@@ -1,4 +1,4 @@
-"""A report as a picture: horizontal bars, one group per table that its benchmark names."""
+"""Draws a report as a picture: horizontal bars, one group for each table that its benchmark names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto.errors import ConfigError
 
 
 def plot(report: Report, path: str | Path) -> None:
-    """Write a picture of the report's most telling tables (PNG, SVG or PDF, by suffix).
+    """Write a picture of the tables that the benchmark chose (PNG, SVG or PDF, by suffix).
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -50,7 +50,7 @@ def plot(report: Report, path: str | Path) -> None:
 
 
 def _unit(table: str, columns: list[str]) -> str:
-    """Of several columns in one chart."""
+    """Label of the axis for several columns in one chart."""
     if "speed-up" in table:
         return "times as fast"
     return "share" if all(column.endswith("_share") for column in columns) else "seconds"

@@ -1,4 +1,4 @@
-"""The benchmarks, by name, and how to run one."""
+"""The benchmarks by name, and the options to run one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a benchmark is run with.
+    """Options of a benchmark's run.
 
     Attributes:
-        quick: fewer repetitions, under two minutes.
-        data: a folder with real inputs; None for those that come with the project.
-        seed: of everything random.
-        say: told what is being done.
-        vllm: the Python of an environment with vLLM; None for where `make vllm-env` puts it.
-        checkpoint: a folder with an LLM; None for the benchmark's own.
+        quick: whether to repeat less, to stay under two minutes.
+        data: folder with real inputs; None for the inputs that come with the project.
+        seed: seed of all random choices.
+        say: called with a text about the progress.
+        vllm: Python interpreter of an environment with vLLM; None for that of `make vllm-env`.
+        checkpoint: folder of an LLM; None for the benchmark's own.
     """
 
     quick: bool = False
@@ -34,7 +34,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One question, answered by `run_benchmark(options) -> Report` of `module`, imported when it is run.
+    """One question, answered by `run_benchmark(options) -> Report` of `module`, which is imported when run.
 
     `charts` are the (table, column) pairs that a plot shows.
     """
@@ -45,7 +45,7 @@ class Benchmark:
     charts: tuple[tuple[str, str], ...] = ()
 
     def run(self, options: Options) -> Report:
-        """Run it."""
+        """Run the benchmark."""
         report: Report = import_module(self.module).run_benchmark(options)
         return report
 
@@ -53,19 +53,19 @@ class Benchmark:
 _ALL = (
     Benchmark(
         "overhead",
-        "What orchestration costs: per no-op primitive, per planned query, per second of waiting",
+        "Cost of orchestration: per no-op primitive, per planned query, per second of waiting",
         "benchmarks.overhead.benchmark",
         (("chain of 10, then fan-out of 10", "median_us_per_node"),),
     ),
     Benchmark(
         "passes",
-        "What the passes and policies save, end to end: in virtual time and with the engines of this machine",
+        "Time that passes and policies save end to end: in virtual time and with the engines of this machine",
         "benchmarks.passes.benchmark",
         (("end to end, one query", "none_s"), ("end to end, one query", "all_s")),
     ),
     Benchmark(
         "teola",
-        "The Teola paper's evaluation in virtual time: its apps, models and baselines, and a stronger one",
+        "Evaluation of the Teola paper in virtual time: its apps, models and baselines, and a stronger one",
         "benchmarks.teola.benchmark",
         (
             ("Figure 8: speed-up of ours", "greatest"),
@@ -80,7 +80,7 @@ _ALL = (
     ),
     Benchmark(
         "rag",
-        "The same schemes with the engines of this machine",
+        "Schemes of the benchmark teola with the engines of this machine",
         "benchmarks.rag.benchmark",
         (
             ("median seconds of a query, engines of this machine", "hand-written"),
@@ -89,7 +89,7 @@ _ALL = (
     ),
     Benchmark(
         "twin",
-        "How true the simulation is: three apps at two loads on this machine, for real and simulated",
+        "Accuracy of the simulation: three apps with two workloads on this machine, real and simulated",
         "benchmarks.twin.benchmark",
         (
             ("end to end, real and simulated", "mean_s"),
@@ -98,25 +98,25 @@ _ALL = (
     ),
     Benchmark(
         "sim",
-        "How fast the simulator is: LLM requests per second of a core, 64 instances at 70 % load",
+        "Speed of the simulator: LLM requests per second of a core, 64 instances at 70 % load",
         "benchmarks.sim.benchmark",
         (("simulated requests per second of a core", "requests_per_s_of_core"),),
     ),
     Benchmark(
         "llm",
-        "What the in-process LLM engine does with a small model, next to transformers and vLLM",
+        "Speed of the in-process LLM engine with a small model, next to transformers and vLLM",
         "benchmarks.llm.benchmark",
         (("tokens/s by concurrency", "median_tokens_per_s"),),
     ),
     Benchmark(
         "costs",
-        "How true the cost models are: steps of 13 models on A100, and recorded runs replayed",
+        "Accuracy of the cost models: steps of 13 models on A100, and recorded runs replayed",
         "benchmarks.costs.benchmark",
         (("mean error (%), all models", "decode"), ("mean error (%), all models", "unlike contexts")),
     ),
     Benchmark(
         "vllm",
-        "What passes 3 and 4 save on an unmodified vLLM server",
+        "Time that passes 3 and 4 save on an unmodified vLLM server",
         "benchmarks.vllm.benchmark",
         (("advanced RAG on vLLM, float32", "median_s"), ("advanced RAG on vLLM, bfloat16", "median_s")),
     ),

@@ -1,4 +1,4 @@
-"""What a benchmark hands back: rows, goals, and all that is needed to judge or repeat them.
+"""The report of a benchmark: rows, goals, and all that is needed to judge or repeat them.
 
 As JSON: name, commit, machine, versions, config, seed, rows, goals. A row says where its numbers come from:
 "measured" here, "simulated" in virtual time, "computed" from a model, or "quoted" from elsewhere.
@@ -7,7 +7,6 @@ As JSON: name, commit, machine, versions, config, seed, rows, goals. A row says 
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import statistics
@@ -21,6 +20,8 @@ from typing import Literal, TypeAlias
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from stretto.trace.summary import quantile
 
 Value: TypeAlias = str | int | float | bool | None
 Origin = Literal["measured", "simulated", "computed", "quoted"]
@@ -44,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A number to reach. The unit is in the name; `met` follows from the rest."""
+    """A number to reach. The unit is in the name; `met` says whether it was reached."""
 
     name: str
     value: float
@@ -59,7 +60,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of one run of one benchmark. `notes` say what was left out or needs to be known."""
+    """The result of one run of a benchmark. `notes` say what was left out, and how numbers are meant."""
 
     name: str
     seed: int
@@ -76,14 +77,14 @@ class Report:
         return {row.name: row for row in self.rows if row.table == name}
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Convert the report to plain data for JSON."""
         result = asdict(self)
         result["goals"] = [{**asdict(goal), "met": goal.met} for goal in self.goals]
         return result
 
 
 def commit() -> str | None:
-    """The checkout's commit, with "+" if files differ from it; None when this is no checkout."""
+    """Commit of the clone, with "+" if files differ from it; None if this is not a clone."""
     folder = Path(__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None
@@ -103,7 +104,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def machine() -> dict[str, Value]:
-    """What the numbers were taken on, and how busy it was before (`load_1min`)."""
+    """Describe this machine, and how busy it was before (`load_1min`)."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
     return {
         "cpu": _cpu_model(),
@@ -116,7 +117,7 @@ def machine() -> dict[str, Value]:
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -141,12 +142,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """Nearest-rank quantile; `share` is between 0 and 1."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
-
-
 def spread(values: Sequence[float], unit: str) -> dict[str, Value]:
     """Median and the 10th and 90th percentile, named with their unit."""
     return {
@@ -162,7 +157,7 @@ def write_json(report: Report, path: str | Path) -> None:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Tables of the rows, then the goals and the notes."""
+    """Print the rows as tables, then the goals and the notes."""
     for name in dict.fromkeys(row.table for row in report.rows):
         rows = [row for row in report.rows if row.table == name]
         console.print(_rows_table(name, rows))
@@ -191,7 +186,7 @@ def _rows_table(title: str, rows: Sequence[Row]) -> Table:
 
 
 def _notes(rows: Iterable[Row]) -> dict[str, list[str]]:
-    """Notes of rows, each once, with the rows it is for."""
+    """Collect the notes of rows: each one once, with the names of its rows."""
     notes: dict[str, list[str]] = {}
     for row in rows:
         if row.note:
@@ -211,7 +206,7 @@ def _goals_table(goals: Iterable[Goal]) -> Table:
 
 
 def show(value: Value) -> str:
-    """A value as in a table: three or four digits that matter."""
+    """Format a value for a table, with three or four significant digits."""
     if value is None:
         return ""
     if isinstance(value, bool):

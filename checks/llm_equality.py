@@ -1,12 +1,13 @@
-"""Whether the in-process LLM engine says what `transformers` says: greedy tokens, float32, every family.
+"""Checks that the in-process LLM engine generates the tokens of `transformers`: greedy, float32, all
+families.
 
     python -m checks.llm_equality [--prompts 1000] [--seed 0] [--families llama,qwen3]
 
-Prompts of 1 to several thousand tokens, many of them branches of common prefixes, go through engines
-that chunk, batch, share, evict and preempt differently, next to tasks that are cancelled on the way. What
-an engine generated is then read by `transformers` in one pass: each token has to be the likeliest behind
-those before it. At a near tie, where the two best logits are closer than 1e-4, the engine may choose the
-other; such cases are counted, and the rest of that output, which follows from it, is compared all the same.
+Prompts of 1 to several thousand tokens, many with common prefixes, run on engines that chunk, batch, share,
+evict and preempt differently, next to tasks that are cancelled. Then `transformers` reads each output in one
+pass: each token must be the most likely one after those before it. At a near tie, where the two best logits
+differ by less than 1e-4, the engine may choose the other one; such cases are counted, and the rest of the
+output is compared too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 256,
 }
-# Family or variant: the name of its configuration class, and what it adds to the shape.
+# Family or variant: name of its configuration class, and its additions to the shape.
 FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
     "llama-tied": ("LlamaConfig", {"tie_word_embeddings": True, "num_key_value_heads": 6}),
@@ -71,7 +72,7 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of comparing. `wrong` are (prompt, position) of tokens that differ without a tie."""
+    """Result of a comparison. `wrong` has (prompt, position) of tokens that differ without a tie."""
 
     num_prompts: int = 0
     num_tokens: int = 0
@@ -109,14 +110,15 @@ def build_family(folder: Path, family: str, seed: int = 0) -> Path:
         auto: Any = transformers.AutoModelForCausalLM
         model = auto.from_config(config)
         for name, parameter in model.named_parameters():
-            if name.endswith(("bias", "norm.weight")):  # else zeros and ones, which hide mistakes
+            if name.endswith(("bias", "norm.weight")):  # otherwise zeros and ones, which hide mistakes
                 torch.nn.init.normal_(parameter, float(name.endswith("norm.weight")), 0.3)
     model.save_pretrained(folder)
     return folder
 
 
 def random_prompts(rng: random.Random, count: int, max_tokens: int) -> list[list[int]]:
-    """Lengths are spread evenly over orders of magnitude; half of the prompts branch off an earlier one."""
+    """Make prompts of lengths spread evenly over orders of magnitude; half of them share a prefix with
+    another."""
     prompts: list[list[int]] = []
     for _ in range(count):
         length = round(math.exp(rng.uniform(0, math.log(max_tokens))))
@@ -127,7 +129,7 @@ def random_prompts(rng: random.Random, count: int, max_tokens: int) -> list[list
 
 
 def random_config(rng: random.Random, folder: Path, max_tokens: int) -> TransformerConfig:
-    """An engine that has to work for its memory: a few times what the longest prompt takes."""
+    """Make a random configuration with little KV memory: at most twice what the longest prompt takes."""
     block_tokens = rng.choice([4, 16, 32])
     raw = json.loads((folder / "config.json").read_text("utf-8"))
     head_dim = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
@@ -151,7 +153,7 @@ def generate(
     rng: random.Random,
     after_step: Callable[[TransformerLLM], None] = lambda _: None,
 ) -> tuple[list[tuple[int, ...]], Outcome]:
-    """What the engine generates for each prompt, with prefills and cancelled tasks among them."""
+    """Generate tokens for each prompt, with prefills and cancelled tasks among them."""
     llm = TransformerLLM(config)
     decode = Decode(max_tokens=new_tokens, ignore_eos=True)
     generated: dict[int, tuple[int, ...]] = {}
@@ -187,7 +189,7 @@ def generate(
 
 
 def compare(model: Any, prompts: Sequence[list[int]], generated: Sequence[tuple[int, ...]]) -> Outcome:
-    """Read prompts and outputs with `transformers`: is each token the likeliest?"""
+    """Read prompts and outputs with `transformers`, and check that each token is the most likely one."""
     import torch
 
     num_near_ties, wrong = 0, []
@@ -208,7 +210,7 @@ def compare(model: Any, prompts: Sequence[list[int]], generated: Sequence[tuple[
 def check_family(
     family: str, num_prompts: int, max_tokens: int, new_tokens: int, seed: int, batch: int = 50
 ) -> Iterator[Outcome]:
-    """Outcomes, batch by batch, each with an engine configured anew."""
+    """Yield outcomes batch by batch, each with a new configuration of the engine."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -224,13 +226,15 @@ def check_family(
 
 
 def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--prompts", type=int, default=1000, help="of each family")
-    parser.add_argument("--max-tokens", type=int, default=4000, help="of a prompt")
-    parser.add_argument("--new-tokens", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--families", default=",".join(FAMILIES))
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m checks.llm_equality", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--prompts", type=int, default=1000, help="number of prompts of each family")
+    parser.add_argument("--max-tokens", type=int, default=4000, help="longest prompt, in tokens")
+    parser.add_argument("--new-tokens", type=int, default=24, help="tokens generated for each prompt")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices")
+    parser.add_argument("--families", default=",".join(FAMILIES), help="names joined by commas")
     options = parser.parse_args()
     failed = False
     for family in options.families.split(","):

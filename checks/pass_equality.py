@@ -1,20 +1,20 @@
-"""Do the passes keep the result? Hundreds of real questions, answered with and without them.
+"""Checks that the passes keep the result, on hundreds of real questions answered with and without them.
 
     python -m checks.pass_equality --data DIR [--questions 200]
 
 Engines are real: MiniLM embeddings, exact vector search, the default reranking, and for synthesis the
-reference LLM in float32 on a tiny random checkpoint (greedy). Expansion is the stand-in's, for a random model
-writes no list of queries. Every answer and every source (the chunks, in order) is compared with those of
-`none`.
+reference LLM in float32 on a tiny random checkpoint (greedy). The stand-in expands questions, because a
+random model writes no lists of queries. Every answer and every source (the chunks, in order) is compared with
+those of `none`.
 
-A difference is excused only by a near-tie, which rounding may turn over: two chunks that changed places, or
-that were in for one another, with scores within 1e-4; a search whose last hit and the first it left out are
-that close; or the two best logits of a step of one of the two runs. A different answer to different, excused
-sources is excused with them. Exit code 1 if any difference is not excused.
+A difference is excused only by a near-tie, which rounding may reverse: two chunks that changed places or
+replaced each other, with scores within 1e-4; a search whose last hit and first left-out hit are that close;
+or the two best logits of a step in one of the two runs. A different answer to different, excused sources is
+excused with them. The exit code is 1 if any difference is not excused.
 
-Three parts: all questions over one indexed collection (named, shared), passes none and all; every pass alone
-and every pass left out on some of them; and some with documents that each query indexes for itself, in small
-pieces, so that pipelined ingestion counts too.
+There are three parts: all questions over one indexed collection (named, shared), with no passes and all
+passes; some of them with every pass alone and every pass left out; and some with documents that each query
+indexes itself, in small pieces, so that pipelined ingestion is checked too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ IN_FLIGHT = 6
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one run of a question came to, and how near to a tie it went."""
+    """Result of one run of a question, and how near it came to a tie."""
 
     answer: object
     sources: tuple[Hit, ...]
@@ -64,7 +64,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one app in one part. `unexcused` names the questions; `answers` are the different ones."""
+    """Counts of one app in one part. `unexcused` has the questions; `answers` has the different answers."""
 
     num_questions: int = 0
     num_comparisons: int = 0
@@ -102,7 +102,7 @@ def _is_tied_decode(base: Asked, other: Asked) -> bool:
 
 
 def is_tied_search(base: Asked, other: Asked) -> bool:
-    """Whether the sources differ by near-ties only."""
+    """Whether the sources of two runs differ by near-ties only."""
     if min(base.search_gap, other.search_gap) < TIE:
         return True
     if len(base.sources) != len(other.sources):
@@ -117,12 +117,12 @@ def is_tied_search(base: Asked, other: Asked) -> bool:
 
 @dataclass(slots=True)
 class Gaps:
-    """By query: how close the last hit of any of its searches was to the first that was left out."""
+    """Smallest difference, by query, of the last hit and the first left-out hit in any of its searches."""
 
     of_query: dict[str, float] = field(default_factory=dict)
 
     def note(self, query: str, gap: float) -> None:
-        """One search of `query`."""
+        """Record the gap of one search of `query`."""
         self.of_query[query] = min(gap, self.of_query.get(query, float("inf")))
 
 
@@ -141,7 +141,7 @@ def real_engines(checkpoint: Path, gaps: Gaps) -> list[Deployment]:
 
 @dataclass(slots=True)
 class Check:
-    """One run of the whole check."""
+    """A run of the whole check."""
 
     runtime: Runtime
     recorder: Recorder
@@ -151,7 +151,7 @@ class Check:
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
 
     async def ask(self, app: str, template: Template, inputs: Mapping[str, object], passes: str) -> Asked:
-        """One question, once."""
+        """Run one question once."""
         settings: dict[str, Mapping[str, object]] = {"synthesis": {"max_tokens": self.answer_tokens}}
         if app == "advanced":
             settings["query_expansion"] = {"engine": EXPANDER}
@@ -169,7 +169,7 @@ class Check:
         return Asked("" if answer is ABSENT else answer, tuple(sources), gap, search_gap)
 
     def _forget(self, query: str) -> None:
-        """Spans of ended queries would be searched again and again."""
+        """Forget the spans of an ended query, which would be searched again and again."""
         spans = self.recorder.spans
         spans[:] = [s for s in spans if s.end_s is None or any(part.query != query for part in s.parts)]
 
@@ -181,7 +181,7 @@ class Check:
         cases: Sequence[Case],
         passes: Sequence[str],
     ) -> None:
-        """Every case with no passes and with each choice of `passes`, a few at a time."""
+        """Run every case with no passes and with each choice of `passes`, a few at a time."""
         tally = self.tallies.setdefault((part, app), Tally())
         waiting = list(reversed(cases))
 
@@ -201,7 +201,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many questions each part takes, of those there are."""
+    """Numbers of questions in each part."""
 
     shared: int
     subsets: int
@@ -210,12 +210,13 @@ class Plan:
 
     @staticmethod
     def of(num_questions: int) -> Plan:
-        """All in the first part, a twentieth with every subset, an eighth with documents of their own."""
+        """Plan all questions in the first part, a twentieth with every subset, an eighth with private
+        documents."""
         return Plan(num_questions, max(1, num_questions // 20), max(1, num_questions // 8))
 
     @property
     def num_steps(self) -> int:
-        """Cases in all, for the progress bar."""
+        """Number of all cases, for the progress bar."""
         return (self.shared + self.subsets + self.private) * len(APPS)
 
 
@@ -229,7 +230,7 @@ PRIVATE_SUBSETS = ("all", "split_stages", "prune_order,split_stages,pipeline_dec
 async def check(
     sets: Sequence[QuestionSet], plan: Plan, folder: Path, seed: int, advance: Callable[[], None]
 ) -> dict[tuple[str, str], Tally]:
-    """All parts; tallies by part and app. Writes a checkpoint into `folder`."""
+    """Run all parts; returns tallies by part and app. Writes a checkpoint to `folder`."""
     texts = [section.text for one in sets for document in one.documents for section in document.sections]
     checkpoint = build_checkpoint(folder, texts, shape=TINY, seed=seed)
     gaps, recorder = Gaps(), Recorder()
@@ -258,20 +259,20 @@ async def _check_app(run: Check, app: str, sets: Sequence[QuestionSet], plan: Pl
 
 
 def _spread(cases: Sequence[Case], count: int) -> Sequence[Case]:
-    """So many of them, evenly from all."""
+    """Choose `count` cases, evenly from all."""
     step = max(1, len(cases) // count)
     return cases[::step][:count]
 
 
 def _own(one: QuestionSet, question: Question) -> Mapping[str, object]:
-    """The document asked about and the next, indexed by the query itself."""
+    """Inputs with the question's document and the next one, which the query indexes itself."""
     place = next(i for i, document in enumerate(one.documents) if document.source == question.source)
     files: list[Document] = [one.documents[(place + i) % len(one.documents)] for i in range(2)]
     return {"question": question.text, "files": files}
 
 
 def print_tallies(tallies: Mapping[tuple[str, str], Tally], console: Console) -> None:
-    """A table, and the questions whose difference nothing excuses."""
+    """Print a table, and the questions with differences that are not excused."""
     table = Table(title="equal to the results of no passes", title_justify="left", box=SIMPLE, padding=0)
     for column in ("", "app"):
         table.add_column(column, no_wrap=True)
@@ -298,7 +299,7 @@ def print_tallies(tallies: Mapping[tuple[str, str], Tally], console: Console) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit code."""
+    """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(
         "python -m checks.pass_equality", description=(__doc__ or "").partition("\n")[0]
     )

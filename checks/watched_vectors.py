@@ -1,4 +1,4 @@
-"""Exact search that also notes how close each of its decisions was."""
+"""Exact vector search that also reports how close each of its decisions was."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class _Notes(Protocol):
 
 
 class WatchedVectors(MemoryVectors):
-    """As `MemoryVectors`; tells `notes` the score between the last hit and the first left out."""
+    """Vectors in memory; calls `notes` with the difference between the last hit and the first left-out
+    hit."""
 
     def __init__(self, notes: _Notes) -> None:
         super().__init__(MemoryVectorsConfig())

@@ -1,4 +1,4 @@
-"""The paper's apps, ready made: document question answering, and search-empowered generation.
+"""Ready-made apps of the Teola paper: document question answering, and search-empowered generation.
 
 Source: Teola Figure 2a, 2c and 2d, §7.
 """
@@ -15,7 +15,7 @@ from stretto.frontend.template import Template
 
 
 def naive_rag(*, named_collection: bool = False) -> Template:
-    """Index, search with the question itself, answer from each of the best 3 and combine (tree)."""
+    """App: index, search with the question itself, answer from each of the best 3 and combine (tree)."""
     question, files, collection = _inputs(named_collection)
     indexing = Indexing(files=files, **collection)
     searching = Searching(queries=question, indexed=indexing["indexed"], top_k=3, **collection)
@@ -28,7 +28,7 @@ def naive_rag(*, named_collection: bool = False) -> Template:
 
 
 def advanced_rag(*, named_collection: bool = False) -> Template:
-    """Index, expand the question, search with each query, rerank, answer from the best 3 (refine)."""
+    """App: index, expand the question, search with each query, rerank, answer from the best 3 (refine)."""
     question, files, collection = _inputs(named_collection)
     indexing = Indexing(files=files, **collection)
     expansion = QueryExpansion(question=question)
@@ -43,9 +43,9 @@ def advanced_rag(*, named_collection: bool = False) -> Template:
 
 
 def search_empowered() -> Template:
-    """A small LLM drafts an answer and judges it; unless it is good, search; the core LLM answers.
+    """App: a small LLM drafts an answer and judges it; if it is not good, search; then the core LLM answers.
 
-    The core LLM reads what was found or, when there was no need to search or nothing was found, the draft.
+    The core LLM reads the search results, or the draft if there was no search or nothing was found.
     Engines: `llm_small`, `web` and `llm`.
     """
     question = Input("question", "text")
@@ -62,10 +62,10 @@ def search_empowered() -> Template:
 
 
 def _inputs(named_collection: bool) -> tuple[Input, Input, dict[str, Any]]:
-    """With a named collection, queries bring its name as the input `collection`."""
+    """Inputs of the RAG apps. With a named collection, queries bring its name as the input `collection`."""
     collection = {"collection": Input("collection", "text")} if named_collection else {}
     return Input("question", "text"), Input("files", "list[document]"), collection
 
 
 APPS: dict[str, Callable[..., Template]] = {"naive": naive_rag, "advanced": advanced_rag}
-"""The apps that answer from documents of the query."""
+"""Apps that answer from documents of the query, by name."""

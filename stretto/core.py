@@ -13,10 +13,10 @@ from stretto.errors import StrettoError
 
 
 class AbsentType:
-    """The type of `ABSENT`: what an edge delivers when there is no value.
+    """The type of `ABSENT`, which an edge delivers when there is no value.
 
-    A primitive with a required absent input is skipped and delivers `ABSENT` itself, so a branch not
-    taken, a third chunk that was not found and a missing item all follow one rule.
+    A primitive with a required absent input is skipped and delivers `ABSENT` itself. A branch that is not
+    taken, a third chunk that was not found and a missing item all follow this rule.
     """
 
     __slots__ = ()
@@ -62,7 +62,7 @@ def first_failure(value: object) -> Failure | None:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A run of a document's text under one heading or on one page (pages count from 1)."""
+    """A part of a document's text: under one heading or on one page (pages count from 1)."""
 
     text: str
     title: str | None = None
@@ -71,7 +71,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed document. `source` is what the user calls it (a path); `sha256` is of its bytes, in hex."""
+    """A parsed document.
+
+    Attributes:
+        source: the user's name of the document, usually a path.
+        sha256: hash of the file's bytes, in hex.
+    """
 
     source: str
     sections: tuple[Section, ...]
@@ -80,10 +85,12 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a document that is embedded and retrieved as one.
+    """A piece of a document that is embedded and retrieved as a unit.
 
-    `index` counts the chunks of its document from 0; (`source`, `index`) is document order, which
-    breaks every tie. `num_chunks` is how many chunks the whole document has.
+    Attributes:
+        index: number of the chunk in its document, from 0; (`source`, `index`) is the document order, which
+            breaks all ties.
+        num_chunks: number of chunks of the whole document; 0 if unknown.
     """
 
     source: str
@@ -96,7 +103,7 @@ class Chunk:
 
     @property
     def place(self) -> str:
-        """Where a reader finds it: file, then page or section."""
+        """Place of the chunk for a reader: file, then page or section."""
         if self.page is not None:
             return f"{self.source}, page {self.page}"
         return f"{self.source}, {self.title}" if self.title else self.source
@@ -104,7 +111,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A retrieved chunk. Higher `score` is better; scores of different engines do not compare."""
+    """A retrieved chunk. Higher `score` is better; scores of different engines are not comparable."""
 
     chunk: Chunk
     score: float
@@ -112,12 +119,14 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a prompt with its text known.
+    """A part of a prompt whose text is known.
 
-    `name` is None for a constant of the template, else the name of the variable (`question`,
-    `context`…). Only constants may hold special tokens; a variable's text is data and is never parsed
-    again. Every segment is tokenised by itself, in every mode, so that cutting a prompt between
-    segments never changes its tokens.
+    Every segment is tokenised separately, in every mode, so that cutting a prompt between segments never
+    changes its tokens.
+
+    Attributes:
+        name: the variable's name (`question`, `context`…), or None for a constant of the template. Only
+            constants may hold special tokens; a variable's text is data and is never parsed again.
     """
 
     text: str
@@ -131,7 +140,7 @@ Prompt: TypeAlias = tuple[Segment, ...]
 class KV:
     """A hint that `instance` of an LLM engine has computed the keys and values of `prompt`.
 
-    It is never needed for a right answer: whoever uses it carries the whole prompt.
+    A hint is never needed for a right answer, because every task carries its whole prompt.
     """
 
     prompt: Prompt
@@ -139,7 +148,7 @@ class KV:
 
 
 def as_text(value: object) -> str:
-    """How a value reads inside a prompt.
+    """The text of a value inside a prompt.
 
     Raises:
         TypeError: the value has no textual form (a vector, a document).
@@ -159,5 +168,5 @@ def as_text(value: object) -> str:
 
 
 def document_order(hits: Iterable[Hit]) -> list[Hit]:
-    """Hits by falling score; equal scores by document order, whatever order they arrived in."""
+    """Sort hits by falling score, and equal scores by document order."""
     return sorted(hits, key=lambda hit: (-hit.score, hit.chunk.source, hit.chunk.index))

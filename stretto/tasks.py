@@ -1,7 +1,5 @@
-"""What schedulers hand to engines, and what LLM engines answer.
-
-Plain immutable messages, below everything that decides or runs.
-"""
+"""Tasks that schedulers give to engines, and the events with which LLM engines answer. Plain immutable
+data."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ from stretto.errors import StrettoError
 class Task:
     """One primitive's share of a batch.
 
-    With `num_items` None it is a single application and `inputs` maps ports to values. Otherwise the
-    ports in `each` hold lists of that length, the other ports hold values that broadcast, and the
-    answer is a list of that length.
+    If `num_items` is None, the task is a single application and `inputs` maps ports to values. Otherwise the
+    ports in `each` hold lists of that length, the other ports hold values used for every item, and the answer
+    is a list of that length.
     """
 
     id: int
@@ -34,29 +32,30 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """How a completion is decoded.
+    """Settings of a decode: length, form of the output, and sampling.
 
     Attributes:
-        max_tokens: upper bound of generated tokens.
+        max_tokens: largest number of generated tokens.
         items: None for text; "json_list" for a `splittable` decode, whose value is the parsed list of
             strings and which stops at the end of its JSON.
-        max_items: stop after that many items ("json_list" only).
+        max_items: number of items after which the decode stops ("json_list" only).
         stop: stop strings; the text ends before the first of them.
         temperature: 0 is greedy.
-        seed: of the sampler, when temperature > 0.
-        top_p: sample from the most likely tokens that make up this share of the probability.
-        top_k: sample from the k most likely tokens; 0 for all.
-        min_p: sample from tokens at least so likely, relative to the likeliest.
-        repetition_penalty: divides the positive logits of tokens of the prompt and the output so far, and
-            multiplies the negative ones.
-        presence_penalty: taken off the logits of tokens that are in the output.
-        frequency_penalty: taken off as often as they are in the output.
-        min_tokens: neither an end of sequence nor a stop token before so many.
+        seed: seed of the sampler, used if temperature > 0.
+        top_p: share of the probability; sampling uses the most likely tokens that make it up.
+        top_k: number of most likely tokens to sample from; 0 for all.
+        min_p: smallest probability to sample from, relative to that of the most likely token.
+        repetition_penalty: factor for tokens of the prompt and of the output so far: divides their positive
+            logits, and multiplies their negative ones.
+        presence_penalty: number subtracted from the logits of tokens that are in the output.
+        frequency_penalty: number subtracted from a token's logit for each time it is in the output.
+        min_tokens: number of tokens before which neither an end of sequence nor a stop token is chosen.
         stop_tokens: ids that end the output and are not part of it.
-        ignore_eos: the end of sequence is a token like any other.
-        json_schema: of what the output has to be, as text; needs the package llguidance.
-        regex: that the whole output has to match; likewise.
-        logprobs: report the chosen token's log-probability and those of so many of the likeliest.
+        ignore_eos: whether the end of sequence is treated like any other token.
+        json_schema: JSON schema of the output, as text; needs the package llguidance.
+        regex: regular expression that the whole output matches; needs the package llguidance.
+        logprobs: number of most likely tokens whose log-probabilities are reported, besides that of the
+            chosen token; None for no report.
     """
 
     max_tokens: int = 128
@@ -80,8 +79,8 @@ class Decode:
 
 
 Objective: TypeAlias = Literal["latency", "throughput"]
-"""What a query asks of the instances that serve it: few sequences beside its own, or as many as there is
-room for. Source: Parrot §5.4."""
+"""Objective of a query: latency wants few sequences beside its own, throughput as many as fit.
+Source: Parrot §5.4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +100,10 @@ class QueryRecord:
 
 @dataclass(frozen=True, slots=True)
 class LLMTask:
-    """A prompt to prefill, and to complete unless `decode` is None.
+    """A prompt to prefill and, unless `decode` is None, to complete.
 
-    The prompt is always the whole prompt so far: what an earlier task left in the cache saves time and
-    is never relied on. A task without `decode` answers `Done` with None when its prefix is held.
+    The prompt is always the whole prompt so far. KV that an earlier task left in a cache saves time and is
+    never relied on. A task without `decode` is answered with `Done(None)` when the instance holds its prefix.
 
     Attributes:
         tenant: for whom: what the task of one leaves in a cache, no other's ever finds.
@@ -125,7 +124,7 @@ class LLMTask:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one finished LLM task."""
+    """Token counts of a finished LLM task."""
 
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
@@ -134,14 +133,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The task has left the instance's queue: its prefill begins."""
+    """Event: the task has left the instance's queue, and its prefill begins."""
 
     task: int
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a task's output as soon as it exists: a text delta, or one complete list item."""
+    """Event: a part of a task's output exists, which is a text delta or one complete list item."""
 
     task: int
     value: str
@@ -149,7 +148,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The task's whole value: str, list[str] with `items`, or None for a prefill."""
+    """Event: the task's whole value exists: str, list[str] with `items`, or None for a prefill."""
 
     task: int
     value: object
@@ -158,7 +157,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The task has ended without a value. The instance goes on with the others."""
+    """Event: the task has ended without a value. The instance goes on with its other tasks."""
 
     task: int
     error: StrettoError

@@ -116,7 +116,7 @@ def test_rst_keeps_the_source_of_unknown_directives_in_silence(
 def test_rst_substitutions_have_an_end(tmp_path: Path) -> None:
     chain = [f".. |a{n}| replace:: |a{n + 1}| |a{n + 1}|\n" for n in range(30)]
     for end, reason in (
-        (".. |a30| replace:: x\n", "become more than"),
+        (".. |a30| replace:: x\n", "expand to more than"),
         (".. |a30| replace:: |a0|\n", "circle"),
     ):
         with pytest.raises(DocumentError, match=reason):
@@ -211,7 +211,7 @@ def test_unreadable_file_is_refused(tmp_path: Path) -> None:
 
 def test_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.txt")
-    assert_refused(tmp_path / "a.txt", "no file")
+    assert_refused(tmp_path / "a.txt", "is not a file")
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
         ("a.rst", b"text \x01\x02", "binary"),
         ("a.txt", "Совсем не по-английски".encode("koi8-r"), "encoding"),
         ("a.txt", b"\xff\xfet", "can't decode"),
-        ("a.pdf", b"no PDF at all", "no readable PDF"),
-        ("a.pdf", b"%PDF-1.7\n1 0 obj\n<<", "no readable PDF"),
+        ("a.pdf", b"no PDF at all", "not a readable PDF"),
+        ("a.pdf", b"%PDF-1.7\n1 0 obj\n<<", "not a readable PDF"),
     ],
 )
 def test_file_without_text_is_refused(tmp_path: Path, name: str, data: bytes, cause: str) -> None:

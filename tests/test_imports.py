@@ -11,6 +11,7 @@ from pathlib import Path
 import stretto
 
 ROOT = Path(stretto.__file__).parent
+CLONE = ROOT.parent
 LAYERS = (
     "core errors",
     "tasks",
@@ -22,11 +23,11 @@ LAYERS = (
     "engines documents models",
     "engines_file trace",
     "runtime sim",
-    "planner training",
-    "apps bench service",
+    "apps",
     "cli",
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
+FINDS_BENCHMARKS = "cli/bench.py"
 LIGHT = (
     "core",
     "errors",
@@ -45,10 +46,10 @@ LIGHT = (
 )
 
 
-def imports() -> Iterator[tuple[str, str, str]]:
+def imports(folder: Path = ROOT) -> Iterator[tuple[str, str, str]]:
     """(package, file, imported module) of every import in the source, wherever it stands."""
-    for path in sorted(ROOT.rglob("*.py")):
-        place = path.relative_to(ROOT)
+    for path in sorted(folder.rglob("*.py")):
+        place = path.relative_to(folder)
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
@@ -62,6 +63,21 @@ def test_imports_run_one_way() -> None:
         if package == "__init__" or not name.startswith("stretto."):
             continue
         assert LEVELS[name.split(".")[1]] <= LEVELS[package], f"{file} imports {name}"
+
+
+def test_the_product_does_without_benchmarks_checks_and_tools() -> None:
+    beside = {"benchmarks", "checks", "tools", "tests"}
+    users = {file for _, file, name in imports() if name.split(".")[0] in beside}
+    assert users == {FINDS_BENCHMARKS}
+    at_import = ast.parse((ROOT / FINDS_BENCHMARKS).read_text("utf-8")).body
+    assert not any(isinstance(node, ast.ImportFrom) and node.module == "benchmarks" for node in at_import)
+
+
+def test_tools_use_the_benchmarks_in_one_place_alone() -> None:
+    users = {
+        file for _, file, name in imports(CLONE / "tools") if name.split(".")[0] in ("benchmarks", "checks")
+    }
+    assert users == {"make_presets.py"}
 
 
 def test_what_decides_needs_the_standard_library_and_numpy_alone() -> None:

@@ -1,14 +1,14 @@
-"""Makes the presets anew from measurements: `python -m tools.make_presets DATA`.
+"""Makes the presets from measurements: `python -m tools.make_presets DATA`.
 
-Not for users: the presets are part of the package.
+Users do not need it, because the presets are part of the package.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -45,7 +45,7 @@ _SHAPES = {
 
 
 def main(data: Path, folder: Path) -> None:
-    """Writes every preset that comes from `data` into `folder`."""
+    """Write every preset that comes from `data` to `folder`."""
     _write(folder, _a100(data))
     attention = _attention(data / "profiles_vidur")
     _write(folder, _kernels(data, A100_80G, "a100", attention, "attention measured on A100 too"))
@@ -116,7 +116,7 @@ def _loading(data: Path) -> dict[str, Any]:
 
 
 def _kernels(data: Path, hardware: Hardware, prefix: str, attention: Floats, note: str) -> dict[str, Any]:
-    """Times of kernels alone: what an engine does that captures its steps in graphs."""
+    """Fit the times of kernels alone, for an engine that captures its steps in graphs."""
     folder = data / "profiles_vidur"
     shared = {}
     for devices in (1, 2, 4, 8):
@@ -158,7 +158,7 @@ def _matrix(folder: Path, hardware: Hardware, prefix: str, devices: int) -> Floa
 
 
 def _all_reduce(folder: Path, hardware: Hardware, prefix: str, devices: int) -> Floats:
-    """Two of them in every layer."""
+    """Fit the times of all-reduces, of which every layer has two."""
     table, seconds = [], []
     start, per_byte = NUMBERS.index(ALL_REDUCE[0]), NUMBERS.index(ALL_REDUCE[1])
     for row in _rows(folder / f"net_{prefix}_dgx_all_reduce.csv.gz"):
@@ -172,7 +172,7 @@ def _all_reduce(folder: Path, hardware: Hardware, prefix: str, devices: int) -> 
 
 
 def _attention(folder: Path) -> Floats:
-    """Of one layer of a 70B model on two A100."""
+    """Seconds of the attention of one layer of a 70B model on two A100s."""
     model = LLMModel("one layer", 1, 8192, 64, 8, 28672, 32000)
     features = StepFeatures(model, A100_80G, 2)
     tables: dict[bool, tuple[list[list[float]], list[float]]] = {True: ([], []), False: ([], [])}
@@ -215,4 +215,8 @@ def _write_lengths(data: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(stretto.costs.__file__).parent / "presets")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.make_presets", description="Make the presets anew."
+    )
+    parser.add_argument("data", type=Path, help="folder with the measurements (samullm, profiles_vidur)")
+    main(parser.parse_args().data, Path(stretto.costs.__file__).parent / "presets")

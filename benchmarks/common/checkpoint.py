@@ -1,4 +1,5 @@
-"""A small Llama with random weights, in Hugging Face layout: a real model's work without a download."""
+"""Builds a small Llama with random weights, in Hugging Face layout: a real model's work without a
+download."""
 
 from __future__ import annotations
 

@@ -34,12 +34,14 @@ class QuestionSet:
 
 
 def some_documents(data: Path | None, max_chars: int) -> tuple[str, list[Document]]:
-    """Where they are from, and documents of about `max_chars` characters in all, whole sections each.
+    """Load documents of about `max_chars` characters in all; returns their origin and the documents.
+
+    Documents are shortened to whole sections.
 
     With `data`: its PEPs (`corpus_peps/files`) or, without these, whatever documents are in it.
 
     Raises:
-        DocumentError: there is none.
+        DocumentError: there are no documents.
     """
     for name, folder in _folders(data):
         if folder.exists():
@@ -58,7 +60,7 @@ def _folders(data: Path | None) -> Iterator[tuple[str, Path]]:
 
 
 def _shorten(documents: Sequence[Document], max_chars: int) -> list[Document]:
-    """The first sections of each, an equal share of each document as far as it goes."""
+    """Keep the first sections of each document, with an equal share of characters for each."""
     share = max(1, max_chars // len(documents))
     shortened = []
     for document in documents:
@@ -74,7 +76,7 @@ def _shorten(documents: Sequence[Document], max_chars: int) -> list[Document]:
 
 
 def questions_about(documents: Sequence[Document], count: int, seed: int) -> list[str]:
-    """Questions made of headings, or of first words where there are none."""
+    """Make questions from headings, or from first words if there are no headings."""
     topics = []
     for document in documents:
         for section in document.sections:
@@ -87,14 +89,14 @@ def questions_about(documents: Sequence[Document], count: int, seed: int) -> lis
 
 
 def question_sets(data: Path, num_questions: int, seed: int) -> list[QuestionSet]:
-    """XQuAD (English) and, for a quarter of the questions, TAT-QA where it is there.
+    """Load XQuAD (English) and, for a quarter of the questions, TAT-QA if the folder has it.
 
     Raises:
         DocumentError: `data` has neither.
     """
     found = {name: data / name for name in ("squad_xquad_en", "tatqa") if (data / name).is_dir()}
     if not found:
-        raise DocumentError(f"{data}: neither squad_xquad_en nor tatqa is in it")
+        raise DocumentError(f"{data}: the folder must have squad_xquad_en or tatqa")
     counts = dict.fromkeys(found, num_questions)
     if len(found) == 2:
         counts = {"squad_xquad_en": num_questions - num_questions // 4, "tatqa": num_questions // 4}

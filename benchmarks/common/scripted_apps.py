@@ -1,4 +1,4 @@
-"""The three apps for real: settings, inputs and questions, and the engines of this machine for a scheme."""
+"""The three apps with real engines: settings, inputs, questions, and the engines for a scheme."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _WORDS = 4
 
 
 def configuration(app: str, answer_tokens: int) -> dict[str, dict[str, object]]:
-    """Of one of the three apps: the most tokens that an answer may have."""
+    """Configuration of an app that limits the tokens of an answer."""
     steps = ("proxy", "answer") if app == "search" else ("synthesis",)
     return {step: {"max_tokens": answer_tokens} for step in steps}
 
 
 def inputs_of(app: str, question: str, documents: Sequence[Document]) -> dict[str, object]:
-    """What a query brings."""
+    """Inputs of a query."""
     inputs: dict[str, object] = {"question": question}
     return inputs if app == "search" else {**inputs, "files": list(documents)}
 
 
 def fresh_questions(documents: Sequence[Document], count: int, seed: str) -> list[str]:
-    """As many different questions, each about a few words in a row; another `seed`, other questions.
+    """Make `count` different questions, each about a few consecutive words; another `seed` gives others.
 
-    What is different from its first words on finds no prompt of another question in a cache, beyond what
-    every prompt begins with.
+    The questions differ from their first words on. So a prompt finds nothing of another question's prompt in
+    a cache, except for the constant beginning of all prompts.
     """
     texts = [section.text.split() for document in documents for section in document.sections]
     long = [words for words in texts if len(words) > _WORDS] or texts
@@ -48,8 +48,8 @@ def scripted_engines(
     """What the apps run on, one instance of each engine; search is in `documents`.
 
     Args:
-        llm_config: the `TransformerConfig` of both LLMs.
-        vectors: default: in memory.
+        llm_config: `TransformerConfig` of both LLMs.
+        vectors: engine for vector search; None for one in memory.
     """
     from benchmarks.common.scripted_transformer import ForgetfulLLM, ScriptedTransformer
     from stretto.engines.catalogue import llm_engine, local_engines, search_engines

@@ -1,8 +1,8 @@
-"""The in-process LLM engine, told which tokens to choose: a small model's work, the stand-in's words.
+"""The in-process LLM engine with a scripted output: the work of a small model, the words of the stand-in.
 
-A small model writes nonsense, or not always the same. Told what to say, every scheme has the same work and
-the same answers, and so has simulation. A token is told by allowing no other, as a structured output does;
-prompts and steps are computed in full.
+A small model writes nonsense, and not always the same. With a scripted output every scheme has the same work
+and the same answers, and so has the simulation. A scripted token is the only one allowed, as in structured
+output; prompts and steps are computed in full.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stretto.tasks import Decode, LLMTask
 
 
 class Script:
-    """What is said: the words of the stand-in, as tokens of a checkpoint."""
+    """The scripted outputs: the words of the stand-in, as tokens of a checkpoint."""
 
     def __init__(self, tokenizer: PromptTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -35,15 +35,15 @@ class Script:
         self._known: dict[int, str] = {}
 
     def tokens(self, task: LLMTask, decode: Decode) -> list[int]:
-        """All of the output, the end of sequence included."""
+        """All tokens of a task's output, the end of sequence included."""
         value = self._stand_in(task, decode).value
         text = value if isinstance(value, str) else json.dumps(value)
         assert self._tokenizer.eos_token_id is not None
         words = self._tokenizer.encode((Segment(text, "answer"),))[self._num_before :]
         return [*words, self._tokenizer.eos_token_id]
 
-    def said(self, task: LLMTask, decode: Decode) -> SyntheticOutput:
-        """What the engine makes of these tokens: a `OutputSource` for simulation."""
+    def output(self, task: LLMTask, decode: Decode) -> SyntheticOutput:
+        """The pieces and the value of a task's output: an `OutputSource` for simulation."""
         output, text = Output(decode), TextStream(self._tokenizer, self._known)
         tokens = self.tokens(task, decode)
         ends: list[int] = []
@@ -60,12 +60,12 @@ class Script:
         return SyntheticOutput(value, number, tuple(ends) if isinstance(value, list) else ())
 
     def prompt(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt."""
+        """Tokens of a prompt."""
         return self._tokenizer.encode(prompt)
 
 
 class ScriptedTransformer(TransformerLLM):
-    """A `SteppedLLM` that says what `Script` says, at the speed of `TransformerLLM`."""
+    """A `SteppedLLM` with the outputs of `Script`, at the speed of `TransformerLLM`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -89,7 +89,8 @@ class ScriptedTransformer(TransformerLLM):
 
 
 class ForgetfulLLM(ScriptedTransformer):
-    """Computes every prompt whole: each request is of a tenant of its own. For schemes that do not cache."""
+    """A scripted LLM without prefix caching, for schemes that do not cache: each request has its own
+    tenant."""
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Queue a task."""

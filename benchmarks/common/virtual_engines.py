@@ -1,8 +1,8 @@
-"""Engines for virtual time: measured speeds, outputs of the right size and nothing else.
+"""Engines for virtual time: they have measured speeds, and outputs of the right size.
 
 Speeds are those of an RTX 3090 with Llama-2-7b-chat (fp16), bge-large-en-v1.5, bge-reranker-large and
-pgvector, one instance of each and two LLM instances, the setting of the Teola paper (§7). Where each number
-comes from is said in `TIMINGS`.
+pgvector, one instance of each and two LLM instances, the setting of the Teola paper (§7). `TIMINGS` has the
+source of each number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUESTION_WORDS = 12
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The profile of an engine, and where it comes from."""
+    """The profile of an engine, and its source."""
 
     engine: str
     profile: Profile
@@ -72,7 +72,7 @@ PROFILES: Mapping[str, Profile] = {timing.engine: timing.profile for timing in T
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How much the scripted LLM writes, in tokens of the simulator (four characters each)."""
+    """Lengths of the scripted LLM's outputs, in tokens of the simulator (four characters each)."""
 
     num_queries: int = 3
     query_tokens: int = 20
@@ -80,7 +80,7 @@ class Lengths:
 
 
 class LengthLLM(ScriptedLLM):
-    """A `SteppedLLM` that writes so many tokens, other ones for every prompt."""
+    """A `SteppedLLM` whose outputs have the given lengths, with different words for every prompt."""
 
     def __init__(self, lengths: Lengths) -> None:
         super().__init__(lambda task, decode: _write(lengths, task, decode), max_running=1)
@@ -91,12 +91,12 @@ def _write(lengths: Lengths, task: LLMTask, decode: Decode) -> str:
     if decode.items is None:
         return " ".join(next(words) for _ in range(lengths.answer_tokens))
     num_items = min(lengths.num_queries, decode.max_items or lengths.num_queries)
-    num_words = -(-(4 * lengths.query_tokens - 3) // 3)  # that many words of two letters are the tokens
+    num_words = -(-(4 * lengths.query_tokens - 3) // 3)  # words of two letters that have this many tokens
     return json.dumps([" ".join(next(words) for _ in range(num_words)) for _ in range(num_items)])
 
 
 def two_letter_words(seed: str) -> Iterator[str]:
-    """Words of two letters: with a space, one token of the simulator each."""
+    """Yield words of two letters; each one, with a space, is one token of the simulator."""
     block = 0
     while True:
         digest = blake2b(f"{block} {seed}".encode(), digest_size=64).digest()
@@ -141,7 +141,8 @@ def virtual_engines(
 
 
 def documents(num_chunks: int, *, seed: int = 0) -> list[Document]:
-    """One document that becomes so many chunks: each section is shorter than a chunk may be."""
+    """Make one document that is cut into `num_chunks` chunks, because each section is a bit shorter than a
+    chunk."""
     sections = [
         Section(" ".join(f"{seed}-{number}-{word:02}" for word in range(64))[:CHUNK_CHARS].rstrip())
         for number in range(num_chunks)
@@ -150,13 +151,13 @@ def documents(num_chunks: int, *, seed: int = 0) -> list[Document]:
 
 
 def question(seed: int = 0) -> str:
-    """A question of a dozen words, another for each seed."""
+    """Make a question of a dozen words, different for each seed."""
     words = two_letter_words(f"question {seed}")
     return " ".join(next(words) + next(words) for _ in range(QUESTION_WORDS)) + "?"
 
 
 def inputs(num_chunks: int, seed: int = 0) -> dict[str, object]:
-    """A query of either app."""
+    """Inputs of a query, for both apps."""
     return {"question": question(seed), "files": documents(num_chunks, seed=seed)}
 
 

@@ -1,8 +1,8 @@
-"""A real vLLM server on this machine, started for a benchmark and ended with it.
+"""Starts a real vLLM server on this machine for a benchmark, and ends it with the benchmark.
 
-It lives in an environment of its own (`make vllm-env`), for it pins versions of what Stretto needs too. The
-settings are those for a small model on a few cores: nothing is bound to a core, 1 GiB of KV, blocks of 32
-tokens.
+vLLM has a separate environment (`make vllm-env`), because it pins versions of packages that Stretto also
+needs. The settings are for a small model on a few cores: nothing is bound to a core, 1 GiB of KV, blocks of
+32 tokens.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ print(metadata.version(metadata.packages_distributions()["vllm"][0]))
 
 @dataclass(frozen=True, slots=True)
 class VLLM:
-    """An installation: the Python of its environment, and the version."""
+    """An installation of vLLM: the Python interpreter of its environment, and the version."""
 
     python: Path
     version: str
 
 
 def find_vllm(given: Path | None = None, patience_s: float = _FIND_S) -> VLLM | None:
-    """The installation `given`, else that of `$STRETTO_VLLM_PYTHON`, else the one of `make vllm-env`.
+    """Find an installation: `given`, else that of `$STRETTO_VLLM_PYTHON`, else that of `make vllm-env`.
 
     Returns:
-        None if none is named and the last is not there.
+        None if no installation is named and `make vllm-env` was not run.
 
     Raises:
-        ConfigError: it has no vLLM, is not there, or does not answer in `patience_s`.
+        ConfigError: the named installation has no vLLM, does not exist, or does not answer in `patience_s`.
     """
     named = given or os.environ.get(VARIABLE)
     python = Path(named or DEFAULT_PYTHON)
     if named is None and not python.exists():
         return None
-    code, said = _ask(python, patience_s)
-    last = said.rpartition("\n")[2]
+    code, output = _ask(python, patience_s)
+    last = output.rpartition("\n")[2]
     if code or not re.fullmatch(r"\d+\.\w+(\.\w+)*([.+-]\w+)*", last):
-        raise ConfigError(f"{python} is no Python with vLLM: it ended with {code}, saying {said[-200:]!r}")
+        raise ConfigError(f"{python} is no Python with vLLM: it ended with {code}, saying {output[-200:]!r}")
     return VLLM(python, last)
 
 
 def _ask(python: Path, patience_s: float) -> tuple[int, str]:
-    """The exit code and the words of `_FIND`, all of whose processes are ended if it does not answer."""
-    with tempfile.TemporaryFile() as words:  # no pipe, which a child that stays behind would keep open
+    """Run `_FIND`; returns its exit code and output. If it does not answer, all its processes are ended."""
+    with tempfile.TemporaryFile() as words:  # a pipe would be kept open by a child that outlives its parent
         try:
             process = subprocess.Popen(
                 [python, "-c", _FIND],
@@ -114,19 +114,20 @@ def serving(
     patience_s: float = 600,
     grace_s: float = _GRACE_S,
 ) -> Iterator[str]:
-    """The URL of a server of `checkpoint`, which is ended with all its processes in every case.
+    """Context with the URL of a server of `checkpoint`; at its end the server is ended with all its
+    processes.
 
     Args:
-        num_threads: the model's.
-        say: told how long it has been starting.
-        is_compiled: whether the model is compiled first, which takes a minute more.
-        patience_s: for the start.
-        grace_s: from being told to end to being killed.
+        num_threads: threads that run the model.
+        say: called with a text about the progress of the start.
+        is_compiled: whether the model is compiled first, which takes one more minute.
+        patience_s: seconds allowed for the start.
+        grace_s: seconds from SIGTERM to SIGKILL at the end.
 
     Raises:
-        ConfigError: `checkpoint` is none.
-        EngineUnavailable: it ended before it was ready; the message has its last words.
-        EngineTimeout: it was not ready in time.
+        ConfigError: `checkpoint` is not a checkpoint.
+        EngineUnavailable: the server ended before it was ready; the message has its last output.
+        EngineTimeout: the server was not ready in time.
     """
     port = take_port(None)
     command = [

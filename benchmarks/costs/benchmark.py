@@ -1,7 +1,7 @@
-"""How true the cost models are: fitted to a few measured steps, compared with all the others.
+"""Accuracy of the cost models: fitted to a few measured steps, compared with all others.
 
-Two questions. Do they predict steps of real engines, of shapes and of models that the fit has not seen? And
-do they, with the production scheduler, predict how long whole recorded runs took?
+There are two questions. Do cost models predict steps of real engines, with shapes and models that the fit has
+not seen? And do they predict, with the production scheduler, how long whole recorded runs took?
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.costs.roofline import fit_roofline
 from benchmarks.costs.runs import replay_goals, replay_rows
-from benchmarks.costs.step_profiles import STEPS, Profile, load_profiles
+from benchmarks.costs.step_profiles import STEPS, StepProfile, load_profiles
 from benchmarks.registry import Options
 from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.fit import PARTS, MeasuredStep, fit_shared_costs, fit_step_cost, parts_s
@@ -35,14 +35,14 @@ Where = Mapping[str, "np.typing.NDArray[np.bool_]"]
 
 
 def run_benchmark(options: Options) -> Report:
-    """Needs the folder with the profiles: some minutes, or one when `quick`."""
+    """Run the benchmark; it needs the folder with the profiles, and takes some minutes, or one if `quick`."""
     if options.data is None or not (options.data / STEPS).exists():
         raise ConfigError(f"bench costs needs --data DIR, a folder with {STEPS}")
     return measure(options, options.data)
 
 
 def measure(options: Options, data: Path) -> Report:
-    """Every model of the profiles, or the first few when `quick`; and the recorded runs."""
+    """Measure the errors for all models, or the first few if `quick`, and for the recorded runs."""
     options.say("reading profiles")
     profiles = [_Case(profile) for profile in load_profiles(data)]
     rows: list[Row] = []
@@ -81,9 +81,9 @@ def measure(options: Options, data: Path) -> Report:
 
 
 class _Case:
-    """A profile with what all forms are compared on."""
+    """A profile, with the data that all forms are compared on."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: StepProfile) -> None:
         self.profile = profile
         features = profile.features
         self.table = np.array([features.of(step.shape) for step in profile.steps])
@@ -95,17 +95,17 @@ class _Case:
         self.like = (model.num_layers, model.hidden_size, model.num_heads, features.tensor_parallel)
 
     def sample(self, share: float, seed: int, *, with_unlike: bool = True) -> list[int]:
-        """Indices of at most that share of the steps."""
+        """Sample at most that share of the steps; returns their indices."""
         kept = [i for i, kind in enumerate(self.profile.kinds) if with_unlike or kind != "skew"]
         share *= len(self.profile.steps) / len(kept)
         return [kept[i] for i in sample_steps([self.profile.steps[i] for i in kept], share, seed)]
 
     def steps(self, indices: Sequence[int]) -> list[MeasuredStep]:
-        """Of the profile."""
+        """Steps of the profile with these indices."""
         return [self.profile.steps[index] for index in indices]
 
     def errors(self, parts: Mapping[str, Floats], fitted_to: Sequence[int]) -> dict[str, Value]:
-        """Mean errors of a form by kind of step, those that it was fitted to left out."""
+        """Mean errors of a form by kind of step, without the steps it was fitted to."""
         rest = np.ones(len(self.profile.steps), dtype=bool)
         rest[list(fitted_to)] = False
         measured = np.sum([self.parts[part] for part in _PAPER_PARTS], axis=0)
@@ -128,7 +128,7 @@ def _error(predicted: Floats, measured: Floats, chosen: np.typing.NDArray[np.boo
 
 
 def _shared(case: _Case, profiles: Sequence[_Case], seed: int) -> Mapping[str, float]:
-    """Numbers shared by the models of other shapes, on as many GPUs."""
+    """Fit numbers that models of other shapes share, on the same number of GPUs."""
     others = [other for other in profiles if other.like != case.like and other.like[3] == case.like[3]]
     samples = [(other.profile.features, other.steps(other.sample(_SHARED_SHARE, seed))) for other in others]
     return fit_shared_costs(samples)[0].numbers
@@ -174,7 +174,7 @@ def _rows(case: _Case, known: Mapping[str, float], seed: int) -> list[Row]:
 
 
 def _means(rows: Sequence[Row]) -> list[Row]:
-    """Per form, the mean over models."""
+    """Rows with the mean over models for each form."""
     by_form: dict[str, list[Mapping[str, Value]]] = {}
     for row in rows:
         by_form.setdefault(row.name.partition(": ")[0], []).append(row.values)

@@ -1,8 +1,8 @@
-"""The order of requests that a log does not have, from the prompts in its prefill steps.
+"""Reconstructs the order of requests, which a log does not have, from the prompts in its prefill steps.
 
-Of such a step the number of prompts, their sum and the longest are known. One or two prompts are told exactly
-by that, so these steps choose first; of the others any choice that adds up is taken. Outputs of equal prompts
-remain a guess.
+For each step, the number of prompts, their total length and the longest are known. They determine a step of
+one or two prompts exactly, so these steps choose their requests first. For other steps, any choice with the
+right total is taken. Outputs of equal prompts remain a guess.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from stretto.costs.shape import StepShape
 _MOST_TRIES = 2000
 
 Requests = dict[int, list[tuple[int, int]]]
-"""(prompt, output) tokens of those not placed yet, by prompt."""
+"""Requests (prompt tokens, output tokens) that are not assigned to a step yet, by prompt tokens."""
 
 
 def in_order_of(
     prefills: Sequence[StepShape], requests: Sequence[tuple[int, int]], seed: int
 ) -> list[tuple[int, int]]:
-    """All of `requests`, such that they make these prefill steps; where none fits, some that are left."""
+    """Order all `requests` so that they make these prefill steps; where none fits, take any that are left."""
     draw = random.Random(seed)
     waiting: Requests = {}
     for request in draw.sample(requests, len(requests)):
@@ -48,7 +48,7 @@ def _take(waiting: Requests, prompts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class _Search:
-    """For prompts that add up, in random order, not for ever."""
+    """Bounded search, in random order, for prompts with a given total length."""
 
     def __init__(self, waiting: Requests, draw: random.Random) -> None:
         self._counts = {prompt: len(requests) for prompt, requests in waiting.items() if requests}
@@ -57,7 +57,7 @@ class _Search:
         self._num_tries = 0
 
     def prompts(self, num: int, total: int, longest: int) -> list[int] | None:
-        """So many prompts of so many tokens together, none above `longest`; None if there seem to be none."""
+        """Find `num` prompts of `total` tokens, none longer than `longest`; None if none were found."""
         if num == 0:
             return [] if total == 0 else None
         if num == 1:

@@ -1,10 +1,10 @@
-"""The replay of a recorded run: the production scheduler under the rules of the engine that was recorded.
+"""Replays a recorded run with the production scheduler under the rules of the recorded engine.
 
-The engine (vLLM 0.2) differs from ours in three things, which the replay has to know:
+The recorded engine (vLLM 0.2) differs from ours in three points:
 
-- A prompt is admitted as long as 1 % of the blocks stay free, whatever those on board will need next.
-- A preempted sequence does not lose its blocks: they are copied to the host, and back when 1 % stays free
-  next to them and to a block for everybody on board. Until then no new prompt is admitted.
+- A prompt is admitted as long as 1 % of the blocks stay free, whatever the running sequences will need next.
+- The blocks of a preempted sequence are copied to the host. They are copied back when 1 % of the blocks stays
+  free beside them and one block for each running sequence. Until then no new prompt is admitted.
 - The log counts contexts in whole blocks.
 
 Source: vLLM 0.2.2, core/scheduler.py and core/block_manager.py.
@@ -26,19 +26,20 @@ from stretto.llm.step_batch import Slice
 
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 256
-_MAX_PADDING = 256  # of the engine: tokens of padding in a prefill step
-_KEPT_FREE = 0.01  # of the blocks
+_MAX_PADDING = 256  # the engine's limit for tokens of padding in a prefill step
+_KEPT_FREE = 0.01  # share of the blocks
 _MANY_STEPS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the scheduler makes of the requests of a run; no cost is in it.
+    """The steps that the scheduler makes of the requests of a run, without costs.
 
     Attributes:
-        prefills: steps.
-        decodes: the first of so many steps, each a token longer than the one before.
-        moved_blocks: copied to the host and back, each counted twice.
+        prefills: shapes of the prefill steps.
+        decodes: shape of the first of several decode steps, and their number; sequences grow by one token
+            each.
+        moved_blocks: number of blocks copied to the host and back; each counts twice.
     """
 
     prefills: tuple[StepShape, ...]
@@ -48,30 +49,30 @@ class Replay:
 
     @property
     def num_decode_steps(self) -> int:
-        """Of all sequences together."""
+        """Number of decode steps."""
         return sum(repeats for _, repeats in self.decodes)
 
     @property
     def prefill_tokens(self) -> int:
-        """Computed for prompts, and for what was preempted and lost."""
+        """Number of prompt tokens computed, recomputations after preemption included."""
         return sum(shape.prefill_tokens for shape in self.prefills)
 
     def prefill_s(self, cost: StepCost) -> float:
-        """Of all prefill steps."""
+        """Seconds of all prefill steps."""
         return sum(map(cost.step_s, self.prefills))
 
     def decode_s(self, cost: StepCost) -> float:
-        """Of all decode steps, without the copying."""
+        """Seconds of all decode steps, without copies of blocks."""
         return sum(cost.steps_s(shape, repeats) for shape, repeats in self.decodes)
 
 
 class RecordedScheduler(LocalScheduler):
-    """Ours, with the engine's rule of who has room."""
+    """Our scheduler with the recorded engine's admission rule."""
 
     def _has_room(self, sequence: TokenSequence, hit: CacheHit) -> bool:
         if not self.running:
             return True
-        needed = self._tables.num_blocks(len(sequence.tokens))  # what is cached of them counts as available
+        needed = self._tables.num_blocks(len(sequence.tokens))  # cached blocks count as available
         for other in self.running:
             if sequence.num_preemptions or not other.is_decoding:
                 needed += self._tables.num_blocks(len(other.tokens)) - len(other.blocks)
@@ -81,10 +82,10 @@ class RecordedScheduler(LocalScheduler):
 
 
 def replay(run: RealRun, seed: int = 0) -> Replay:
-    """The run again, by the local scheduler with policy `prefill_first`.
+    """Replay a run with the local scheduler and its policy `prefill_first`.
 
-    Requests go in as recorded, or, if the recorded order is not the real one, as the real prefill steps have
-    their prompts. As all are there from the beginning, what the steps cost changes nothing.
+    Requests are submitted in the recorded order or, if that is not the real one, in the order of the prompts
+    in the real prefill steps. All requests are there from the beginning, so costs do not change the steps.
     """
     requests = list(run.requests)
     if not run.in_order:
@@ -125,7 +126,7 @@ def replay(run: RealRun, seed: int = 0) -> Replay:
 
 
 def in_blocks(shape: StepShape) -> StepShape:
-    """Contexts as the log has them: half a block longer each, on average over steps."""
+    """Round contexts as the log does: half a block longer each, on average over steps."""
     half = (_BLOCK_TOKENS - 1) / 2
     return shape._replace(
         context_tokens=round(shape.context_tokens + half * shape.num_decodes),
@@ -134,7 +135,7 @@ def in_blocks(shape: StepShape) -> StepShape:
 
 
 def _prefill_steps(prompts: Sequence[Slice], max_batch_tokens: int) -> Iterator[StepShape]:
-    """The steps of an engine which pads prompts to the longest, as long as that adds little."""
+    """Yield the prefill steps of an engine that pads prompts to the longest, as long as that adds little."""
     group: list[tuple[int, int, bool]] = []
     for piece in prompts:
         num_tokens = piece.start + piece.num_tokens

@@ -1,4 +1,4 @@
-"""Recorded runs of a real engine: the requests of each, and all its steps with their times.
+"""Reads recorded runs of a real engine: the requests of each run, and all its steps with their times.
 
 Source of the format: the logs of SamuLLM's authors (vLLM 0.2, LLaMA-7B), as one table of steps and one file
 of requests.
@@ -20,21 +20,21 @@ from stretto.errors import DocumentError
 STEPS = "real_run_iters_llama7b_vllm02_2023.csv.gz"
 REQUESTS = "real_run_llama7b_vllm02_2023_meta.json.gz"
 _COLUMNS = ("log", "num_seqs", "token_num", "padded_token_num", "total_tokens", "max_len", "phase", "t_us")
-_MAX_BATCH_TOKENS = 2048  # of the engine, unless the log shows more
+_MAX_BATCH_TOKENS = 2048  # the engine's limit, unless the log shows more
 
 
 @dataclass(frozen=True, slots=True)
 class RealRun:
-    """One run, all of whose requests were there at its beginning.
+    """A recorded run; all its requests were there at its beginning.
 
     Attributes:
-        requests: (prompt tokens, output tokens), as recorded or the other way round.
-        num_blocks: of KV, each of 16 tokens.
-        max_batch_tokens: of a prefill step, padding included.
-        steps: in order.
-        in_order: whether the first steps are of the first requests.
-        swaps: whether preempted sequences were copied to the host: no prompt was computed twice.
-        default_policy: whether the engine's own scheduler was at work, not one of the authors'.
+        requests: (prompt tokens, output tokens) of each request, in the recorded order or reversed.
+        num_blocks: number of KV blocks of 16 tokens.
+        max_batch_tokens: largest number of tokens of a prefill step, padding included.
+        steps: steps in the order of time.
+        in_order: whether the first steps belong to the first requests.
+        swaps: whether preempted sequences were copied to the host, so that no prompt was computed twice.
+        default_policy: whether the engine's own scheduler ran, and not one of the authors'.
     """
 
     name: str
@@ -48,15 +48,16 @@ class RealRun:
 
     @property
     def seconds(self) -> float:
-        """Of all steps."""
+        """Seconds of all steps."""
         return sum(step.seconds for step in self.steps)
 
 
 def load_real_runs(folder: Path) -> list[RealRun]:
-    """All runs of the two files in `folder`.
+    """Read all runs of the two files in `folder`.
 
     Raises:
-        DocumentError: a file, column or number is missing or impossible; names file, row and reason.
+        DocumentError: a file, column or number is missing or impossible; the message names file, row and
+            reason.
     """
     steps: dict[str, list[MeasuredStep]] = {}
     for log, step in _steps(folder / STEPS):
@@ -109,7 +110,8 @@ def _run(log: dict[str, str], requests: Sequence[tuple[int, int]], steps: list[M
 
 
 def _first_repetition(steps: list[MeasuredStep], prompt_tokens: int) -> list[MeasuredStep]:
-    """Up to the prefill that is more than all prompts, if many more follow: other measurements then."""
+    """Keep the steps until all prompts are prefilled once, if many more follow, which are other
+    measurements."""
     if sum(step.shape.prefill_tokens for step in steps) < 1.5 * prompt_tokens:
         return steps
     for index, step in enumerate(steps):
@@ -120,7 +122,7 @@ def _first_repetition(steps: list[MeasuredStep], prompt_tokens: int) -> list[Mea
 
 
 def _begins_with(requests: Sequence[tuple[int, int]], steps: Sequence[MeasuredStep]) -> bool:
-    """Whether the first prefill steps are made of the first requests."""
+    """Whether the first prefill steps consist of the first requests."""
     done = 0
     for shape in [step.shape for step in steps if step.shape.num_prefills][:3]:
         prompts = [prompt for prompt, _ in requests[done : done + shape.num_prefills]]

@@ -1,9 +1,9 @@
-"""A roofline of 12 numbers for decodes, to compare with.
+"""A roofline with 12 numbers for decodes, as a comparison.
 
     computation = max(a, b + c·B + d·[B > 64]·ceil128(B)) + max(e·S, f·s)
     preparation = g + h·B + i·B·s        sampling = j + k·B + l·S
 
-over B sequences, their tokens S and the longest of them, s.
+B is the number of sequences, S their tokens, s the tokens of the longest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BRANCHES = ((0, 4), (0, 5), (1, 2, 3, 4), (1, 2, 3, 5))
 
 
 def fit_roofline(steps: Sequence[MeasuredStep]) -> Callable[[Sequence[StepShape]], Mapping[str, Floats]]:
-    """What predicts the parts of decodes, fitted to `steps`, which have theirs."""
+    """Fit to `steps` with known parts; returns a function that predicts the parts of decodes."""
     parts = {
         part: np.array([(step.parts or {})[part] for step in steps])
         for part in ("forward", "preparation", "sampling")

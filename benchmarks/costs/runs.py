@@ -1,8 +1,8 @@
-"""Recorded runs, replayed: the part of `stretto bench costs` that goes through the scheduler.
+"""Replays of recorded runs: the part of `stretto bench costs` that uses the scheduler.
 
-All that a replay costs comes from the other runs: the step cost is fitted to a few of their steps, robustly,
-so that rare slow steps (collections of garbage, the host doing something else) do not bend it; then prefills
-and decodes are scaled, and copying a block is priced, such that their totals come out right.
+The costs of a replay come from the other runs. The step cost is fitted to a few of their steps, robustly, so
+that rare slow steps (garbage collection, other work of the host) do not distort it. Then prefills and decodes
+are scaled, and the copy of a block is priced, so that the totals of these runs are right.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FEATURES = StepFeatures(_LLAMA_7B, _A100_40G, 1, Kernels(pads_prompts=True))
 
 
 class _Known:
-    """A run, its replay in each order that is tried, and what is needed of its steps."""
+    """A run, its replay in each order that is tried, and the data of its steps."""
 
     def __init__(self, run: RealRun, seed: int) -> None:
         self.run = run
@@ -49,17 +49,18 @@ class _Known:
         self._table = np.array([FEATURES.of(step.shape) for step in run.steps])
 
     def predicted_s(self, cost: LLMStepCost) -> Floats:
-        """Of its real steps."""
+        """Predicted seconds of each real step."""
         return sum(parts_s(self._table, cost.numbers).values(), np.zeros(len(self._table)))
 
     def totals_s(self, times: Floats) -> tuple[float, float]:
-        """Of its prefill and its decode steps."""
+        """Sums of some times over the prefill steps and over the decode steps."""
         return float(times[self.is_prefill].sum()), float(times[~self.is_prefill].sum())
 
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """A step cost; factors of prefills and of decodes; seconds to copy a block of KV to the host or back."""
+    """A step cost, factors of prefills and of decodes, and seconds to copy a block of KV to the host or
+    back."""
 
     cost: LLMStepCost
     prefill: float
@@ -67,12 +68,12 @@ class _Scaled:
     block_s: float
 
     def total_s(self, prefill_s: float, decode_s: float, moved_blocks: float) -> float:
-        """Of a run, whose steps take so long by `cost`."""
+        """Seconds of a run, given the seconds of its steps by `cost`."""
         return self.prefill * prefill_s + self.decode * decode_s + self.block_s * moved_blocks
 
 
 def replay_rows(data: Path, options: Options) -> list[Row]:
-    """Of every recorded run, or of the shortest when `quick`."""
+    """Rows of all recorded runs, or of the shortest ones if `quick`."""
     runs = load_real_runs(data / "samullm")
     chosen = sorted(runs, key=lambda run: len(run.steps))[:_QUICK_RUNS] if options.quick else runs
     known = []
@@ -83,7 +84,8 @@ def replay_rows(data: Path, options: Options) -> list[Row]:
 
 
 def _fit(others: Sequence[_Known]) -> _Scaled:
-    """Copying is priced by the runs of the engine's own scheduler, as no other's copies are replayed."""
+    """Fit costs to other runs. Only runs of the engine's own scheduler price copies, as others are not
+    replayed."""
     cost = fit_step_cost(FEATURES, [step for other in others for step in other.sample])
     prefills_s, rows = [], []
     for other in others:
@@ -148,7 +150,7 @@ def _mean(counts: Iterable[int]) -> int:
 
 
 def _refined(run: RealRun, cost: LLMStepCost) -> float:
-    """Mean relative error of a cost that learns from every step after it has predicted it."""
+    """Mean relative error of a cost that is refined with every step after predicting it."""
     refined, errors = RefinedCost(cost), []
     for step in run.steps:
         errors.append(abs(refined.step_s(step.shape) / step.seconds - 1))
@@ -157,7 +159,7 @@ def _refined(run: RealRun, cost: LLMStepCost) -> float:
 
 
 def replay_goals(rows: Sequence[Row]) -> tuple[Goal, ...]:
-    """Of the runs that the engine's own scheduler made."""
+    """Goals for the runs of the engine's own scheduler."""
     errors = [abs(_error(row)) for row in rows if row.values["engine's own scheduler"]]
     return (
         Goal("% error of the total time of a recorded run, mean", statistics.fmean(errors), 3, "lower"),

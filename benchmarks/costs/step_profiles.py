@@ -1,8 +1,8 @@
-"""Step times of many models on one kind of GPU, as SamuLLM's authors profiled them.
+"""Reads step times of many models on one kind of GPU, as SamuLLM's authors profiled them.
 
-Per model and tensor parallelism: for every number of sequences up to 512 prefills and decodes with the
-shortest and the longest contexts that fit ("min" and "max"), and decodes of one long sequence among short
-ones ("skew").
+For each model and tensor parallelism there are, for every number of sequences up to 512, prefills and decodes
+with the shortest and the longest contexts that fit ("min" and "max"), and decodes of one long sequence among
+short ones ("skew").
 """
 
 from __future__ import annotations
@@ -29,12 +29,19 @@ _COLUMNS = (
     *("t_comp_us", "t_prep_us", "t_samp_us", "t_log_us", "t_total_us"),
 )
 _NUM_WARM_UPS = 2
-_TWO_MATRICES = ("gpt-j", "neox", "dolly", "pythia", "mpt", "stablelm")  # by name: few configs say it
+_TWO_MATRICES = (
+    "gpt-j",
+    "neox",
+    "dolly",
+    "pythia",
+    "mpt",
+    "stablelm",
+)  # by name
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """All steps of one model on `features.tensor_parallel` GPUs, and of what kind each is."""
+class StepProfile:
+    """All steps of one model on `features.tensor_parallel` GPUs, and the kind of each."""
 
     features: StepFeatures
     steps: list[MeasuredStep] = field(default_factory=list)
@@ -42,19 +49,19 @@ class Profile:
 
     @property
     def name(self) -> str:
-        """As in presets."""
+        """Name of the model and its parallelism, as in presets."""
         return f"{self.features.model.name}|tp{self.features.tensor_parallel}"
 
 
-def load_profiles(data: Path) -> list[Profile]:
-    """All of `data`, by model and parallelism.
+def load_profiles(data: Path) -> list[StepProfile]:
+    """Read all profiles in `data`, by model and parallelism.
 
     Raises:
-        DocumentError: names the file, the row and the reason.
+        DocumentError: a row is wrong; the message names the file, the row and the reason.
     """
     models = load_models(data)
     path = data / STEPS
-    found: dict[tuple[str, int], Profile] = {}
+    found: dict[tuple[str, int], StepProfile] = {}
     for line, row in read_rows(path, _COLUMNS):
         if row["order"] in {str(number) for number in range(_NUM_WARM_UPS)}:
             continue
@@ -63,7 +70,7 @@ def load_profiles(data: Path) -> list[Profile]:
         step = checked(path, line, lambda row=row: _step(row))  # type: ignore[misc]
         key = row["model"], int(row["tp"])
         if key not in found:
-            found[key] = Profile(StepFeatures(models[key[0]], A100_80G, key[1], VLLM_03))
+            found[key] = StepProfile(StepFeatures(models[key[0]], A100_80G, key[1], VLLM_03))
         found[key].steps.append(step)
         found[key].kinds.append(row["kind"])
     return [found[key] for key in sorted(found)]
@@ -83,10 +90,10 @@ def _step(row: Mapping[str, str]) -> MeasuredStep:
 
 
 def load_models(data: Path) -> dict[str, LLMModel]:
-    """Every model that the profiles may name, by the last part of its name.
+    """Read all models that the profiles may name, by the last part of the name.
 
     Raises:
-        DocumentError: names the file and what is missing.
+        DocumentError: something is missing; the message names the file and what is missing.
     """
     configs = _json(data / STRUCTURE)
     limits = {log["model"]: int(log["max_model_len"]) for log in _json(data / LOGS)}

@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu [--json FILE] [--seconds 520] [--interpret]
 
-It needs no network and no data: weights are random. FILE is written anew after every result, so that
-whatever stops the run leaves what was found. Without a GPU nothing is measured; `--interpret` then checks
-the kernels on small shapes in Triton's interpreter.
+The command needs no network and no data: weights are random. FILE is written after every result, so that a
+run that is stopped keeps its results. Without a GPU nothing is measured; `--interpret` then checks the
+kernels on small shapes in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -32,10 +32,14 @@ from benchmarks.report import (
 
 
 def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--json", type=Path, help="write the results to this file")
-    parser.add_argument("--seconds", type=float, default=520, help="begin nothing new after so many")
+    parser.add_argument(
+        "--seconds", type=float, default=520, help="time after which no measurement is started, in seconds"
+    )
     parser.add_argument(
         "--interpret", action="store_true", help="without a GPU, check the kernels on the CPU"
     )
@@ -57,7 +61,7 @@ def main() -> None:
 
 
 class Results:
-    """The rows so far; written to the file as they come."""
+    """Collects rows, and writes them to the file after each one."""
 
     def __init__(self, path: Path | None, config: dict[str, object]) -> None:
         self._path, self._config = path, config
@@ -67,13 +71,13 @@ class Results:
         self._about = (commit(), machine(), versions())
 
     def note(self, text: str) -> None:
-        """Something to know besides the numbers."""
+        """Add a note to the report."""
         print(text, flush=True)
         self._notes.append(text)
         self._write()
 
     def run(self, name: str, section: Iterator[Row]) -> None:
-        """All rows of a section; if it fails, what it had."""
+        """Add all rows of a section; if it fails, keep the rows before."""
         try:
             for row in section:
                 print(f"{row.table}: {row.name}: {dict(row.values)} {row.note}", flush=True)
@@ -85,7 +89,7 @@ class Results:
             self.note(f"{name} failed: {type(error).__name__}: {error}"[:500])
 
     def end(self) -> None:
-        """Print all, and exit: with 1 if something failed or was wrong."""
+        """Print the report, and exit: with 1 if something failed or was wrong."""
         from rich.console import Console
 
         report = self._report()

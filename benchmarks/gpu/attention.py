@@ -1,4 +1,4 @@
-"""What attending together saves in one layer, next to plain paged attention and to torch's own."""
+"""Time that attending together saves in one layer, next to plain paged attention and torch's attention."""
 
 # ruff: noqa: N806  (tensors carry their shape as a suffix)
 
@@ -33,7 +33,7 @@ TORCH = "torch, a contiguous copy each"
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is measured; all heads have keys and values of their own, as in Llama-7B."""
+    """Sizes that are measured; each head has its own keys and values, as in Llama-7B."""
 
     heads: int
     dim: int
@@ -43,12 +43,12 @@ class Sizes:
     dtype: torch.dtype = torch.bfloat16
 
 
-# 6,016 are the whole blocks of Parrot's 6,000 tokens, and a bit.
+# 6,016 is Parrot's 6,000 tokens, rounded up to whole blocks.
 SIZES = Sizes(32, 128, (8, 16, 32, 64), (1024, 2048, 4096, 6016, 8192), 20)
 
 
 def measure_attention(place: Place, sizes: Sizes) -> Iterator[Row]:
-    """Each batch behind each prefix. Everyone has 64 tokens of its own besides."""
+    """Measure each batch with each shared prefix; each sequence has 64 tokens of its own."""
     per_prefix = max(sizes.prefixes) // _BLOCK_TOKENS
     kv = _filled(place, sizes, max(sizes.batches) * (per_prefix + _OWN_BLOCKS))
     for batch in sizes.batches:
@@ -66,7 +66,7 @@ def measure_attention(place: Place, sizes: Sizes) -> Iterator[Row]:
 
 
 def measure_cuts(place: Place, sizes: Sizes, batch: int, prefix: int) -> Iterator[Row]:
-    """The kernels with other tiles, warps and stages than the ones in use."""
+    """Measure the kernels with other tiles, warps and stages than those in use."""
     kv = _filled(place, sizes, prefix // _BLOCK_TOKENS + batch * _OWN_BLOCKS)
     planes = kv.planes(0)
     parts, q_BHD = _parts(kv, sizes, batch, prefix)
@@ -79,7 +79,7 @@ def measure_cuts(place: Place, sizes: Sizes, batch: int, prefix: int) -> Iterato
             work = partial(attend_paged, q_BHD, *planes, parts[name], None, cut)
             try:
                 times = times_ms(work, place.device, sizes.repeats)
-            except Exception as error:  # more than the device has: the others still count
+            except Exception as error:  # this variant needs more than the device has; go on with the others
                 yield Row(
                     CUTS, f"{_cut_name(cut)}, {name}", {}, note=f"{type(error).__name__}: {error}"[:300]
                 )
@@ -112,7 +112,7 @@ def _filled(place: Place, sizes: Sizes, num_blocks: int) -> KVCache:
 
 
 def _parts(kv: KVCache, sizes: Sizes, batch: int, prefix: int) -> tuple[dict[str, PagedDecodes], Tensor]:
-    """How the sequences attend, by variant, and their queries. Blocks lie anywhere, as after some use."""
+    """Parts by variant, and queries. The blocks are at random places, as after some use."""
     num_shared = prefix // _BLOCK_TOKENS
     free = random.Random(0).sample(range(_num_blocks(kv)), _num_blocks(kv))
     shared = free[:num_shared]
@@ -135,7 +135,7 @@ def _works(kv: KVCache, sizes: Sizes, batch: int, prefix: int) -> dict[str, Call
         return lambda: part.attend(q_BHD, kv, 0, None)
 
     num_tokens = prefix + _OWN_BLOCKS * _BLOCK_TOKENS
-    # Which numbers these are does not matter: as many, and nothing to look up.
+    # The values do not matter, only their number.
     k_BHLD, v_BHLD = (
         plane.flatten(1, 2)[:, : batch * num_tokens].view(sizes.heads, batch, num_tokens, -1).transpose(0, 1)
         for plane in kv.planes(0)

@@ -1,4 +1,4 @@
-"""Is it right there? The kernels next to dense attention, and the engine next to transformers."""
+"""Checks on the GPU: the kernels against dense attention, and the engine against transformers."""
 
 # ruff: noqa: N803, N806  (tensors carry their shape as a suffix)
 
@@ -40,7 +40,7 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Heads, and groups of sequences: (blocks shared, tokens of each member behind them)."""
+    """A case: heads, and groups of sequences (shared blocks, further tokens of each member)."""
 
     name: str
     heads: int
@@ -67,7 +67,8 @@ SMALL_CASES = (
 
 
 def check_kernels(place: Place, cases: Sequence[Case], dtypes: Sequence[torch.dtype]) -> Iterator[Row]:
-    """The largest error of each case. Inputs are rounded before, so that only the kernels' own counts."""
+    """Measure the largest error of each case. Inputs are rounded before, so that only the kernels' errors
+    count."""
     for dtype in dtypes:
         for case in cases:
             error = _error(case, place.device, dtype)
@@ -76,7 +77,7 @@ def check_kernels(place: Place, cases: Sequence[Case], dtypes: Sequence[torch.dt
 
 
 def check_chunks(place: Place, dtypes: Sequence[torch.dtype]) -> Iterator[Row]:
-    """Prompt chunks, which torch attends, with and without tokens before them."""
+    """Measure the errors of prompt chunks, which torch computes, with and without tokens before them."""
     for dtype in dtypes:
         for heads, kv_heads, num_before, num_new in ((8, 8, 0, 100), (8, 2, 0, 64), (8, 2, 300, 130)):
             length = num_before + num_new
@@ -123,7 +124,7 @@ def _error(case: Case, device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _dense(q_HD: Tensor, kv: KVCache, table: list[int], length: int, window: int | None) -> Tensor:
-    """One query over the last `window` of the tokens, written out."""
+    """Attention of one query to the last `window` tokens, computed directly."""
     first = max(0, length - (window or length))
     k_HLD, v_HLD = (
         plane[:, table].flatten(1, 2)[:, first:length].double().repeat_interleave(len(q_HD) // len(plane), 0)
@@ -134,7 +135,7 @@ def _dense(q_HD: Tensor, kv: KVCache, table: list[int], length: int, window: int
 
 
 def one_layer(heads: int, kv_heads: int, dim: int) -> ModelConfig:
-    """As much of a model as a KV cache needs."""
+    """Configuration with one layer, enough for a KV cache."""
     return ModelConfig(
         family="llama",
         vocabulary=1,
@@ -159,7 +160,7 @@ def one_layer(heads: int, kv_heads: int, dim: int) -> ModelConfig:
 def check_families(
     place: Place, families: Sequence[str], num_prompts: int, max_tokens: int, new_tokens: int
 ) -> Iterator[Row]:
-    """Every family with kernels and graphs, the first also without; transformers itself runs on the CPU."""
+    """Compare all families with kernels and graphs, the first also without; transformers runs on the CPU."""
     for family in families:
         if place.has_time(30):
             place.say(f"tokens of {family}")

@@ -1,4 +1,4 @@
-"""What the GPU's results should reach."""
+"""Goals for the results on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.report import Goal, Row
 
 
 def goals(rows: Sequence[Row]) -> tuple[Goal, ...]:
-    """Those that the rows so far allow to judge."""
+    """Goals that can be judged from the rows so far."""
     found = []
 
     def numbers(table: str, column: str, prefix: str = "") -> list[float]:

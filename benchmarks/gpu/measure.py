@@ -1,4 +1,4 @@
-"""Times and hardware of a GPU; on the CPU the same functions time with the clock, for trying things out."""
+"""Measures times on a GPU and describes it; on the CPU the same functions use the clock, for trials."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WARM_UP = 3
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to measure, and until when.
+    """The device to measure on, and the end of the time for it.
 
     Attributes:
-        stop_s: of `time.monotonic`; what has not begun by then is left out.
+        stop_s: time on the clock `time.monotonic` after which no measurement is started.
     """
 
     device: torch.device
@@ -30,16 +30,16 @@ class Place:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether times mean anything."""
+        """Whether the device is a GPU, so that times are meaningful."""
         return self.device.type == "cuda"
 
     def has_time(self, needed_s: float = 0.0) -> bool:
-        """Whether something that takes so long may begin."""
+        """Whether there is time for a measurement of `needed_s` seconds."""
         return time.monotonic() + needed_s < self.stop_s
 
 
 def hardware(device: torch.device) -> dict[str, Value]:
-    """The device and the software under it."""
+    """Describe the device and its software."""
     found: dict[str, Value] = {"torch": torch.__version__, "cuda": torch.version.cuda}
     try:
         found["triton"] = metadata.version("triton")
@@ -65,9 +65,10 @@ def _driver() -> str | None:
 
 
 def times_ms(work: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """How long `work` takes on the device, each time with a cache that holds nothing of it.
+    """Measure how long `work` takes on the device, each time with a cache that has none of its data.
 
-    It is captured as a CUDA graph, so that the host's part is not in it; `work` must not wait for the device.
+    `work` is captured as a CUDA graph, so that the host's time is not included; it must not wait for the
+    device.
     """
     if device.type != "cuda":
         return [_clocked_ms(work) for _ in range(repeats)]
@@ -80,7 +81,7 @@ def times_ms(work: Callable[[], object], device: torch.device, repeats: int) -> 
     pairs = []
     for _ in range(_WARM_UP + repeats):
         start, end = event(), event()
-        _displacing(device).sum()  # while it is read, the host enqueues what follows
+        _displacing(device).sum()  # during this read, the host enqueues the following work
         start.record()
         graph.replay()
         end.record()
@@ -91,13 +92,13 @@ def times_ms(work: Callable[[], object], device: torch.device, repeats: int) -> 
 
 
 def event() -> torch.cuda.Event:
-    """For taking times on the device."""
+    """Make an event that takes the time on the device."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 @cache
 def _displacing(device: torch.device) -> torch.Tensor:
-    """Several times what the largest cache holds."""
+    """Tensor several times as large as the largest cache."""
     return torch.zeros(2**27, dtype=torch.float32, device=device)
 
 
@@ -108,7 +109,7 @@ def _clocked_ms(work: Callable[[], object]) -> float:
 
 
 def copy_bytes_per_s(device: torch.device, num_bytes: int) -> list[float]:
-    """Bytes read and written in a second, by a plain copy of so many."""
+    """Measure bytes read and written per second in copies of `num_bytes`."""
     source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     times = times_ms(lambda: target.copy_(source), device, 10)

@@ -1,4 +1,4 @@
-"""Decode steps of a model of Llama-7B's shape with random weights, through the whole engine."""
+"""Measures decode steps of a model with Llama-7B's shape and random weights, in the whole engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stretto.tasks import Decode, LLMTask
 
 DECODING = "decode steps of the model"
 SHARING = "decode steps of the model, sequences behind a common prefix"
-# By batch: time per token with vLLM's paged attention over that with Parrot's kernel (Parrot §8.3).
+# By batch: ratio of the times per token with vLLM's paged attention and with Parrot's kernel (Parrot §8.3).
 PARROT = {32: 1.58, 64: 1.84}
 _WARM_STEPS = 6
 _OWN_TOKENS = 64
@@ -37,7 +37,7 @@ _OWN_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is measured. `config` is a checkpoint's config.json, besides what all have."""
+    """Sizes that are measured. `config` has the varying values of a checkpoint's config.json."""
 
     config: Mapping[str, int]
     batches: Sequence[int]
@@ -63,13 +63,13 @@ SMALL |= {"num_attention_heads": 16, "num_key_value_heads": 16}
 
 
 def sizes_for(device: torch.device) -> Sizes:
-    """Llama-7B if it fits with the keys and values of the largest batch."""
+    """Choose Llama-7B if it fits with the keys and values of the largest batch, else a smaller model."""
     memory = torch.cuda.get_device_properties(device).total_memory
     return Sizes(LLAMA_7B if memory >= 45 * 2**30 else SMALL, (1, 8, 16, 32, 64), 512, 40, 6000, (32, 64))
 
 
 def measure_model(place: Place, sizes: Sizes, bytes_per_s: float) -> Iterator[Row]:
-    """Tokens/s and steps by batch; then the same prefix attended together and one by one."""
+    """Measure tokens/s and steps by batch, then a shared prefix that is attended together and one by one."""
     with tempfile.TemporaryDirectory() as name, _random_weights():
         llm = _engine(Path(name), sizes, place.device)
         try:
@@ -95,7 +95,7 @@ def _engine(folder: Path, sizes: Sizes, device: torch.device) -> TransformerLLM:
         max(sizes.batches) * (sizes.prompt_tokens + sizes.steps),
         sizes.prefix_tokens + max(sizes.sharing_batches) * 3 * _OWN_TOKENS,
     )
-    # The first to decode go on while others are prefilled; and blocks are begun that are not filled.
+    # The first sequences decode while others are prefilled, and the last blocks are not full.
     most += 160 * max(*sizes.batches, *sizes.sharing_batches)
     hidden, layers = sizes.config["hidden_size"], sizes.config["num_hidden_layers"]
     kv_bytes = most * 2 * layers * hidden * (4 if sizes.dtype == "float32" else 2)
@@ -114,7 +114,7 @@ def _engine(folder: Path, sizes: Sizes, device: torch.device) -> TransformerLLM:
 
 @contextmanager
 def _random_weights() -> Iterator[None]:
-    """Instead of reading weights, make them up where they are needed."""
+    """Context in which the engine uses random weights instead of reading them."""
 
     def load(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
         def get(name: str, *shape: int) -> Tensor:
@@ -151,7 +151,7 @@ def _decoding(place: Place, llm: TransformerLLM, sizes: Sizes, bytes_per_s: floa
 
 
 def _sharing(place: Place, llm: TransformerLLM, sizes: Sizes) -> Iterator[Row]:
-    """The two ways in turn, within the same sequences."""
+    """Measure both ways in turn, with the same sequences."""
     vocabulary = sizes.config["vocab_size"]
     for batch in sizes.sharing_batches:
         if not place.has_time(20):
@@ -168,7 +168,7 @@ def _sharing(place: Place, llm: TransformerLLM, sizes: Sizes) -> Iterator[Row]:
         for _ in range(2):
             for shares in times:
                 llm.runner._shares_attention = shares
-                llm.runner._last = None  # else the last step's way is gone on with
+                llm.runner._last = None  # otherwise the runner would go on with the last step's inputs
                 times[shares] += _timed_steps(llm, 8, place.is_gpu)[0]
         llm.runner._shares_attention = True
         _end(llm, batch)
@@ -188,7 +188,7 @@ def _prompts(rng: random.Random, count: int, length: int, vocabulary: int) -> li
 
 
 def _start(llm: TransformerLLM, prompts: Sequence[list[int]], new_tokens: int) -> None:
-    """Admit the prompts, and step until all of them decode."""
+    """Admit the prompts, and run steps until all of them decode."""
     decode = Decode(max_tokens=new_tokens, ignore_eos=True)
     for number, prompt in enumerate(prompts):
         llm.admit_tokens(LLMTask(number, "bench", "", (), decode), prompt)
@@ -205,7 +205,7 @@ def _end(llm: TransformerLLM, batch: int) -> None:
 
 
 def _timed_steps(llm: TransformerLLM, count: int, with_events: bool) -> tuple[list[float], list[float]]:
-    """Of `count` steps, after a few: by the clock, and of the model on the device."""
+    """Times of `count` steps, after a few to warm up: by the clock, and of the model on the device."""
     steps_ms: list[float] = []
     gpu_ms: list[float] = []
     timed = _Timed(llm.runner.forward) if with_events else None
@@ -221,7 +221,7 @@ def _timed_steps(llm: TransformerLLM, count: int, with_events: bool) -> tuple[li
 
 
 class _Timed:
-    """A function whose work on the device is timed."""
+    """A function, with the time of its work on the device."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -234,13 +234,13 @@ class _Timed:
         return result
 
     def last_ms(self) -> float:
-        """Of the last call, which is over."""
+        """Milliseconds of the last call, after its end."""
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end))
 
 
 def _weight_bytes(llm: TransformerLLM) -> int:
-    """Of what a step reads of the weights: all but the embedding."""
+    """Bytes of the weights that a step reads: all except the embedding."""
     config = llm.runner.config
     heads = (2 * config.heads + 2 * config.kv_heads) * config.head_dim
     layer = heads * config.hidden + 3 * config.hidden * config.intermediate

@@ -1,8 +1,8 @@
-"""What the in-process LLM engine does with a small model, next to others on the same checkpoint.
+"""Speed of the in-process LLM engine with a small model, next to others on the same checkpoint.
 
-8.5 million bfloat16 parameters with random weights; the same random prompts for all, in one run, engines in
-turn and the others idle. Besides throughput: the first token of a prompt that is mostly cached, decode steps
-of sequences that share a long prefix, and what a step costs besides the model.
+The model has 8.5 million random bfloat16 weights. All engines get the same random prompts in one run, in
+turn, with the others idle. Besides throughput, the benchmark measures the first token of a prompt that is
+mostly cached, decode steps of sequences that share a long prefix, and the time of a step without the model.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ CONCURRENCY = (1, 4, 16)
 FIRST_TOKENS, CACHED_TOKENS = 512, 448
 EAGER, COMPILED = "vLLM CPU server, eager", "vLLM CPU server, compiled"
 
-# The same model and lengths on two cores of another day: the best that was seen.
+# The same model and lengths on two cores on another day: the best results.
 VLLM_EAGER = {1: 254.0, 4: 856.0, 16: 2055.0}
 VLLM_COMPILED = {1: 212.0, 4: 1002.0, 16: 2964.0}
 
 
 def run_benchmark(options: Options) -> Report:
-    """Everything, in some minutes; under two when `quick`, not counting the start of vLLM's server.
+    """Run the benchmark in some minutes, or under two if `quick`, without the start of vLLM's server.
 
-    vLLM is eager; unless `quick`, a second server has compiled the model.
+    vLLM runs eagerly; unless `quick`, a second server compiles the model.
 
     Raises:
         ConfigError: `options.vllm` has no vLLM.
@@ -84,7 +84,7 @@ def run_benchmark(options: Options) -> Report:
 def _vllm_servers(
     vllm: VLLM | None, checkpoint: Path, options: Options, notes: list[str]
 ) -> Iterator[list[VLLMServer]]:
-    """Those that can be had; `notes` is told what is missing."""
+    """Context with the vLLM servers that could be started; `notes` gets what is missing."""
     if vllm is None:
         notes.append(NOT_INSTALLED)
         yield []
@@ -110,7 +110,7 @@ def _vllm_servers(
 
 
 def throughput_rows(contestants: Sequence[Contestant], rounds: int, options: Options) -> list[Row]:
-    """All complete the same prompts, in turn; the first round warms up."""
+    """Measure throughput: all engines complete the same prompts, in turn; the first round warms up."""
     tokens_per_s: dict[tuple[int, str], list[float]] = {}
     rng = random.Random(options.seed)
     for number in range(rounds + 1):
@@ -131,7 +131,8 @@ def throughput_rows(contestants: Sequence[Contestant], rounds: int, options: Opt
 
 
 def first_token_rows(contestants: Sequence[Caching], repetitions: int, seed: int) -> list[Row]:
-    """Of a prompt that is not cached, and of the same one mostly cached."""
+    """Measure the time to the first token of a prompt that is not cached, and of the same prompt mostly
+    cached."""
     times_ms: dict[tuple[str, str], list[float]] = {}
     rng = random.Random(seed)
     for number in range(repetitions + 1):
@@ -146,7 +147,7 @@ def first_token_rows(contestants: Sequence[Caching], repetitions: int, seed: int
 
 
 def goals_of(rows: Sequence[Row]) -> tuple[Goal, ...]:
-    """For throughput, what vLLM reached: in this run, or else when it was measured last."""
+    """Goals; the goal for throughput is what vLLM reached in this run, or else when it was last measured."""
     found = {(row.table, row.name): row.values for row in rows}
 
     def value(table: str, name: str, column: str) -> float:

@@ -1,7 +1,7 @@
-"""Who is compared in the LLM benchmark: each completes prompts of tokens, greedily and to a fixed length.
+"""The engines of the LLM benchmark; each completes prompts of tokens, greedily and to a fixed length.
 
-`transformers` and Stretto run in this process. vLLM is behind its HTTP server, the way it is used: a request
-for each prompt, all at once, over open connections, and answers in one piece, for streaming costs it more.
+`transformers` and Stretto run in this process. vLLM runs behind its HTTP server, as it is used: one request
+for each prompt, all at once, over open connections. Answers are not streamed, which would take vLLM longer.
 """
 
 from __future__ import annotations
@@ -26,27 +26,29 @@ _TIMEOUT_S = 120
 class Contestant(Protocol):
     """An engine with the benchmark's model.
 
-    `rest_s` is how long its threads keep the cores busy when it has answered: whoever comes next waits.
+    `rest_s` is the time for which its threads keep the cores busy after an answer; the next engine waits for
+    it.
     """
 
     name: str
     rest_s: float
 
     def generate(self, prompts: list[list[int]]) -> int:
-        """Complete all prompts at once; answers the number of new tokens."""
+        """Complete all prompts at once; returns the number of new tokens."""
         ...
 
 
 class Caching(Contestant, Protocol):
-    """One that caches prefixes."""
+    """An engine that caches prefixes."""
 
     def first_token_s(self, prompt: list[int], num_cached: int) -> float:
-        """Seconds to the first token, with that much of the prompt in the cache and no more."""
+        """Measure the seconds to the first token, with exactly `num_cached` tokens of the prompt in the
+        cache."""
         ...
 
 
 class TransformersGenerate:
-    """`generate` of transformers. One batch, so that the prompts have to be of one length."""
+    """`generate` of transformers, with one batch, so that all prompts must have the same length."""
 
     name = "transformers generate"
     rest_s = 0.0
@@ -101,7 +103,7 @@ class Stretto:
 
 
 class VLLMServer:
-    """vLLM behind `url`. Each measurement has a salt of its own: it finds nothing that another has cached."""
+    """vLLM behind `url`. Each measurement has a different salt, so that it finds nothing in the cache."""
 
     rest_s = 2.0  # its OpenMP threads spin for about a second
 
@@ -115,9 +117,9 @@ class VLLMServer:
     @classmethod
     @contextmanager
     def at(cls, url: str, name: str) -> Iterator[VLLMServer]:
-        """With connections for as many requests as the server runs at once.
+        """Open connections for as many requests as the server runs at once.
 
-        None is waited for at the end: those that are still asked have their answer when the server ends.
+        At the end, running requests are not waited for; they end with the server.
         """
         limits = httpx.Limits(max_keepalive_connections=MAX_RUNNING)
         client = httpx.Client(timeout=_TIMEOUT_S, limits=limits, trust_env=False)
@@ -156,7 +158,7 @@ class VLLMServer:
         return f"{self.name} {self._num_salts}"
 
     def _complete(self, prompt: list[int], new_tokens: int, salt: str) -> dict[str, Any]:
-        """Completes it; answers what was counted."""
+        """Complete a prompt; returns the counted tokens."""
         body = {
             "model": MODEL,
             "prompt": prompt,

@@ -1,4 +1,4 @@
-"""The small model that every part of the LLM benchmark runs, and how it is run."""
+"""The small model of the LLM benchmark, and functions that run it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPE = Shape(context_tokens=8192)
 
 
 def build_model(folder: Path, seed: int) -> Path:
-    """The checkpoint. Its tokenizer is trained on made-up words, as many as fill the vocabulary."""
+    """Build the checkpoint. Its tokenizer is trained on enough made-up words to fill the vocabulary."""
     rng = random.Random(seed)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
     text = [" ".join(rng.choices(words, k=200)) for _ in range(100)]
@@ -26,18 +26,18 @@ def build_model(folder: Path, seed: int) -> Path:
 
 
 def make_engine(checkpoint: Path, **settings: Any) -> TransformerLLM:
-    """The in-process engine."""
+    """Make the in-process engine."""
     common = {"dtype": "bfloat16", "num_threads": THREADS, "max_running": 32}
     return TransformerLLM(TransformerConfig(checkpoint, **{**common, **settings}))
 
 
 def random_prompts(rng: random.Random, count: int, length: int) -> list[list[int]]:
-    """As tokens, none of them special."""
+    """Make random prompts of tokens that are not special."""
     return [rng.choices(range(300, 2000), k=length) for _ in range(count)]
 
 
 def complete(llm: TransformerLLM, prompts: list[list[int]], new_tokens: int = NEW_TOKENS) -> int:
-    """All prompts through the engine at once; answers the number of new tokens. Nothing stays cached."""
+    """Complete all prompts at once; returns the number of new tokens. Nothing stays in the cache."""
     decode = Decode(max_tokens=new_tokens, ignore_eos=True)
     for number, prompt in enumerate(prompts):
         llm.admit_tokens(LLMTask(number, "bench", "", (), decode), prompt)

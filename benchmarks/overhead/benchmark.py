@@ -1,7 +1,8 @@
-"""What orchestration costs.
+"""Cost of orchestration.
 
-Per no-op primitive, next to other orchestrators in the same process, taking turns; with 16 queries in flight;
-per query for planning; and while a query only waits. Nothing here computes: all that is measured is overhead.
+The benchmark measures the cost per no-op primitive, next to other orchestrators in the same process, in turn;
+with 16 queries in flight; for planning a query; and while a query only waits. Nothing computes here, so all
+measured time is overhead.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from stretto.runtime.runtime import Runtime
 from stretto.tasks import Task
 
 NODES = "chain of 10, then fan-out of 10"
-LOAD = "16 queries in flight"
+IN_PARALLEL = "16 queries in flight"
 WAITING = "CPU while a query waits for an engine"
 IN_FLIGHT = 16
 
@@ -44,7 +45,7 @@ QUOTED = (
         "14-16 ms for each primitive of a chain, on 2 cores of a server CPU that others used too",
     ),
     Row(
-        LOAD,
+        IN_PARALLEL,
         "Teola prototype (Ray)",
         {"median_nodes_per_s": 28.0},
         "quoted",
@@ -62,14 +63,14 @@ QUOTED = (
 
 @dataclass(frozen=True, slots=True)
 class OverheadSize:
-    """How often each thing is measured, and with how many chunks.
+    """Number of measurements, and numbers of chunks.
 
     Attributes:
         rounds: turns of each system.
         runs: runs of the workload in a turn.
         plans: measurements of each planning step.
         schedules: queries scheduled for each number of chunks.
-        chunks: from few to many; the first is for planning alone.
+        chunks: numbers of chunks in ascending order; the first one is for planning alone.
         waits: queries that wait for `block_s`.
     """
 
@@ -94,12 +95,12 @@ class _Series:
 
 
 def run_benchmark(options: Options) -> Report:
-    """Everything: some minutes, or half of one when `quick`."""
+    """Run the benchmark: some minutes, or half a minute if `quick`."""
     return measure(QUICK if options.quick else OverheadSize(), options)
 
 
 def measure(size: OverheadSize, options: Options) -> Report:
-    """Everything, as often as `size` says."""
+    """Measure everything as often as `size` says."""
     options.say("planning")
     plans = plan_rows(size.plans)
     options.say("planning and scheduling, by the number of chunks")
@@ -144,7 +145,9 @@ async def _nodes(options: Options, rounds: int, runs: int) -> tuple[list[Row], l
                 await _measure_load(one, max(5, runs // 4))
     rows = [_node_row(one) for one in series]
     for one in series:
-        rows.append(Row(LOAD, one.peer.name, spread(one.nodes_per_s, "nodes_per_s"), note=one.peer.version()))
+        rows.append(
+            Row(IN_PARALLEL, one.peer.name, spread(one.nodes_per_s, "nodes_per_s"), note=one.peer.version())
+        )
     return rows, left_out
 
 
@@ -177,25 +180,25 @@ def _check(peer: Peer, result: list[int]) -> None:
 
 
 class _Blocking:
-    """A `BatchEngine` that keeps its thread, and nothing else, for a while."""
+    """A `BatchEngine` that blocks its thread for a while."""
 
     def __init__(self, block_s: float) -> None:
         self._block_s = block_s
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Blocks."""
+        """Block the thread."""
         time.sleep(self._block_s)
         return [0] * len(tasks)
 
     def release(self, query: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 async def _waiting(repetitions: int, block_s: float) -> list[Row]:
-    """Process CPU time while the one query waits; submission and reply included."""
+    """Measure the CPU time of the process while one query waits, submission and reply included."""
     call = ours.AddOne(value=Input("value", "number"))
     app = Template("waiting", call, {"value": call["value"]})
     shares = []
@@ -228,7 +231,7 @@ def _goals(rows: Sequence[Row], chunks: Sequence[int]) -> tuple[Goal, ...]:
         ),
         Goal(
             "primitives/s, 16 queries in flight",
-            value(LOAD, "stretto", "median_nodes_per_s"),
+            value(IN_PARALLEL, "stretto", "median_nodes_per_s"),
             50_000,
             "higher",
         ),

@@ -1,4 +1,4 @@
-"""What planning a query and scheduling its chunks cost, in CPU time of this process."""
+"""Measures the CPU time of planning a query and of scheduling its chunks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _PASSES = tuple(PASSES)
 
 
 def plan_rows(repetitions: int) -> list[Row]:
-    """Of each app: a plan by a new plan_cache in a warm process, step by step; and one that is remembered.
+    """Measure planning of each app: each step with a new `PlanCache` in a warm process, and a cached plan.
 
-    Files with prompts are read when an app is made, before anything is measured.
+    Prompt files are read when an app is made, before the measurement.
     """
     rows: list[Row] = []
     for template in (naive_rag(), advanced_rag()):
@@ -63,7 +63,7 @@ def _steps(template: Template) -> list[tuple[str, Callable[[], object], int]]:
 
 
 def _times_us(step: Callable[[], object], repetitions: int, calls: int) -> dict[str, Value]:
-    """Microseconds of a call, from runs of `calls` calls, after a tenth as many to warm up."""
+    """Microseconds per call, from runs of `calls` calls, after a tenth as many to warm up."""
     times = []
     for number in range(repetitions + repetitions // 10):
         start = time.perf_counter()
@@ -86,7 +86,7 @@ class TimedSystem(System):
         self.cpu_s, self.num_events = 0.0, 0
 
     def handle(self, events: Sequence[Event], now_s: float) -> list[Action]:
-        """As it is, timed."""
+        """Handle events, and measure the CPU time."""
         start = time.thread_time()
         actions = super().handle(events, now_s)
         self.cpu_s += time.thread_time() - start
@@ -102,7 +102,8 @@ def _make_ready(system: System, deployments: Sequence[Deployment]) -> None:
 
 
 def chunk_rows(repetitions: int, chunks: Sequence[int]) -> list[Row]:
-    """Advanced RAG over documents of more and more chunks: planning, starting, and scheduling one query."""
+    """Measure planning, starting and scheduling one query of advanced RAG, for increasing numbers of
+    chunks."""
     rows = []
     template = advanced_rag()
     for num_chunks in chunks:
@@ -124,7 +125,7 @@ def chunk_rows(repetitions: int, chunks: Sequence[int]) -> list[Row]:
 
 
 def _schedule(template: Template, num_chunks: int, repetitions: int) -> tuple[float, int]:
-    """Median CPU seconds of all schedulers for one query, engines excluded; and the events they handled."""
+    """Median CPU seconds of all schedulers for one query, without engines; and the number of events."""
     egraph = PlanCache(PROFILES).plan(template, {}, _PASSES)
     query = inputs(num_chunks)
     times, num_events = [], 0

@@ -1,7 +1,7 @@
-"""What the passes and the policies save, end to end.
+"""Time that the passes and the policies save, end to end.
 
-In virtual time, at the speeds of the paper's machine, next to a bound that no schedule can beat; and with the
-engines of this machine.
+The benchmark measures it in virtual time, at the speeds of the paper's machine, next to a bound that no
+schedule can beat; and with the engines of this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ QUERIES_PER_S = 0.8
 
 @dataclass(frozen=True, slots=True)
 class PassesSize:
-    """How large and how often: chunks and the load of virtual time; `real` is None for virtual time alone."""
+    """Sizes of the benchmark: chunks and queries in virtual time; `real` is None for virtual time alone."""
 
     num_chunks: int = 666
     num_queries: int = 20
@@ -32,12 +32,12 @@ QUICK = PassesSize(num_queries=10, seeds=1, real=RealConfig(rounds=3, max_chars=
 
 
 def run_benchmark(options: Options) -> Report:
-    """Both parts: some minutes, or one when `quick`."""
+    """Run both parts: some minutes, or one if `quick`."""
     return measure(QUICK if options.quick else PassesSize(), options)
 
 
 def measure(size: PassesSize, options: Options) -> Report:
-    """Both parts, as large as `size` says."""
+    """Measure both parts, as large as `size` says."""
     seeds = [options.seed + number for number in range(size.seeds)]
     rows = virtual_rows(size.num_chunks, size.num_queries, QUERIES_PER_S, seeds, options.say)
     notes: list[str] = []
@@ -51,7 +51,7 @@ def measure(size: PassesSize, options: Options) -> Report:
         "every virtual time is checked to be no less than its bound, every output to be that of the bound's"
         " own run of the graph",
         "what the passes can save depends on the lengths: `possible_speed_up` is what the bound would give;"
-        " the paper reports up to 2.09 for its own lengths and loads, against other systems",
+        " the paper reports up to 2.09 for its own lengths and workloads, against other systems",
         "left out: engines that slow each other down on one GPU, and decodes that slow down as more run",
     ]
     return Report("passes", options.seed, config, tuple(rows), _goals(rows, size), tuple(notes))

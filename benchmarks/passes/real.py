@@ -1,7 +1,7 @@
-"""The passes with real engines on this machine: MiniLM embeddings, a Llama of 28 million parameters.
+"""Measures the passes with real engines on this machine: MiniLM embeddings, a Llama of 28 million parameters.
 
 The LLM runs the model for every token (`scripted_transformer.py`). All engines compute on the same few cores,
-one thread each, so what can overlap is bounded by them: the table of busy times says how far.
+one thread each, which limits how much can overlap; the table of busy times shows how much.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 from benchmarks.common.checkpoint import Shape, build_checkpoint
 from benchmarks.common.corpora import questions_about, some_documents
-from benchmarks.report import Row, Value, num_cores, quantile
+from benchmarks.report import Row, Value, num_cores
 from stretto.apps import APPS
 from stretto.core import Document
 from stretto.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 from stretto.trace.recorder import Recorder
-from stretto.trace.summary import summarise
+from stretto.trace.summary import quantile, summarise
 
 REAL = "end to end, one query, engines of this machine"
 BUSY = "busy engines, engines of this machine"
@@ -31,7 +31,7 @@ MODES = ("none", "all")
 
 @dataclass(frozen=True, slots=True)
 class RealConfig:
-    """How much is done. `answer_tokens` is the most that an answer may have."""
+    """Sizes of the measurement. `answer_tokens` is the largest length of an answer."""
 
     rounds: int = 8
     max_chars: int = 48_000
@@ -50,7 +50,7 @@ class _Mode:
 def real_rows(
     config: RealConfig, data: Path | None, seed: int, say: Callable[[str], None]
 ) -> tuple[list[Row], list[str]]:
-    """Rows, and notes on what was run."""
+    """Measure rows; returns them, and notes on the measurement."""
     source, documents = some_documents(data, config.max_chars)
     texts = [section.text for document in documents for section in document.sections]
     with tempfile.TemporaryDirectory(prefix="stretto-bench-") as folder:
@@ -105,7 +105,7 @@ async def _query(
     passes: str,
     mode: _Mode,
 ) -> None:
-    """One query, alone on the machine; adds its times to `mode`."""
+    """Run one query, alone on the machine, and add its times to `mode`."""
     recorder.spans.clear()
     recorder.queries.clear()
     configuration = {"synthesis": {"max_tokens": config.answer_tokens}}
@@ -137,7 +137,7 @@ def _rows(app: str, modes: Mapping[str, _Mode]) -> list[Row]:
     busiest_s = max(statistics.median(times_s) for times_s in none.busy_s.values())
     least_s = max(busiest_s, statistics.median(none.cpu_s) / num_cores())
     values["at_most"] = statistics.median(none.wall_s) / least_s
-    note = "at_most: no faster than the busiest engine alone, nor than all cores at work all the time"
+    note = "at_most: bound by the busiest engine alone, and by all cores being busy all the time"
     rows = [Row(REAL, app, values, note=note)]
     for name, mode in modes.items():
         busy: dict[str, Value] = {

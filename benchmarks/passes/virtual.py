@@ -1,6 +1,6 @@
-"""The passes and policies in virtual time, at the speeds of the paper's machine (`virtual.TIMINGS`).
+"""Simulates passes and policies in virtual time, at the speeds of the paper's machine (`TIMINGS`).
 
-Deterministic: the same numbers on every machine.
+The results are deterministic and equal on every machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.common.virtual_engines import (
     profiles_of,
     virtual_engines,
 )
-from benchmarks.report import Row, Value, quantile
+from benchmarks.report import Row, Value
 from stretto.apps import APPS
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment
@@ -28,6 +28,7 @@ from stretto.messages import Reply
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.query_bound import Bound, lower_bound
+from stretto.trace.summary import quantile
 
 END_TO_END = "end to end, one query"
 ABLATION = "each pass, one query"
@@ -38,13 +39,13 @@ ALL = tuple(PASSES)
 
 
 def policies_load_table(num_queries: int, per_s: float) -> str:
-    """The name of the table of policies under load."""
+    """Name of the table that compares policies under load."""
     return f"policies, Poisson load of {num_queries} queries, {per_s:g} a second"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One app, how much is written, and how fast prompts are read."""
+    """A case: the app, the lengths of outputs, and the speed of prefills."""
 
     app: str
     answer_tokens: int
@@ -53,7 +54,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """As in the tables."""
+        """Name of the case in the tables."""
         toy = "" if self.llm is None else ", slow prefill"
         return f"{self.app}, {self.answer_tokens} tokens{toy}"
 
@@ -63,7 +64,7 @@ class Setting:
 
 
 def settings(num_chunks: int) -> list[Setting]:
-    """Both apps with short and long answers, and with the paper's slow prefill."""
+    """Cases: both apps with short and long answers, and with the paper's slow prefill."""
     base = [Setting(app, tokens, num_chunks) for app in ("advanced", "naive") for tokens in (10, 40)]
     return [*base, replace(base[0], llm=TOY_PREFILL.profile), replace(base[2], llm=TOY_PREFILL.profile)]
 
@@ -71,7 +72,7 @@ def settings(num_chunks: int) -> list[Setting]:
 def end_to_end_s(
     setting: Setting, passes: Sequence[str], bound: Bound | None, policy: str = "topology_aware"
 ) -> float:
-    """Virtual seconds of one query; checked against its bound and what it should return."""
+    """Virtual seconds of one query; its time and outputs are checked against the bound."""
     ends_s, replies = _run(setting, passes, policy, [0.0])
     if bound is not None:
         assert ends_s[0] >= bound.seconds - 1e-9, f"{setting.name}: {ends_s[0]} beats its bound {bound}"
@@ -80,7 +81,7 @@ def end_to_end_s(
 
 
 def bound_of(setting: Setting) -> Bound:
-    """The bound of the one query."""
+    """Bound of the case's one query."""
     graph = APPS[setting.app]().lower({})
     return lower_bound(graph, inputs(setting.num_chunks), setting.engines())
 
@@ -88,7 +89,7 @@ def bound_of(setting: Setting) -> Bound:
 def _run(
     setting: Setting, passes: Sequence[str], policy: str, arrivals_s: Sequence[float]
 ) -> tuple[list[float], list[Reply]]:
-    """Latencies and replies of queries, each over a document of its own."""
+    """Run queries, each with its own document; returns latencies and replies."""
     engines = setting.engines(policy)
     egraph = PlanCache(profiles_of(engines)).plan(APPS[setting.app](), {}, tuple(passes))
     driver = VirtualDriver(engines)
@@ -107,7 +108,7 @@ def _run(
 
 
 def end_to_end_rows(num_chunks: int) -> list[Row]:
-    """None and all of the passes, and how far both are from what is possible."""
+    """Rows with no passes and with all passes, and their distance from the bound."""
     rows = []
     for setting in settings(num_chunks):
         bound = bound_of(setting)
@@ -122,13 +123,13 @@ def end_to_end_rows(num_chunks: int) -> list[Row]:
             "possible_speed_up": none_s / bound.seconds,
         }
         rows.append(Row(END_TO_END, setting.name, values, "simulated"))
-    note = "up to, over all its apps, loads and models; the baseline is another program (LlamaIndex modules)"
+    note = "up to, over all apps, workloads and models; the baseline is another program (LlamaIndex modules)"
     rows.append(Row(END_TO_END, PAPER, {"speed_up": 2.09}, "quoted", note))
     return rows
 
 
 def ablation_rows(num_chunks: int) -> list[Row]:
-    """None, each pass alone, all but each, all."""
+    """Rows with no passes, each pass alone, all but each, and all passes."""
     chosen = [setting for setting in settings(num_chunks) if setting.answer_tokens == 10]
     bounds = [bound_of(setting) for setting in chosen]
     cases: dict[str, tuple[str, ...]] = {"none": ()}
@@ -150,7 +151,7 @@ def ablation_rows(num_chunks: int) -> list[Row]:
 
 
 def policy_rows(num_chunks: int, num_queries: int, per_s: float, seeds: Sequence[int]) -> list[Row]:
-    """Every policy, with all passes and with none: one query alone, and many that arrive at random."""
+    """Rows for each policy, with all passes and with none: one query alone, and many at random times."""
     rows = []
     setting = Setting("advanced", 10, num_chunks)
     bound = bound_of(setting)
@@ -188,7 +189,7 @@ def _load_s(
 
 
 def timing_rows() -> list[Row]:
-    """The speeds, and where each comes from."""
+    """Rows with the speeds and their sources."""
     rows = []
     for timing in (*TIMINGS, TOY_PREFILL):
         profile = timing.profile
@@ -206,7 +207,7 @@ def timing_rows() -> list[Row]:
 def virtual_rows(
     num_chunks: int, num_queries: int, per_s: float, seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[Row]:
-    """All of it."""
+    """All rows of the simulation."""
     say("virtual time: end to end and bounds")
     rows = end_to_end_rows(num_chunks)
     say("virtual time: each pass")

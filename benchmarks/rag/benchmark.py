@@ -1,11 +1,12 @@
 """`stretto bench rag`: the schemes of `stretto bench teola`, with the engines of this machine.
 
-MiniLM embeddings, vectors in memory, BM25 for the web, and a random Llama that is told what to write
-(`scripted_transformer.py`), so that it costs what a model costs and every scheme has the same work.
-The hand-written scheme is an asyncio program (`hand_written/`); each of the others has a runtime of its own.
+The engines are MiniLM embeddings, vectors in memory, BM25 for the web, and a random Llama with scripted
+output (`benchmarks/common/scripted_transformer.py`), so that it costs what a model costs and every scheme has
+the same work. The hand-written scheme is an asyncio program (`hand_written/`); each other scheme has its own
+runtime.
 
-No round finds in a cache what another has left (`runs.py`): within one, LlamaDist computes every prompt
-whole, and the others find again what their own queries share.
+Rounds share nothing in caches (`runs.py`). Within a round, LlamaDist computes every prompt as a whole, and
+the other schemes reuse what their queries share.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from benchmarks.common.corpora import some_documents
 from benchmarks.common.scripted_apps import fresh_questions
 from benchmarks.rag.runs import Ask, Timed, as_they_arrive, asking, one_by_one
 from benchmarks.registry import Options
-from benchmarks.report import Goal, Report, Row, Value, quantile
+from benchmarks.report import Goal, Report, Row, Value
 from benchmarks.teola.schemes import HAND_WRITTEN, OURS, PAPERS, SCHEMES
 from stretto.core import Document
+from stretto.trace.summary import quantile
 
 LATENCIES = "median seconds of a query, engines of this machine"
 SPEED_UPS = "speed-up of ours, median of queries, engines of this machine"
@@ -35,16 +37,17 @@ SPREADS = "10th to 90th percentile of queries"
 ALONE, TOGETHER = "alone", "together"
 
 Results: TypeAlias = dict[tuple[str, str], dict[str, Timed]]
-"""By app and load, and then by scheme."""
+"""Results by (app, workload), then by scheme."""
 
 
 @dataclass(frozen=True, slots=True)
 class RagSize:
-    """How much is done.
+    """Sizes of the benchmark.
 
     Attributes:
-        num_queries: of each app, one by one; and then as many in each round in which they arrive at random.
-        rounds: such rounds, unless `max_s`, for all queries, allows fewer; at least one.
+        num_queries: number of queries of each app that run one by one, and number of queries in each round.
+        rounds: largest number of rounds, in which queries arrive at random; at least one is run.
+        max_s: seconds for all queries; no round begins that would end later.
     """
 
     apps: tuple[str, ...] = ("search", "naive", "advanced")
@@ -61,22 +64,25 @@ QUICK = RagSize(num_queries=2, rounds=1, max_s=60.0, max_chars=3_000, answer_tok
 
 
 def run_benchmark(options: Options) -> Report:
-    """About seven minutes, or one when `quick`."""
+    """Run the benchmark: about seven minutes, or one if `quick`."""
     return measure(QUICK if options.quick else RagSize(), options)
 
 
 def measure(size: RagSize, options: Options) -> Report:
-    """As large as `size` says."""
+    """Measure as much as `size` says."""
     source, documents = some_documents(options.data, size.max_chars)
     texts = [section.text for document in documents for section in document.sections]
     with tempfile.TemporaryDirectory(prefix="stretto-bench-") as folder:
         options.say("rag: building a checkpoint")
         checkpoint = build_checkpoint(Path(folder), texts, shape=size.shape, seed=options.seed)
         timed = asyncio.run(_run(size, checkpoint, documents, options))
-    rows = [row for (app, load), by_scheme in timed.items() for row in _rows(app, load, by_scheme)]
+    rows = [row for (app, workload), by_scheme in timed.items() for row in _rows(app, workload, by_scheme)]
     rows.sort(key=lambda row: (LATENCIES, SPEED_UPS, SPREADS).index(row.table))
     counts = {
-        f"{len(one.seconds)}" for (_, load), of in timed.items() for one in of.values() if load == TOGETHER
+        f"{len(one.seconds)}"
+        for (_, workload), of in timed.items()
+        for one in of.values()
+        if workload == TOGETHER
     }
     notes = (
         f"{len(documents)} documents from {source}, cut to {sum(map(len, texts)):,} characters; one instance"
@@ -113,10 +119,10 @@ async def run_app(
     due_s: float,
     options: Options,
 ) -> Results:
-    """Both loads of an app under all schemes. After `due_s` no further round begins, but for the first."""
+    """Run both workloads of an app under all schemes. After `due_s` no round except the first begins."""
 
-    def questions(load: str) -> list[str]:
-        return fresh_questions(documents, size.num_queries, f"{app}/{load}/{options.seed}")
+    def questions(workload: str) -> list[str]:
+        return fresh_questions(documents, size.num_queries, f"{app}/{workload}/{options.seed}")
 
     options.say(f"rag: {app}, {ALONE}")
     await one_by_one(asks, app, questions("warm")[:1], "warm")
@@ -125,8 +131,8 @@ async def run_app(
     together = {name: Timed() for name in asks}
     for number in range(size.rounds):
         options.say(f"rag: {app}, {TOGETHER}, {number + 1} of {size.rounds}")
-        begin_s, load = time.perf_counter(), f"{TOGETHER}/{number}"
-        found = await as_they_arrive(asks, app, questions(load), f"{app}/{load}", gap_s, number)
+        begin_s, workload = time.perf_counter(), f"{TOGETHER}/{number}"
+        found = await as_they_arrive(asks, app, questions(workload), f"{app}/{workload}", gap_s, number)
         for name, one in found.items():
             together[name].add(one)
         now_s = time.perf_counter()
@@ -135,7 +141,7 @@ async def run_app(
     return {(app, ALONE): alone, (app, TOGETHER): together}
 
 
-def _rows(app: str, load: str, timed: Mapping[str, Timed]) -> list[Row]:
+def _rows(app: str, workload: str, timed: Mapping[str, Timed]) -> list[Row]:
     outputs = [one.outputs for one in timed.values()]
     num_equal = sum(all(a == answers[0] for a in answers) for answers in zip(*outputs, strict=True))
     latencies: dict[str, Value] = {name: statistics.median(one.seconds) for name, one in timed.items()}
@@ -143,10 +149,18 @@ def _rows(app: str, load: str, timed: Mapping[str, Timed]) -> list[Row]:
     ratios = {name: _ratios(timed, name) for name in timed if name != OURS}
     speed_ups: dict[str, Value] = {name: statistics.median(values) for name, values in ratios.items()}
     return [
-        Row(LATENCIES, f"{app}, {load}", latencies),
-        Row(SPEED_UPS, f"{app}, {load}", speed_ups),
-        Row(SPREADS, f"{app}, {load}: seconds", {name: _spread(one.seconds) for name, one in timed.items()}),
-        Row(SPREADS, f"{app}, {load}: speed-up", {name: _spread(values) for name, values in ratios.items()}),
+        Row(LATENCIES, f"{app}, {workload}", latencies),
+        Row(SPEED_UPS, f"{app}, {workload}", speed_ups),
+        Row(
+            SPREADS,
+            f"{app}, {workload}: seconds",
+            {name: _spread(one.seconds) for name, one in timed.items()},
+        ),
+        Row(
+            SPREADS,
+            f"{app}, {workload}: speed-up",
+            {name: _spread(values) for name, values in ratios.items()},
+        ),
     ]
 
 
@@ -155,17 +169,17 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _ratios(timed: Mapping[str, Timed], name: str) -> list[float]:
-    """Query by query."""
+    """Ratios of the times of a scheme and of ours, query by query."""
     return [other / ours for other, ours in zip(timed[name].seconds, timed[OURS].seconds, strict=True)]
 
 
 def _goals(results: Results) -> tuple[Goal, ...]:
-    def speed_ups(names: Sequence[str], load: str) -> list[float]:
+    def speed_ups(names: Sequence[str], workload: str) -> list[float]:
         return [
             statistics.median(_ratios(timed, name))
-            for (_, of_load), timed in results.items()
+            for (_, of_workload), timed in results.items()
             for name in names
-            if of_load == load and name in timed
+            if of_workload == workload and name in timed
         ]
 
     different = sum(
@@ -175,7 +189,9 @@ def _goals(results: Results) -> tuple[Goal, ...]:
     )
     goals = [Goal("queries that schemes answer differently", different, 0, "lower")]
     for whom, names in (("the paper's schemes", PAPERS), ("hand-written", (HAND_WRITTEN,))):
-        for load in (ALONE, TOGETHER):
-            if ratios := speed_ups(names, load):
-                goals.append(Goal(f"least median speed-up over {whom}, {load}", min(ratios), 1.0, "higher"))
+        for workload in (ALONE, TOGETHER):
+            if ratios := speed_ups(names, workload):
+                goals.append(
+                    Goal(f"least median speed-up over {whom}, {workload}", min(ratios), 1.0, "higher")
+                )
     return tuple(goals)

@@ -1,7 +1,7 @@
-"""Queries for real under each scheme: one after the other, and as they arrive.
+"""Runs queries on real engines under each scheme: one after the other, and at random times.
 
-Whatever is asked is asked of every scheme. A round is some queries with questions of their own, of a tenant
-of its own: what a cache holds is what earlier queries of the same round and scheme have left there.
+Every scheme gets the same questions. A round consists of queries with new questions and a new tenant, so that
+a cache holds only what earlier queries of the same round and scheme left there.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from stretto.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 
 _KV_BYTES = 256 * 2**20
-"""Of each LLM: more than a round leaves."""
+"""KV memory of each LLM in bytes: more than a round needs."""
 
 Ask: TypeAlias = Callable[[str, str, str], Awaitable[Mapping[str, object]]]
-"""From an app, a question and a tenant to the outputs."""
+"""Function that asks (app, question, tenant) and returns the outputs."""
 
 
 @dataclass(slots=True)
 class Timed:
-    """What a scheme took for each query, and what it answered, in the order of the queries."""
+    """Seconds and outputs of a scheme, in the order of the queries."""
 
     seconds: list[float] = field(default_factory=list)
     outputs: list[object] = field(default_factory=list)
 
     def add(self, other: Timed) -> None:
-        """Further queries."""
+        """Add the results of further queries."""
         self.seconds += other.seconds
         self.outputs += other.outputs
 
@@ -49,7 +49,7 @@ class Timed:
 async def asking(
     stack: AsyncExitStack, scheme: Scheme, checkpoint: Path, documents: list[Document], answer_tokens: int
 ) -> Ask:
-    """Engines of its own for a scheme, which go with the stack, and how to ask them."""
+    """Start separate engines for a scheme, which end with the stack; returns the function to ask them."""
     from stretto.engines.transformer.engine import TransformerConfig
 
     config = TransformerConfig(checkpoint, kv_bytes=_KV_BYTES, keeps_released=scheme.caches)
@@ -103,7 +103,7 @@ async def _by_hand(
 async def one_by_one(
     asks: Mapping[str, Ask], app: str, questions: Sequence[str], tenant: str
 ) -> dict[str, Timed]:
-    """Each question of every scheme, schemes in turn."""
+    """Ask each question under every scheme, schemes in turn."""
     timed = {name: Timed() for name in asks}
     for number, question in enumerate(questions):
         for name in _in_turn(list(asks), number):
@@ -114,9 +114,10 @@ async def one_by_one(
 async def as_they_arrive(
     asks: Mapping[str, Ask], app: str, questions: Sequence[str], tenant: str, gap_s: float, number: int
 ) -> dict[str, Timed]:
-    """All questions of one scheme, at random times `gap_s` apart on the average; then of the next.
+    """Ask all questions under one scheme, at random times with a mean distance of `gap_s`, then under the
+    next.
 
-    `number` is the round's: another order, other times.
+    `number` is that of the round, which gives another order and other times.
     """
     generator = random.Random(f"{tenant}/{number}")
     gaps_s = [generator.expovariate(1 / gap_s) for _ in questions]

@@ -1,7 +1,8 @@
-"""How fast the simulator is: LLM requests per second of one core, with 64 instances at 70 % load.
+"""Speed of the simulator: LLM requests per second of one core, with 64 instances at 70 % load.
 
-Instances are Llama-2-7b on an A100-80G by the preset. The load is a share of what 64 instances finish when
-they are never idle, which is simulated first. Time is processor time of this process.
+Instances are Llama-2-7b on an A100-80G, with costs of the preset. The load is a share of the requests per
+second that 64 instances finish when they are never idle, which is simulated first. Time is CPU time of this
+process.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice, repeat
 
 from benchmarks.registry import Options
-from benchmarks.report import Goal, Report, Row, Value, quantile
+from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.presets import load_preset
 from stretto.costs.profile import Profile
 from stretto.costs.shape import check_fits
@@ -28,6 +29,7 @@ from stretto.sim.published_workloads import ARRIVALS, Workload, workload
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.sim.synthetic_workloads import request_graph, submits
 from stretto.sim.traces import Request
+from stretto.trace.summary import quantile
 
 SPEED = "simulated requests per second of a core"
 GOAL_PER_S = 2000.0
@@ -38,8 +40,8 @@ _CALLS = Workload(
     "of advanced RAG: 90 + 40 tokens for an expansion, 330 + 30 and 360 + 30 for answers from chunks",
 )
 _MAX_TOKENS = 8192
-_OTHER_LOADS = ((APP_CALLS, "poisson"), ("like-conversations", "poisson"), ("about-documents", "bursts"))
-_LOADS = (
+_OTHER_WORKLOADS = ((APP_CALLS, "poisson"), ("like-conversations", "poisson"), ("about-documents", "bursts"))
+_WORKLOADS = (
     (APP_CALLS, "poisson"),
     ("azure-conversations", "poisson"),
     ("azure-code", "bursts"),
@@ -52,7 +54,7 @@ _WITH_GOAL = (APP_CALLS, "like-conversations", "azure-conversations")
 
 @dataclass(frozen=True, slots=True)
 class SimSize:
-    """How much is simulated, of what."""
+    """Sizes of the simulation."""
 
     instances: int = 64
     load: float = 0.7
@@ -67,16 +69,16 @@ QUICK = SimSize(requests=4000, saturating=200)
 
 
 def run_benchmark(options: Options) -> Report:
-    """Calls of apps and conversations, whose speed is a goal, and other loads."""
+    """Run the benchmark: calls of apps and conversations, whose speeds are goals, and other workloads."""
     return measure(QUICK if options.quick else SimSize(), options)
 
 
 def measure(size: SimSize, options: Options) -> Report:
-    """As much as `size` says."""
+    """Simulate workloads as large as `size` says."""
     rows, goals = [], []
-    for name, arrivals in _OTHER_LOADS if options.data is None else _LOADS:
+    for name, arrivals in _OTHER_WORKLOADS if options.data is None else _WORKLOADS:
         found = _CALLS if name == APP_CALLS else workload(name, options.data, options.seed, _MAX_TOKENS)
-        options.say(f"{name}: what one instance finishes at most")
+        options.say(f"{name}: capacity of one instance")
         capacity_per_s = _capacity_per_s(size, found, options.seed)
         rate_per_s = size.load * size.instances * capacity_per_s
         options.say(f"{name}: {rate_per_s:.0f} requests a second")
@@ -90,7 +92,7 @@ def measure(size: SimSize, options: Options) -> Report:
                 Goal(f"{name}: simulated requests per second of a core", speed, GOAL_PER_S, "higher")
             )
     notes = (
-        f"requests of up to {_MAX_TOKENS} tokens; a load has as many as `requests` says, or all of its trace",
+        f"requests of up to {_MAX_TOKENS} tokens; a workload has `requests` of them, or all of its trace",
         f"step costs and KV memory of {MODEL} on an A100-80G, from the preset",
         "schedulers, block pools and prefix caches are the production ones; nothing is recorded",
     )
@@ -155,7 +157,7 @@ def _driver(size: SimSize, instances: int, requests: Sequence[Request], counts: 
 
 
 def _capacity_per_s(size: SimSize, found: Workload, seed: int) -> float:
-    """Requests that an instance finishes in a second when enough of them wait all the time."""
+    """Requests per second that one instance finishes when enough of them wait all the time."""
     requests = list(islice(found.arriving(repeat(0.0), seed), size.saturating))
     counts = _Counts()
     _driver(size, 1, requests, counts).run()

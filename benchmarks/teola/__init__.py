@@ -1,1 +1,1 @@
-"""Teola's evaluation (§7) in virtual time, with its baselines and one more."""
+"""Evaluation of the Teola paper (§7) in virtual time, with its baselines and one more."""

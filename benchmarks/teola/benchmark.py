@@ -1,4 +1,4 @@
-"""`stretto bench teola`: all of it, as a report."""
+"""`stretto bench teola`: runs all simulations and makes a report."""
 
 from __future__ import annotations
 
@@ -36,8 +36,13 @@ from stretto.deployment import RunsIn
 
 @dataclass(frozen=True, slots=True)
 class TeolaSize:
-    """How much is run. `shares` are loads, by name; see `Compared.share`. Policies differ by what has piled
-    up, so batching is compared over longer runs, of `batching_queries`."""
+    """Sizes of the benchmark.
+
+    Attributes:
+        shares: loads by name, see `Compared.share`.
+        batching_queries: queries of the runs that compare policies; more, because policies differ when queues
+            have grown.
+    """
 
     models: tuple[str, ...] = ("7B", "13B", "30B")
     num_queries: int = 32
@@ -57,16 +62,16 @@ class TeolaSize:
 QUICK = TeolaSize(models=("7B",), num_queries=16, shares=((LOW, 0.2), (HIGH, 0.8)), batching_queries=32)
 _PLACES: Mapping[RunsIn, str] = {"thread": "threads", "process": "processes"}
 _ORCHESTRATED = 20
-"""Queries whose orchestration is measured."""
+"""Number of queries whose orchestration is measured."""
 
 
 def run_benchmark(options: Options) -> Report:
-    """About five minutes of one core, or one when `quick`."""
+    """Run the benchmark: about five minutes of one core, or one if `quick`."""
     return measure(QUICK if options.quick else TeolaSize(), options)
 
 
 def measure(size: TeolaSize, options: Options) -> Report:
-    """All tables, as large as `size` says."""
+    """Make all tables, as large as `size` says."""
     bench = _Bench(
         size, sizes(options.data), tuple(range(options.seed, options.seed + size.seeds)), options.say
     )
@@ -125,7 +130,7 @@ class _Bench:
         return compare(setting, self._known, schemes, [share for _, share in self._size.shares])
 
     def main(self) -> dict[tuple[str, str], list[Compared]]:
-        """Every app with every model, under every scheme."""
+        """Run every app with every model under every scheme."""
         found = {}
         for app in APPS:
             for model in self._size.models:
@@ -135,7 +140,7 @@ class _Bench:
         return found
 
     def passes(self) -> list[Row]:
-        """Ours without some of its passes."""
+        """Rows of our scheme without some of its passes."""
         ours = SCHEMES[OURS]
         cases = {
             "none": (),
@@ -148,7 +153,8 @@ class _Bench:
         return self._ablation(PASSES, schemes, "none", self._size.shares, self._size.num_queries)
 
     def batching(self) -> list[Row]:
-        """Ours with other policies: as in the paper, and with documents of very different sizes."""
+        """Rows of our scheme with other policies: as in the paper, and with documents of very different
+        sizes."""
         schemes = [
             Scheme("PO", ALL, "per_invocation"),
             Scheme(WAITING, ALL, "throughput"),
@@ -193,7 +199,7 @@ class _Bench:
         return rows
 
     def overhead(self) -> list[Row]:
-        """Shares of simulated latency: orchestration as measured here, queueing, engines."""
+        """Rows with the shares of simulated latency: measured orchestration, queueing, engines."""
         testbed = Testbed(self._size.ablation_model)
         setting = self._setting(testbed, "advanced", dataset="truthfulqa")
         asked = setting.asked(self._known, 0.0, self._seeds[0])
@@ -221,7 +227,7 @@ class _Bench:
         return rows
 
     def sharing(self) -> list[Row]:
-        """Two apps at once."""
+        """Rows of two apps at once."""
         self._say("teola: apps that share engines")
         setting = self._setting(Testbed(self._size.models[0]), "naive", "advanced")
         compared = self._compare(setting, list(SCHEMES.values()))
@@ -231,7 +237,8 @@ class _Bench:
         ]
 
     def variants(self) -> list[Row]:
-        """With longer answers, where decoding takes most of the time; and as slow as the paper's examples."""
+        """Rows with longer answers, where decoding takes most of the time, and with the speeds of the paper's
+        examples."""
         model = self._size.models[0]
         testbeds = {
             "answers of 24 to 64 tokens": Testbed(model, VERBOSE),

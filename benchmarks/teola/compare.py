@@ -1,4 +1,4 @@
-"""Schemes under loads: the paper's Figures 8 to 10, apps that share engines, and the bounds beside them."""
+"""Compares schemes at several loads: the paper's Figures 8 to 10, apps that share engines, and bounds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from benchmarks.report import quantile
 from benchmarks.teola.schemes import Scheme
 from benchmarks.teola.simulate import Ran, Testbed, run
 from benchmarks.teola.workload import PAUSE_S, Asked, Sizes, queries, templates
 from stretto.sim.latency_bound import least_mean_s
 from stretto.sim.query_bound import Bound, lower_bound
+from stretto.trace.summary import quantile
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is asked of which engines: `apps` side by side, of `dataset` or of all of their sets in turn."""
+    """A workload and its engines: `apps` at the same time, about `dataset` or about all of their sets in
+    turn."""
 
     testbed: Testbed
     apps: tuple[str, ...]
@@ -25,14 +26,14 @@ class Setting:
     dataset: str | None = None
 
     def asked(self, known: Mapping[str, Sizes], per_s: float, seed: int) -> list[Asked]:
-        """The queries of one run, by arrival: an equal share of each app."""
+        """Queries of one run in order of arrival, with an equal share of each app."""
         each = self.num_queries // len(self.apps)
         asked = [
             query
             for app in self.apps
             for query in queries(app, known, each, per_s / len(self.apps), seed, dataset=self.dataset)
         ]
-        if not per_s:  # one at a time, of all apps in turn
+        if not per_s:  # one query at a time, from all apps in turn
             asked = [
                 replace(query, at_s=query.at_s + PAUSE_S * place // each) for place, query in enumerate(asked)
             ]
@@ -41,15 +42,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Latencies of schemes under one load.
+    """Latencies of schemes at one load.
 
     Attributes:
-        share: of the load that the busiest engine could bear if it did nothing in vain; 0 is one at a time.
-        means_s: of each scheme, for each seed.
-        bound_s: no scheme's mean is smaller.
-        alone_s: the bound of the mean query alone.
-        overloaded: schemes that cannot bear the load: when the last query has arrived, every run needs half
-            as long again for what waits. Their means grow with the length of the run and say little.
+        share: load as a share of the busiest engine's capacity without wasted work; 0 is one query at a time.
+        means_s: mean latencies of each scheme, one for each seed.
+        bound_s: lower bound of any scheme's mean latency.
+        alone_s: lower bound of the mean query alone.
+        overloaded: schemes that cannot bear the load: after the last arrival, every run needs half as long
+            again for the waiting work. Their means grow with the length of the run and say little.
     """
 
     share: float
@@ -61,19 +62,19 @@ class Compared:
     overloaded: frozenset[str]
 
     def mean_s(self, scheme: str) -> float:
-        """Over all seeds."""
+        """Mean latency of a scheme over all seeds."""
         return fmean(self.means_s[scheme])
 
     def speed_up(self, scheme: str, over: str) -> float:
-        """How many times as long `over` takes."""
+        """Ratio of the mean latencies of `over` and of `scheme`."""
         return self.mean_s(over) / self.mean_s(scheme)
 
     def speed_ups(self, scheme: str, over: str) -> list[float]:
-        """For each seed."""
+        """Speed-up for each seed."""
         return [b / a for a, b in zip(self.means_s[scheme], self.means_s[over], strict=True)]
 
     def spread(self, scheme: str, over: str) -> str:
-        """Least and greatest of them."""
+        """Text with the least and the greatest speed-up of the seeds."""
         seeds = self.speed_ups(scheme, over)
         return f"{min(seeds):.2f}-{max(seeds):.2f}"
 
@@ -81,7 +82,7 @@ class Compared:
 def compare(
     setting: Setting, known: Mapping[str, Sizes], schemes: Sequence[Scheme], shares: Sequence[float]
 ) -> list[Compared]:
-    """Every scheme under every load. All are checked to answer the same, and none to beat its bound."""
+    """Run every scheme at every load, and check that all answers are equal and no latency beats its bound."""
     bounds = {seed: _bounds(setting.testbed, setting.asked(known, 0.0, seed)) for seed in setting.seeds}
     capacity_per_s = _capacity_per_s([bound for of_seed in bounds.values() for bound in of_seed.values()])
     return [_compare(setting, known, schemes, share, share * capacity_per_s, bounds) for share in shares]
@@ -97,7 +98,7 @@ def _bounds(testbed: Testbed, asked: Sequence[Asked]) -> dict[str, Bound]:
 
 
 def _capacity_per_s(bounds: Sequence[Bound]) -> float:
-    """Queries that the busiest engine can bear: its least work for the mean one."""
+    """Queries per second that the busiest engine can bear, by its least work for the mean query."""
     work_s: dict[str, float] = {}
     for bound in bounds:
         for engine, load in bound.loads.items():
@@ -134,7 +135,7 @@ def _compare(
 
 
 def _backlog(asked: Sequence[Asked], ran: Ran, bounds: Mapping[str, Bound]) -> float:
-    """What was left to do when the last query came, beyond that query, as a share of the run till then."""
+    """Work left at the last arrival, without that query, as a share of the run until then."""
     last = asked[-1]
     end_s = max(query.at_s + ran.latencies_s[query.name] for query in asked)
     return (end_s - last.at_s - bounds[last.name].seconds) / max(last.at_s - asked[0].at_s, 1e-9)

@@ -1,7 +1,8 @@
-"""Speeds of the engines; and where each number is from.
+"""Speeds of the engines, with the source of each number.
 
-As in the paper: RTX 3090s for all but the LLMs. These are on A100s (its 30B model is on A800s, which compute
-alike; its 7B and 13B models are on 3090s, which `SLOW` stands for).
+As in the paper, all engines except the LLMs run on RTX 3090s. The LLMs run on A100s here. In the paper the
+30B model runs on A800s, which compute equally fast; its 7B and 13B models run on 3090s, for which `SLOW` has
+the speeds.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from stretto.sim.op_prices import Prices
 
 CHUNK_TOKENS = 256
 STEP_TOKENS = 512
-"""The token budget of a step, of all LLM instances."""
-_PASSAGE_TOKENS = 101  # of the passages that the preset's times are of: 330-480 characters
+"""Token budget of a step, for all LLM instances."""
+_PASSAGE_TOKENS = 101  # tokens of the passages that the preset was measured on: 330-480 characters
 _CONTEXT_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class LinearStep:
-    """Seconds of a step: a base (weights, launches), and so much per token of prompts and of context."""
+    """Step cost with a base (weights, launches) and constant seconds per token of prompts and of context."""
 
     base_s: float
     prompt_token_s: float
     context_token_s: float
 
     def step_s(self, shape: StepShape) -> float:
-        """Of one step."""
+        """Seconds of one step."""
         return (
             self.base_s
             + self.prompt_token_s * shape.prefill_tokens
@@ -40,14 +41,14 @@ class LinearStep:
         )
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Of so many steps of decodes, each a token longer than the one before."""
+        """Seconds of `num_repeats` decode steps; each sequence grows by one token in each step."""
         growth = shape.num_decodes * num_repeats * (num_repeats - 1) / 2
         return num_repeats * self.step_s(shape) + self.context_token_s * growth
 
 
 @dataclass(frozen=True, slots=True)
 class LeastProfile(Profile):
-    """For bounds: an instance that does nothing else is no faster.
+    """Profile for lower bounds: an instance that does nothing else is not faster.
 
     A prompt is read in one step, which also yields the first token: n tokens after a prompt cost n steps in
     all, so one of them is taken off the prompt. For the work of many, `per_unit_s` is a token's share of the
@@ -57,24 +58,24 @@ class LeastProfile(Profile):
     cost: StepCost | None = None
 
     def batch_s(self, units: int) -> float:
-        """Of a prompt's tokens, beyond a step of one token."""
+        """Seconds of a prompt's tokens, beyond a step of one token."""
         assert self.cost is not None
         return max(0.0, self.cost.step_s(prompt(units)) - self.per_output_s)
 
 
 def prompt(tokens: int) -> StepShape:
-    """A step that reads a prompt and does nothing else."""
+    """Shape of a step that only reads a prompt."""
     return StepShape(1, tokens, tokens, tokens * (tokens + 1) // 2) if tokens else StepShape()
 
 
 def one_token(context_tokens: int) -> StepShape:
-    """A step that decodes a token and does nothing else."""
+    """Shape of a step that only decodes one token."""
     return StepShape(num_decodes=1, context_tokens=context_tokens, max_context_tokens=context_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelClass:
-    """An LLM and where it runs; `kv_tokens` of an instance."""
+    """An LLM, its machine, and the `kv_tokens` of an instance."""
 
     name: str
     cost: StepCost
@@ -82,13 +83,20 @@ class ModelClass:
     source: str
 
     def profile(self) -> Profile:
-        """For passes and load balancing: a straight line through two prompts."""
+        """Profile for passes and load balancing: a straight line through two prompts."""
         token_s = (self.cost.step_s(prompt(512)) - self.cost.step_s(prompt(128))) / 384
         output_s = self.cost.step_s(one_token(_CONTEXT_TOKENS))
-        return Profile(output_s, token_s, max_efficient_batch=1, per_output_s=output_s)
+        two_s = self.cost.step_s(StepShape(0, 0, 0, 0, 2, 2 * _CONTEXT_TOKENS, _CONTEXT_TOKENS))
+        return Profile(
+            output_s,
+            token_s,
+            max_efficient_batch=1,
+            per_output_s=output_s,
+            per_neighbour_s=max(0.0, two_s - output_s),
+        )
 
     def least(self) -> Profile:
-        """For bounds."""
+        """Profile for lower bounds."""
         output_s = min(self.cost.step_s(one_token(1)), self.cost.step_s(prompt(1)))
         return LeastProfile(
             per_unit_s=_device_s(self.cost) / STEP_TOKENS, per_output_s=output_s, cost=self.cost
@@ -96,7 +104,7 @@ class ModelClass:
 
 
 def _device_s(cost: StepCost) -> float:
-    """What the device is at work for in a step of `STEP_TOKENS` at least, whosever tokens they are."""
+    """Least seconds of the device in a step of `STEP_TOKENS` tokens of any kind."""
     if isinstance(cost, LLMStepCost):
         terms = cost.terms(prompt(STEP_TOKENS))
         return terms.weights + terms.matrix + terms.all_reduce
@@ -108,7 +116,7 @@ LLAMA_30B = LLMModel("llama-30b", 60, 6656, 52, 52, 17920, 32000, max_context_to
 
 @cache
 def models() -> Mapping[str, ModelClass]:
-    """The paper's classes of core LLMs, by name."""
+    """Core LLMs of the paper's classes, by name."""
     a100 = load_preset("A100-80G")
     return {
         "7B": _measured("7B", a100, a100.model("Llama-2-7b-chat-hf"), 1),
@@ -118,7 +126,7 @@ def models() -> Mapping[str, ModelClass]:
 
 
 def _measured(name: str, preset: Preset, model: LLMModel, tensor_parallel: int) -> ModelClass:
-    """By the preset; but prompts of one step are not padded to the longest."""
+    """LLM with the costs of a preset, except that prompts of a step are not padded to the longest."""
     assert preset.hardware is not None
     features = StepFeatures(
         model, preset.hardware, tensor_parallel, replace(preset.kernels, pads_prompts=False)
@@ -144,15 +152,15 @@ PAPER = ModelClass(
     "Figure 7 of the Teola paper: 512 tokens prefilled in 0.5 s, 1024 in 0.8 s; decode as of the RTX 3090",
 )
 PAPER_EMBEDDING = Profile(0.05, 0.025, max_efficient_batch=16)
-"""Per chunk."""
+"""Profile of embedding, per chunk."""
 PAPER_EMBEDDING_SOURCE = "Figure 4a of the Teola paper: 48 chunks in 1.8 s by 4, in 1.35 s by 16"
 
 
 @cache
 def engines() -> Mapping[str, Profile]:
-    """Of all other engines, for passes, policies and load balancing: per chunk, document or row.
+    """Profiles of all other engines, for passes, policies and load balancing: per chunk, document or row.
 
-    What batches take in virtual time is `prices`.
+    The times of batches in virtual time come from `prices`.
     """
     measured = load_preset("RTX-3090").engines
     scale = CHUNK_TOKENS / _PASSAGE_TOKENS
@@ -166,10 +174,12 @@ def engines() -> Mapping[str, Profile]:
 
 
 def prices(profiles: Mapping[str, Profile]) -> Mapping[str, Prices]:
-    """What batches take where a profile does not tell: embedding and reranking go by the tokens of texts (the
-    preset's times are of passages of one length), and a search costs other than a row.
+    """Prices of batches whose times do not follow a profile.
 
-    A web search costs the same however long its query is, and chunking however long the document: assumed.
+    Embedding and reranking depend on the tokens of texts (the preset was measured on passages of one length),
+    and a search has another price than a row.
+
+    Assumed: web search and chunking take the same time for any length of query and document.
     """
     measured = load_preset("RTX-3090").engines
     return {

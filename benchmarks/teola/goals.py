@@ -1,4 +1,4 @@
-"""What the evaluation has to show: the paper's claims, the bounds, and the strong baseline."""
+"""Goals of the evaluation: the paper's claims, the bounds, and the strong baseline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.teola.tables import APPS, BATCHING, BATCHING_BOTH, OVERHEAD, Mai
 
 
 def goals(main: Main, rows: Sequence[Row]) -> tuple[Goal, ...]:
-    """The paper's claims, the bound, and the strong baseline."""
+    """Goals from the paper's claims, the bound, and the strong baseline."""
 
     def every(least: float, most: float, *apps: str) -> list[Compared]:
         return [
@@ -74,12 +74,12 @@ def goals(main: Main, rows: Sequence[Row]) -> tuple[Goal, ...]:
 
 
 def _greatest(speed_ups: Sequence[float]) -> float:
-    """None is 0: where no scheme of the paper's bears the load, there is nothing to compare with."""
+    """Greatest speed-up; 0 if there is none, because no scheme of the paper bears the load."""
     return max(speed_ups, default=0.0)
 
 
 def _orchestration(rows: Sequence[Row]) -> dict[str, float]:
-    """The greatest share, by where the engines are."""
+    """Greatest share of orchestration, for engines in threads and in processes."""
     shares: dict[str, float] = {}
     for row in rows:
         share = row.values.get("orchestration_share")
@@ -90,4 +90,4 @@ def _orchestration(rows: Sequence[Row]) -> dict[str, float]:
 
 
 _UNDER_LOAD = 1 / (1 - 0.192)
-"""The paper's 19.2 % less mean latency, as a speed-up."""
+"""Speed-up that corresponds to the paper's 19.2 % less mean latency."""

@@ -1,10 +1,10 @@
-"""What orchestration takes of a query's time on this machine: the paper's Figure 11.
+"""Measures the share of orchestration in a query's time on this machine: the paper's Figure 11.
 
-The production runtime runs the apps on engines that compute next to nothing and note when they do.
-Orchestration is all the time from submission to reply in which no engine computes: planning (from the cache),
-scheduling, queues, and the ways to the engines and back. (A recorder's spans begin and end at the schedulers,
-so the ways would pass for engines' time.) The engines are in threads of this process, or in processes of
-their own; the paper's are behind remote procedure calls on several servers.
+The production runtime runs the apps on engines that compute next to nothing and record when they do.
+Orchestration is the time from submission to reply in which no engine computes: planning (from the cache),
+scheduling, queues, and the transfers to the engines and back. (The spans of a recorder begin and end at the
+schedulers, so transfers would count as engines' time.) The engines are in threads of this process, or in
+separate processes; the paper's engines are behind remote procedure calls on several servers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COMPUTES = ("run", "admit", "step")
 
 @dataclass(slots=True)
 class _Noting:
-    """An executable that notes when it computes, and writes it to a new file in `folder` when closed."""
+    """An executable that records when it computes, and writes that to a new file in `folder` when closed."""
 
     inner: Any
     folder: Path
@@ -52,14 +52,14 @@ class _Noting:
         return noted
 
     def close(self) -> None:
-        """Also of what is inside."""
+        """Write the file, and close the inner executable."""
         (self.folder / f"{uuid4().hex}.json").write_text(json.dumps(self.busy_s))
         self.inner.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _Executable:
-    """Makes one; pickles, for processes."""
+    """Factory of a recording executable; it can be pickled, for processes."""
 
     inner: Any
     folder: Path
@@ -69,7 +69,7 @@ class _Executable:
 
 
 def orchestration_s(testbed: Testbed, asked: Sequence[Asked], runs_in: RunsIn) -> float:
-    """Median of these queries, one after the other, the first tenth not counted."""
+    """Median seconds of orchestration of queries, one after the other, without the first tenth."""
     with TemporaryDirectory() as folder:
         noting = [_noting(one, Path(folder), runs_in) for one in testbed.engines(SCHEMES[OURS])]
         queries_s = asyncio.run(_run(noting, asked))
@@ -82,7 +82,7 @@ def orchestration_s(testbed: Testbed, asked: Sequence[Asked], runs_in: RunsIn) -
 
 
 def idle_s(start_s: float, end_s: float, busy_s: Iterable[tuple[float, float]]) -> float:
-    """Of the time between two points, what is in none of the intervals, which may overlap."""
+    """Seconds between two points in time that are in none of the intervals, which may overlap."""
     idle = 0.0
     for busy_start_s, busy_end_s in sorted(busy_s):
         if busy_end_s <= start_s or busy_start_s >= end_s:

@@ -1,17 +1,17 @@
-"""What is compared: the paper's four baselines, a stronger one, and ours; all on the same engines.
+"""The compared schemes: the paper's four baselines, a stronger one, and ours, all on the same engines.
 
-A baseline is a set of passes and a policy in the production schedulers, since that is what it would do:
+A baseline is a set of passes and a policy in the production schedulers:
 
-    LlamaDist      modules one after the other (`>>` holds, no pass); nothing of a prompt is found again
-    LlamaDistPC    modules side by side where their data allow (`prune_order`); prefix caching
+LlamaDist      modules one after the other (`>>` holds, no pass); no prefix caching
+    LlamaDistPC    modules in parallel where their data allow (`prune_order`); prefix caching
     …-PO, …-TO     the policies `per_invocation` and `throughput`
     hand-written   what a careful programmer gets with asyncio and good servers: all that is independent at
                    once, chunks streamed through embedding and ingestion by batches, dynamic batching that
                    never waits, prefix caching; but whole prompts, whole outputs and no knowledge of graphs
 
-Where the paper leaves room, baselines get the better of it: PO admits LLM requests by arrival with continuous
-batching rather than one invocation at a time; batch sizes are as large as ours; a module's own steps overlap;
-a query is embedded as soon as it is there. All have the same instances, with chunked prefill.
+Where the paper leaves a choice open, baselines get the faster one: PO admits LLM requests by arrival with
+continuous batching rather than one invocation at a time; batch sizes are as large as ours; the steps of a
+module overlap; a query is embedded as soon as it exists. All have the same instances, with chunked prefill.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Scheme:
     """How queries are planned and batched.
 
     Attributes:
-        caches: LLM instances find prefixes again, also those of other queries.
-        knows_depths: depths go along to the instances as priorities.
-        fill_timeout_s: how long `throughput` waits for a batch to fill.
+        caches: whether LLM instances reuse prefixes, also those of other queries.
+        knows_depths: whether depths are passed to the instances as priorities.
+        fill_timeout_s: seconds that `throughput` waits for a batch to fill.
     """
 
     name: str
@@ -57,7 +57,7 @@ SCHEMES: Mapping[str, Scheme] = {
     )
 }
 PAPERS = tuple(name for name in SCHEMES if name not in (OURS, HAND_WRITTEN))
-"""The baselines that the paper has."""
+"""Names of the paper's baselines."""
 
 PARALLEL = ("prune_order", "split_prefill")
 PIPELINED = ("split_stages", "pipeline_decode")

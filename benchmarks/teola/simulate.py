@@ -1,4 +1,4 @@
-"""Runs queries in virtual time under a scheme. `_driver` is the one place that knows the simulator."""
+"""Runs queries in virtual time under a scheme. Only `_driver` uses the simulator directly."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Tokens of outputs, drawn evenly for each prompt; and how often a draft is judged to be good.
+    """Lengths of outputs in tokens, drawn uniformly for each prompt; and the share of drafts judged good.
 
     Answers are as long as the best ones of TruthfulQA (4 to 14 words for 8 of 10), rewritten questions as its
     questions (6 to 17 words).
@@ -59,7 +59,7 @@ VERBOSE = Lengths(answer=(24, 64))
 
 
 class Writer(ScriptedLLM):
-    """Writes as long as `lengths` says; what and how much follows from the prompt alone."""
+    """A scripted LLM with lengths from `lengths`; the output depends on the prompt alone."""
 
     def __init__(self, lengths: Lengths) -> None:
         super().__init__(lambda task, decode: _write(lengths, task, decode), max_running=1)
@@ -84,9 +84,10 @@ def _write(lengths: Lengths, task: LLMTask, decode: Decode) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Testbed:
-    """The engines: two instances of each LLM, one of every other engine (Teola §7.1).
+    """The simulated engines: two instances of each LLM, one of every other engine (Teola §7.1).
 
-    `speeds`: "measured"; "RTX 3090" for its LLMs; or "paper" for embedding and prefill as in its examples.
+    `speeds` is "measured"; "RTX 3090" for LLMs on that device; or "paper" for embedding and prefill as in the
+    paper's examples.
     """
 
     model: str
@@ -96,7 +97,7 @@ class Testbed:
 
     @property
     def llms(self) -> Mapping[str, ModelClass]:
-        """The core LLM, and the one that drafts and judges."""
+        """The core LLM, and the small one that drafts and judges."""
         slow = {"RTX 3090": SLOW, "paper": PAPER}.get(self.speeds)
         if slow is not None:
             return {"llm": slow, "llm_small": slow}
@@ -104,12 +105,12 @@ class Testbed:
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
-        """Of the other engines."""
+        """Profiles of the other engines."""
         return {**engines(), "embedding": PAPER_EMBEDDING} if self.speeds == "paper" else engines()
 
     @property
     def prices(self) -> Mapping[str, Prices]:
-        """Of their batches."""
+        """Prices of the other engines' batches."""
         return prices(self.profiles)
 
     def engines(self, scheme: Scheme | None = None) -> list[Deployment]:
@@ -147,22 +148,22 @@ class Testbed:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of each query."""
+    """Results of a run, by query."""
 
     latencies_s: Mapping[str, float]
     outputs: Mapping[str, Mapping[str, object]]
 
     @property
     def every_s(self) -> list[float]:
-        """Latencies in order of arrival."""
+        """All latencies, in order of arrival."""
         return list(self.latencies_s.values())
 
 
 def run(testbed: Testbed, scheme: Scheme, asked: Sequence[Asked]) -> Ran:
-    """All queries to their end.
+    """Run all queries to their end.
 
     Raises:
-        StrettoError: what ended a query.
+        StrettoError: a query failed.
     """
     engines = testbed.engines(scheme)
     driver = _driver(engines, testbed, scheme)
@@ -209,21 +210,21 @@ def _driver(engines: list[Deployment], testbed: Testbed, scheme: Scheme) -> Virt
 
 @cache
 def _speaker(lengths: Lengths) -> OutputSource:
-    """What a `Writer` writes; remembered, as every scheme asks for the same."""
+    """Outputs of a `Writer`, cached because every scheme asks for the same ones."""
     speak = output_as_of(Writer(lengths))
-    said: dict[tuple[str, Prompt], SyntheticOutput] = {}
+    known: dict[tuple[str, Prompt], SyntheticOutput] = {}
 
     def speak_once(task: LLMTask, decode: Decode) -> SyntheticOutput:
         key = task.step, task.prompt
-        if key not in said:
-            said[key] = speak(task, decode)
-        return said[key]
+        if key not in known:
+            known[key] = speak(task, decode)
+        return known[key]
 
     return speak_once
 
 
 def planned(egraph: ExecutionGraph, scheme: Scheme) -> ExecutionGraph:
-    """The plan, without depths where nobody knows of graphs: the instances then go by arrival."""
+    """Plan of a scheme; without depths if the scheme does not know them, so that instances go by arrival."""
     if scheme.knows_depths:
         return egraph
     return replace(egraph, nodes=tuple(replace(node, depth=0) for node in egraph.nodes))

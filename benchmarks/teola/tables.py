@@ -1,4 +1,4 @@
-"""Tables of the report: their names, and rows of what was compared."""
+"""Names and rows of the report's tables."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PAPER = "Teola, paper"
 LOW, HIGH = "low", "high"
 
 Main: TypeAlias = Mapping[tuple[str, str], Sequence[Compared]]
-"""By app and model: every scheme under every load."""
+"""Comparisons of all schemes at every load, by app and model."""
 
 
 def end_to_end_rows(main: Main, loads: Sequence[str]) -> list[Row]:
-    """Means, speed-ups and tails."""
+    """Rows with means, speed-ups and 99th percentiles."""
     rows = []
     for (app, model), compared in main.items():
         for load, one in zip(loads, compared, strict=True):
@@ -58,7 +58,8 @@ def means(one: Compared) -> dict[str, Value]:
 
 
 def speed_ups(one: Compared) -> dict[str, Value]:
-    """Over each scheme, the greatest over the paper's, and the spread over the strong one's by seed."""
+    """Speed-ups over each scheme, the greatest over the paper's, and the spread by seed over the hand-written
+    one."""
     values: dict[str, Value] = {name: one.speed_up(OURS, name) for name in one.means_s if name != OURS}
     return {
         **values,

@@ -1,7 +1,7 @@
-"""Queries of the three apps, sized as in real question sets; same seed, same queries.
+"""Makes queries of the three apps with the sizes of real question sets; the same seed gives the same queries.
 
-Texts are synthetic: only lengths are taken from the sets, as engines in virtual time ask for no more.
-Lengths in characters come from `--data`, or from `SAMPLE`, the middles of ten equal parts of the same sets.
+Texts are synthetic: engines in virtual time only need lengths, in characters. They come from `--data`, or
+from `SAMPLE`, the medians of ten equal parts of the same sets.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from stretto.errors import DocumentError
 from stretto.frontend.template import Template
 
 REPORT_EXCERPTS = 96
-"""Excerpts of TAT-QA that make one report, of about 60 pages: no set of whole ones was to be had."""
+"""Number of TAT-QA's excerpts that make one report of about 60 pages; no set of whole reports was
+available."""
 _STRIDE = 16
 PAUSE_S = 1000.0
-"""Between queries that come one at a time."""
+"""Seconds between queries that come one at a time."""
 
 _CHUNK_CHARS = 4 * CHUNK_TOKENS - 4
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Characters of questions, and of the document that comes with each (empty: none does)."""
+    """Lengths of questions, and of the document that comes with each (empty if none does), in characters."""
 
     questions: Sequence[int]
     documents: Sequence[int] = ()
@@ -49,15 +50,15 @@ SAMPLE: Mapping[str, Sizes] = {
         (157888, 159384, 164349, 164734, 166464, 169396, 172959, 174694, 189271, 192216),
     ),
 }
-"""`finqa`: questions and tables with text of TAT-QA, for FinQABench. `truthfulqa`: the pages behind its
-questions are not part of it; their sizes are those of 200 Python Enhancement Proposals."""
+"""Sizes by set. `finqa` has questions and tables with text of TAT-QA, in place of FinQABench. `truthfulqa`
+does not include the pages of its questions; their sizes are those of 200 Python Enhancement Proposals."""
 
 DATASETS: Mapping[str, tuple[str, str]] = {
     "search": ("webquestions", "hotpotqa"),
     "naive": ("truthfulqa", "finqa"),
     "advanced": ("truthfulqa", "finqa"),
 }
-"""Which sets each app is asked about (Teola §7)."""
+"""Sets that each app is asked about (Teola §7)."""
 
 
 def templates() -> dict[str, Template]:
@@ -67,7 +68,7 @@ def templates() -> dict[str, Template]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One query: its app, when it arrives, what it brings."""
+    """A query: its app, its time of arrival, and its inputs."""
 
     name: str
     app: str
@@ -76,7 +77,7 @@ class Asked:
 
 
 def sizes(data: Path | None) -> Mapping[str, Sizes]:
-    """Of all sets.
+    """Sizes of all sets.
 
     Raises:
         DocumentError: a set is not in `data`.
@@ -102,9 +103,10 @@ def queries(
     *,
     dataset: str | None = None,
 ) -> list[Asked]:
-    """Poisson arrivals, the first at 0; the app's sets in turn, or `dataset` alone.
+    """Make queries with Poisson arrivals, the first at 0, about the app's sets in turn or about `dataset`
+    alone.
 
-    At a rate of 0 the next one comes when the one before has long ended.
+    At a rate of 0, a query arrives long after the end of the one before.
     """
     generator = random.Random(f"{app}/{dataset}/{seed}")
     arrivals = random.Random(f"arrivals/{app}/{seed}")
@@ -124,20 +126,20 @@ def queries(
 
 
 def _document(name: str, chars: int) -> Document:
-    """One section for each chunk that it is to become."""
+    """Make a document with one section for each chunk."""
     lengths = [_CHUNK_CHARS] * (chars // _CHUNK_CHARS) + [max(4, chars % _CHUNK_CHARS)]
     sections = tuple(Section(_text(f"{name} chunk {i}", length)) for i, length in enumerate(lengths))
     return Document(f"{name}.txt", sections, name)
 
 
 def _text(name: str, chars: int) -> str:
-    """Words, the first of which is another for every name."""
+    """Make a text whose first word is different for every name."""
     first = blake2b(name.encode(), digest_size=6).hexdigest()
     return (first + " xxxxxxxxxxx" * (chars // 12 + 1))[: max(chars - 1, len(first))] + "x"
 
 
 def _reports(excerpts: Sequence[int]) -> Iterator[int]:
-    """Of whole reports, which overlap, from the sizes of excerpts in their order."""
+    """Yield the sizes of whole reports, which overlap, from the sizes of excerpts in their order."""
     for start in range(0, len(excerpts) - REPORT_EXCERPTS + 1, _STRIDE):
         yield sum(excerpts[start : start + REPORT_EXCERPTS])
 

@@ -1,7 +1,7 @@
-"""Engines measured one at a time, each in a process of its own, on batches and requests that are given.
+"""Measures engines one at a time, each in a separate process, on given batches and requests.
 
-Times are from the sending of a batch to the receiving of its answer, so what crossing processes costs is in
-them.
+Times are from the sending of a batch to the arrival of its answer, so they include the cost of crossing
+processes.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _ANSWER_S = 60.0
 
 
 class Measurable(Protocol):
-    """An instance that is given one batch at a time."""
+    """An instance that runs one batch at a time."""
 
     def batch_s(self, tasks: Sequence[Task]) -> float:
-        """Seconds until a batch is answered."""
+        """Run a batch; returns the seconds until its answer."""
         ...
 
     def forget(self, queries: Iterable[str]) -> None:
-        """These have ended."""
+        """Release queries that have ended."""
         ...
 
 
 class Alone:
-    """An instance in a process of its own."""
+    """An instance in a separate process."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._said: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -57,23 +57,23 @@ class Alone:
     def batch_s(self, tasks: Sequence[Task]) -> float:
         start_s = time.perf_counter()
         self._instance.send(RunBatch(0, tuple(tasks)))
-        said = self._next(_ANSWER_S)
+        message = self._next(_ANSWER_S)
         seconds = time.perf_counter() - start_s
-        if isinstance(said, BatchFailed):
-            raise said.error
-        if not isinstance(said, BatchDone):
-            raise EngineFailure(f"{self._name} said {type(said).__name__}")
+        if isinstance(message, BatchFailed):
+            raise message.error
+        if not isinstance(message, BatchDone):
+            raise EngineFailure(f"{self._name} sent an unexpected {type(message).__name__}")
         return seconds
 
     def request_s(self, task: LLMTask) -> tuple[float, Usage]:
-        """Seconds until a request has ended, and its tokens."""
+        """Run a request; returns its seconds and its token counts."""
         start_s = time.perf_counter()
         self.send(task)
         usage = self.next_end()
         return time.perf_counter() - start_s, usage
 
     def send(self, task: LLMTask) -> None:
-        """Begin a request."""
+        """Send a request."""
         self._instance.send(AdmitTask(task, ()))
 
     def next_end(self) -> Usage:
@@ -86,8 +86,8 @@ class Alone:
                     raise error
                 case LLMReport() | KVReport():
                     pass
-                case said:
-                    raise EngineFailure(f"{self._name} said {type(said).__name__}")
+                case message:
+                    raise EngineFailure(f"{self._name} sent an unexpected {type(message).__name__}")
 
     def forget(self, queries: Iterable[str]) -> None:
         for query in queries:
@@ -130,8 +130,11 @@ def measure_batches(
     keeps_state: bool,
     max_s: float = math.inf,
 ) -> list[tuple[Sequence[Task], float]]:
-    """Median seconds of each batch. With state, each batch is run once in every round, in the given order, as
-    what one adds is what a later one finds. No round begins after `max_s`, but for the first."""
+    """Measure the median seconds of each batch.
+
+    If the engine keeps state, each batch is run once in every round, in the given order, because later
+    batches find what earlier ones added. No round except the first begins after `max_s`.
+    """
     queries = {task.query for tasks in batches for task in tasks}
     instance.batch_s(batches[0])
     instance.forget(queries if keeps_state else ())
@@ -147,7 +150,7 @@ def measure_batches(
 
 
 def choose_evenly(batches: Sequence[Sequence[Task]], count: int) -> list[Sequence[Task]]:
-    """So many of them, from the smallest to the largest."""
+    """Choose `count` batches, from the smallest to the largest."""
     ordered = sorted(batches, key=lambda tasks: (sum(map(num_items, tasks)), num_chars(tasks)))
     if len(ordered) <= count:
         return ordered
@@ -162,11 +165,13 @@ def measure_sharing(
     batch: Sequence[Task],
     cores: int,
 ) -> Sharing:
-    """Each at work by itself, and then together: batches in a row beside most of the requests, and the same
-    requests at both LLMs."""
+    """Measure how much slower engines are together than alone.
+
+    Batches run in a row beside most of the requests, and then the same requests run at both LLMs.
+    """
 
     def all_s(beside_s: float) -> tuple[float, float, list[float]]:
-        """Seconds of the requests, seconds of them beside batches, and of each batch."""
+        """Seconds of the requests, seconds of them beside batches, and seconds of each batch."""
         start_s = time.perf_counter()
         for task in tasks:
             llm.send(task)
@@ -192,7 +197,7 @@ def measure_sharing(
 
 
 def _both_s(llm: Alone, second_llm: Alone, tasks: Sequence[LLMTask]) -> float:
-    """Seconds that two LLMs take for the same requests, side by side; their mean."""
+    """Mean seconds that two LLMs take for the same requests at the same time."""
     ends_s = []
     start_s = time.perf_counter()
     for task in tasks:
@@ -207,6 +212,6 @@ def _both_s(llm: Alone, second_llm: Alone, tasks: Sequence[LLMTask]) -> float:
 
 
 def slowdown(alone_s: float, seconds: float, shared_s: float) -> float:
-    """By how much work that takes `alone_s` is slowed down in the `shared_s` of its `seconds` when it is not
+    """Factor by which work of `alone_s` is slower in those `shared_s` of its `seconds` in which it was not
     alone; at least 1."""
     return max(1.0, shared_s / max(1e-9, alone_s - (seconds - shared_s)))

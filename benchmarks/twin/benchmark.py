@@ -1,10 +1,10 @@
-"""`stretto bench twin`: does the simulation of this machine tell what happens on it?
+"""`stretto bench twin`: does the simulation of this machine predict what happens on it?
 
-Every engine runs in a single-threaded process of its own. Costs are measured with each engine alone
-(`twin_measuring.py`), on the batches and requests that other queries of the same apps make. From these, and
-no time of a whole query, the simulation tells how long each query takes (`twin_driver.py`). Then the same
-queries run for real (`twin_runs.py`), each run several times, and under schemes that differ: ours, and two
-of the Teola paper's baselines. What is found, answered and generated is the same in both; that is checked.
+Every engine runs in a separate single-threaded process. Costs are measured with each engine alone
+(`measuring.py`), on the batches and requests of other queries of the same apps. From these costs, and no time
+of a whole query, the simulation predicts how long each query takes (`stretto/sim/shared_cores.py`). Then the
+same queries run on the real engines (`runs.py`), several times, and under different schemes: ours, and two of
+the Teola paper's baselines. Results and outputs must be the same in both, which is checked.
 
     alone      one query after the other
     together   Poisson arrivals that keep the busiest engine, or all cores, at work for `utilisation` of the
@@ -36,11 +36,12 @@ _THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLEL
 
 @dataclass(frozen=True, slots=True)
 class TwinSize:
-    """How much is done.
+    """Sizes of the benchmark.
 
     Attributes:
-        num_queries: of each app, in each run.
-        repeats: of each run, unless `max_s`, for all real runs, allows fewer.
+        num_queries: number of queries of each app, in each run.
+        repeats: number of repeats of each run, if `max_s` allows.
+        max_s: seconds for all real runs.
     """
 
     num_queries: Mapping[str, int]
@@ -65,13 +66,13 @@ QUICK = TwinSize(
 
 
 def run_benchmark(options: Options) -> Report:
-    """About five minutes on a quiet machine, or one and a half when `quick`."""
+    """Run the benchmark: about five minutes on a quiet machine, or one and a half if `quick`."""
     with _environment(_THREADS):
         return measure(QUICK if options.quick else FULL, options)
 
 
 def measure(size: TwinSize, options: Options) -> Report:
-    """As large as `size` says."""
+    """Measure as much as `size` says."""
     source, documents = some_documents(options.data, size.max_chars)
     machine = Machine(documents, tuple(size.num_queries), size.schemes, size.answer_tokens)
     options.say("twin: which batches and requests the apps make")
@@ -79,14 +80,14 @@ def measure(size: TwinSize, options: Options) -> Report:
     costs = calibrate(machine, batches, requests, size.effort, options.say)
     options.say("twin: simulating")
     start_s = time.perf_counter()
-    loads = machine.loads(size.num_queries, size.utilisation, costs, options.seed)
+    workloads = machine.workloads(size.num_queries, size.utilisation, costs, options.seed)
     simulated = {
-        (load.app, load.name, name): machine.simulate(load, name, costs)
-        for load in loads
+        (workload.app, workload.name, name): machine.simulate(workload, name, costs)
+        for workload in workloads
         for name in size.schemes
     }
     simulating_s = time.perf_counter() - start_s
-    measured = asyncio.run(run_all(machine, loads, size.repeats, size.max_s, options.say))
+    measured = asyncio.run(run_all(machine, workloads, size.repeats, size.max_s, options.say))
     cells = [Cell(*key, tuple(measured[key]), run) for key, run in simulated.items()]
     rows = [*agreement_rows(cells), *ranking_rows(cells), *_cost_rows(costs)]
     sharing = costs.sharing
@@ -100,8 +101,8 @@ def measure(size: TwinSize, options: Options) -> Report:
         "the work of the schedulers is not counted",
         f"{TOGETHER}: the busiest engine, or all cores, at {size.utilisation:.0%} by the simulated work of "
         "queries alone, under the scheme that has the most",
-        "the LLM is the small model that ships with Stretto, told the words of the stand-in; what a query "
-        "leaves in its cache goes with the query",
+        "the LLM is the small model that ships with Stretto, with the words of the stand-in; what a query "
+        "leaves in its cache is dropped with the query",
         f"{min(len(cell.measured) for cell in cells)} repeats; spread: between the slowest and the fastest "
         "of them; error: against the mean of the repeats",
         "99th percentile: of the queries of all repeats pooled, and of those simulated; of fewer than 100, "
@@ -129,7 +130,7 @@ def _cost_rows(costs: MachineCosts) -> Iterator[Row]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """For processes that are started meanwhile."""
+    """Context with environment variables for the processes that are started in it."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

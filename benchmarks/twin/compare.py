@@ -1,4 +1,4 @@
-"""Real runs beside simulated ones: errors, the spread of reality, and who is faster."""
+"""Compares real runs with simulated ones: errors, the spread of real runs, and the ranking of schemes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from benchmarks.report import Goal, Row, quantile
+from benchmarks.report import Goal, Row
+from stretto.trace.summary import quantile
 
 AGREEMENT = "end to end, real and simulated"
 QUERIES = "error of single queries"
@@ -17,80 +18,80 @@ MEAN_GOAL, TAIL_GOAL = 10.0, 20.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Seconds of each query, in the order of the queries, and what it answered."""
+    """Seconds and answers of a run, in the order of the queries."""
 
     seconds: tuple[float, ...]
     answers: tuple[object, ...]
 
     @property
     def mean_s(self) -> float:
-        """Of the queries."""
+        """Mean seconds of the queries."""
         return statistics.fmean(self.seconds)
 
     @property
     def p99_s(self) -> float:
-        """Of the queries, nearest rank: of fewer than 100, the slowest."""
+        """99th percentile of the queries' seconds, by nearest rank: the slowest of fewer than 100."""
         return quantile(self.seconds, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One app at one load under one scheme: the same queries for real, several times, and simulated."""
+    """One app, workload and scheme: the same queries measured several times, and simulated."""
 
     app: str
-    load: str
+    workload: str
     scheme: str
     measured: tuple[Run, ...]
     simulated: Run
 
     @property
     def name(self) -> str:
-        """For tables."""
-        return f"{self.app}, {self.load}, {self.scheme}"
+        """Name of the cell in tables."""
+        return f"{self.app}, {self.workload}, {self.scheme}"
 
     @property
     def mean_s(self) -> float:
-        """Of all runs."""
+        """Mean seconds of all runs."""
         return statistics.fmean(run.mean_s for run in self.measured)
 
     @property
     def p99_s(self) -> float:
-        """Of the queries of all runs, pooled; of fewer than 100, the slowest."""
+        """99th percentile of the queries of all runs together: the slowest of fewer than 100."""
         return quantile([seconds for run in self.measured for seconds in run.seconds], 0.99)
 
     @property
     def mean_error(self) -> float:
-        """Of the mean, relative; with sign: positive is too slow."""
+        """Relative error of the simulated mean; positive if it is too slow."""
         return self.simulated.mean_s / self.mean_s - 1
 
     @property
     def p99_error(self) -> float:
-        """Of the 99th percentile, likewise."""
+        """Relative error of the simulated 99th percentile; positive if it is too slow."""
         return self.simulated.p99_s / self.p99_s - 1
 
     @property
     def mean_spread(self) -> float:
-        """Between the slowest and the fastest run, relative."""
+        """Relative difference of the means of the slowest and the fastest run."""
         return _range([run.mean_s for run in self.measured])
 
     @property
     def p99_spread(self) -> float:
-        """Likewise, of the 99th percentile."""
+        """Relative difference of the 99th percentiles of the slowest and the fastest run."""
         return _range([run.p99_s for run in self.measured])
 
     def query_errors(self) -> list[float]:
-        """Of each query against the mean of its runs, relative, without sign."""
+        """Relative error of each query against the mean of its runs, without sign."""
         return [
             abs(simulated / statistics.fmean(own) - 1)
             for simulated, own in zip(self.simulated.seconds, self._by_query(), strict=True)
         ]
 
     def query_spreads(self) -> list[float]:
-        """Of each query, between its slowest and fastest run."""
+        """Relative difference of the slowest and the fastest run of each query."""
         return [_range(own) for own in self._by_query()]
 
     def num_different(self) -> int:
-        """Queries that did not answer what they answer in simulation."""
+        """Number of queries with other answers than in simulation."""
         return sum(
             any(run.answers[number] != answer for run in self.measured)
             for number, answer in enumerate(self.simulated.answers)
@@ -105,7 +106,7 @@ def _range(values: Sequence[float]) -> float:
 
 
 def agreement_rows(cells: Sequence[Cell]) -> list[Row]:
-    """Both tables of errors, in percent, beside the spread."""
+    """Rows with errors in percent, next to the spread of real runs."""
     rows = [
         Row(
             AGREEMENT,
@@ -139,9 +140,9 @@ def agreement_rows(cells: Sequence[Cell]) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Two schemes at one app and load. `real` and `simulated`: how much slower the second is, relative.
+    """Two schemes with the same app and workload, ranked by reality and by simulation.
 
-    `spread` is the greater one of the two schemes' runs.
+    `real` and `simulated` say how much slower the second scheme is, relative to the first.
     """
 
     first: Cell
@@ -149,47 +150,47 @@ class Ranking:
 
     @property
     def real(self) -> float:
-        """By the means of all runs."""
+        """Relative difference of the real means."""
         return self.second.mean_s / self.first.mean_s - 1
 
     @property
     def simulated(self) -> float:
-        """In simulation."""
+        """Relative difference of the simulated means."""
         return self.second.simulated.mean_s / self.first.simulated.mean_s - 1
 
     @property
     def spread(self) -> float:
-        """What the real difference has to exceed."""
+        """Greater one of the two schemes' spreads, which the real difference must exceed."""
         return max(self.first.mean_spread, self.second.mean_spread)
 
     @property
     def is_comparable(self) -> bool:
-        """Whether reality ranks them."""
+        """Whether the real difference exceeds the spread."""
         return abs(self.real) > self.spread
 
     @property
     def verdict(self) -> str:
-        """Whether simulation ranks them as reality does."""
+        """Text that says whether the simulation ranks the schemes as reality does."""
         if not self.is_comparable:
             return "within the spread"
         return "same" if self.real * self.simulated > 0 else "different"
 
 
 def rankings(cells: Sequence[Cell]) -> list[Ranking]:
-    """Every two schemes of the same app and load."""
+    """Rank all pairs of schemes with the same app and workload."""
     return [
         Ranking(first, second)
         for first, second in combinations(cells, 2)
-        if (first.app, first.load) == (second.app, second.load)
+        if (first.app, first.workload) == (second.app, second.workload)
     ]
 
 
 def ranking_rows(cells: Sequence[Cell]) -> list[Row]:
-    """One for every two schemes."""
+    """Rows of all pairs of schemes."""
     return [
         Row(
             RANKING,
-            f"{one.first.app}, {one.first.load}: {one.second.scheme} against {one.first.scheme}",
+            f"{one.first.app}, {one.first.workload}: {one.second.scheme} against {one.first.scheme}",
             {
                 "real_slower_percent": 100 * one.real,
                 "spread_percent": 100 * one.spread,
@@ -202,8 +203,10 @@ def ranking_rows(cells: Sequence[Cell]) -> list[Row]:
 
 
 def goals(cells: Sequence[Cell]) -> tuple[Goal, ...]:
-    """The worst of all apps, loads and schemes. That schemes are ranked as in reality counts only if reality
-    ranks some."""
+    """Goals for the worst of all apps, workloads and schemes.
+
+    The goal of equal rankings counts only if reality ranks some pairs.
+    """
     of_mean = max(abs(cell.mean_error) for cell in cells)
     of_tail = max(abs(cell.p99_error) for cell in cells)
     every = [error for cell in cells for error in cell.query_errors()]

@@ -1,4 +1,4 @@
-"""What the engines of a machine cost, as fitted to measurements of each alone (`twin_measuring.py`)."""
+"""Costs of a machine's engines, fitted to measurements of each engine alone (`measuring.py`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from stretto.tasks import Task, Usage
 from stretto.trace.run_file import num_chars
 
 _TYPICAL_CPU = Hardware("a core", 2**34, 2e10, 1e11, 5e10)
-"""Its numbers only say in what units the fitted ones are."""
+"""Hardware whose numbers only set the units of the fitted numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFit:
-    """Seconds of a batch: `base_s`, and for each op so much per item and per character read."""
+    """Cost of a batch: `base_s`, and for each op constant seconds per item and per character read."""
 
     base_s: float
     per_item_s: Mapping[str, float]
@@ -32,7 +32,7 @@ class BatchFit:
         return self.seconds(batch.tasks)
 
     def seconds(self, tasks: Sequence[Task]) -> float:
-        """Of a batch of these."""
+        """Seconds of a batch of these tasks."""
         seconds = self.base_s
         for task in tasks:
             seconds += self.per_item_s.get(task.op, 0.0) * num_items(task)
@@ -41,7 +41,7 @@ class BatchFit:
 
 
 def fit_batches(measured: Sequence[tuple[Sequence[Task], float]]) -> BatchFit:
-    """The fit with the least relative errors; nothing in it is negative."""
+    """Fit with the least relative errors and without negative numbers."""
     ops = sorted({task.op for tasks, _ in measured for task in tasks})
     rows = []
     for tasks, seconds in measured:
@@ -54,37 +54,37 @@ def fit_batches(measured: Sequence[tuple[Sequence[Task], float]]) -> BatchFit:
 
 
 def num_items(task: Task) -> int:
-    """Items of a task; one if it has no list."""
+    """Number of items of a task; 1 if it has no list."""
     return 1 if task.num_items is None else task.num_items
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStepCost:
-    """The steps of an engine, and what a request costs around them: once, and for each token it tells."""
+    """Cost of an engine's steps, and of a request besides them: once, and for each generated token."""
 
     steps: StepCost
     per_request_s: float
     per_token_s: float
 
     def step_s(self, shape: StepShape) -> float:
-        """Of one step."""
+        """Seconds of one step."""
         around_s = self.per_request_s * shape.num_prefills + self.per_token_s * shape.num_decodes
         return self.steps.step_s(shape) + around_s
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Of steps of decodes."""
+        """Seconds of `num_repeats` decode steps."""
         return self.steps.steps_s(shape, num_repeats) + num_repeats * self.per_token_s * shape.num_decodes
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How much slower each process is when several are busy.
+    """Slowdown of processes when several are busy.
 
     Attributes:
-        of_llm: how much slower an LLM is when an engine that is none is busy beside it, each on a core.
-        of_llms: likewise, when only other LLMs are.
-        of_batch: how much slower an engine that is none is beside an LLM.
-        cores: beyond so many, they take turns.
+        of_llm: factor by which an LLM is slower beside a busy engine that is not an LLM, each on a core.
+        of_llms: factor by which an LLM is slower beside other busy LLMs only.
+        of_batch: factor by which an engine that is not an LLM is slower beside another busy one.
+        cores: number of cores; more busy processes than that take turns.
     """
 
     of_llm: float
@@ -93,7 +93,7 @@ class Sharing:
     cores: int
 
     def __call__(self, is_llm: bool, num_llms: int, num_others: int) -> float:
-        """How much slower one is, of so many busy ones; they include it."""
+        """Factor by which one of the busy processes is slower; the numbers include it."""
         num_busy = num_llms + num_others
         if num_busy == 1:
             return 1.0
@@ -103,7 +103,8 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class MachineCosts:
-    """All of it. `errors` has the mean relative error of each fit, and how many measurements it is of."""
+    """All costs of a machine. `errors` has the mean relative error of each fit, and its number of
+    measurements."""
 
     batches: Mapping[str, BatchFit]
     steps: RequestStepCost
@@ -112,14 +113,14 @@ class MachineCosts:
 
 
 def fit_steps(model: LLMModel, steps: Sequence[MeasuredStep]) -> StepCost:
-    """The physical form, fitted."""
+    """Fit the physical form to steps."""
     return fit_step_cost(StepFeatures(model, _TYPICAL_CPU), steps)
 
 
 def fit_requests(
     steps: StepCost, measured: Sequence[tuple[float, Usage]], step_tokens: int
 ) -> RequestStepCost:
-    """What requests, run one by one, take beyond their steps."""
+    """Fit the time that requests take besides their steps, from requests that ran one by one."""
     rows, rest = [], []
     for seconds, usage in measured:
         predicted = request_s(steps, usage, step_tokens)
@@ -131,7 +132,7 @@ def fit_requests(
 
 
 def request_s(steps: StepCost, usage: Usage, step_tokens: int) -> float:
-    """Of a request that is alone, by its steps; a step takes so many tokens of its prompt."""
+    """Seconds of the steps of a request that runs alone, with `step_tokens` of its prompt in a step."""
     seconds, start = 0.0, usage.num_cached_tokens
     while start < usage.num_prompt_tokens:
         count = min(step_tokens, usage.num_prompt_tokens - start)
@@ -144,6 +145,6 @@ def request_s(steps: StepCost, usage: Usage, step_tokens: int) -> float:
 
 
 def mean_error(pairs: Iterable[tuple[float, float]]) -> tuple[float, int]:
-    """Of (predicted, measured): mean relative error, and how many."""
+    """Mean relative error of pairs (predicted, measured), and their number."""
     errors = [abs(predicted / measured - 1) for predicted, measured in pairs]
     return (statistics.fmean(errors) if errors else 0.0), len(errors)

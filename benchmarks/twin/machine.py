@@ -1,4 +1,4 @@
-"""The engines of this machine, in reality and in simulation, and the loads that both are put under."""
+"""The engines of this machine, real and simulated, and the workloads for both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LLMS = ("llm", "llm_small")
 
 @dataclass(frozen=True, slots=True)
 class TwinWorkload:
-    """Queries of one app: questions, and when each comes; None for one after the other."""
+    """Queries of one app: questions, and times of arrival, or None for one after the other."""
 
     app: str
     name: str
@@ -42,11 +42,11 @@ class TwinWorkload:
 
 
 class Machine:
-    """One instance of each engine, each in a process, and the plans of the apps on them.
+    """One instance of each engine, in a process each, and the plans of the apps.
 
     Args:
-        apps: those that are asked.
-        schemes: names in `SCHEMES`.
+        apps: names of the apps that are run.
+        schemes: names of schemes, from `SCHEMES`.
     """
 
     def __init__(
@@ -74,11 +74,13 @@ class Machine:
             for name, scheme in self.schemes.items()
         }
         self._simulated = remembering(self.engines)
-        self._planner = PlanCache({engine.name: engine.profile for engine in self.engines})
+        self._plan_cache = PlanCache({engine.name: engine.profile for engine in self.engines})
         self._plans: dict[tuple[str, str], ExecutionGraph] = {}
         for name, scheme in self.schemes.items():
             for app in apps:
-                plan = self._planner.plan(templates()[app], configuration(app, answer_tokens), scheme.passes)
+                plan = self._plan_cache.plan(
+                    templates()[app], configuration(app, answer_tokens), scheme.passes
+                )
                 self._plans[app, name] = planned(plan, scheme)
         self.apps = tuple(apps)
 
@@ -95,22 +97,25 @@ class Machine:
         return self._real[scheme]
 
     def plan(self, app: str, scheme: str) -> ExecutionGraph:
-        """Of an app's queries."""
+        """Plan of an app's queries under a scheme."""
         return self._plans[app, scheme]
 
     def inputs(self, app: str, question: str) -> dict[str, object]:
-        """What a query brings."""
+        """Inputs of a query."""
         return inputs_of(app, question, self.documents)
 
     def rehearse(self, questions: Sequence[str]) -> tuple[dict[str, list[tuple[Task, ...]]], list[LLMTask]]:
-        """Batches by engine, and requests, of a few queries that come alone and then at once, in virtual time
-        with the profiles that come with the engines. No question may be one of those that are compared."""
+        """Simulate a few queries, alone and then at once, with the profiles that come with the engines.
+
+        Returns their batches by engine, and their requests. The questions must not be among those that are
+        compared.
+        """
         batches: dict[str, list[tuple[Task, ...]]] = {}
         requests: list[LLMTask] = []
         profiles = {engine.name: ProfileCost(engine.profile) for engine in self.engines}
         for name, scheme in self.schemes.items():
             models = {llm: self._model(scheme, profiles[llm]) for llm in LLMS}
-            driver = VirtualDriver(self._engines(scheme), expand=self._planner.expand, models=models)
+            driver = VirtualDriver(self._engines(scheme), expand=self._plan_cache.expand, models=models)
             for place, app in enumerate(self.apps):
                 for number, question in enumerate(questions):
                     at_s = _PAUSE_S * (place if number == 0 else len(self.apps))
@@ -124,30 +129,33 @@ class Machine:
                     requests.append(replace(action.task, id=len(requests)))
         return batches, requests
 
-    def loads(
+    def workloads(
         self, counts: Mapping[str, int], utilisation: float, costs: MachineCosts, seed: int
     ) -> list[TwinWorkload]:
-        """Both of every app, of so many queries. How fast they come follows from the simulated work of those
-        that are alone, under the scheme that has the most."""
-        loads = []
+        """Make both workloads of every app.
+
+        The rate of arrivals follows from the simulated work of queries alone, under the scheme with the most
+        work.
+        """
+        workloads = []
         for app, count in counts.items():
             questions = tuple(fresh_questions(self.documents, count, f"{app}/{seed}"))
-            load = TwinWorkload(app, ALONE, questions, None)
-            most_s = max(self._most_s(load, name, costs) for name in self.schemes)
+            workload = TwinWorkload(app, ALONE, questions, None)
+            most_s = max(self._most_s(workload, name, costs) for name in self.schemes)
             generator = random.Random(f"{app}/{seed}")
             at_s, arrivals = 0.0, []
             for _ in questions:
                 arrivals.append(at_s)
                 at_s += generator.expovariate(utilisation * count / most_s)
-            loads += [load, TwinWorkload(app, TOGETHER, questions, tuple(arrivals))]
-        return loads
+            workloads += [workload, TwinWorkload(app, TOGETHER, questions, tuple(arrivals))]
+        return workloads
 
-    def simulate(self, load: TwinWorkload, scheme: str, costs: MachineCosts) -> Run:
-        """Seconds of each query, and what it answers."""
-        driver = self._driver(load, scheme, costs)
+    def simulate(self, workload: TwinWorkload, scheme: str, costs: MachineCosts) -> Run:
+        """Simulate a workload; returns the seconds and answers of its queries."""
+        driver = self._driver(workload, scheme, costs)
         replies = driver.run()
         seconds, answers = [], []
-        for number in range(len(load.questions)):
+        for number in range(len(workload.questions)):
             query = driver.recorder.queries[f"{number}"]
             reply = replies[f"{number}"]
             if reply.error is not None:
@@ -158,9 +166,10 @@ class Machine:
             answers.append(reply.outputs["answer"])
         return Run(tuple(seconds), tuple(answers))
 
-    def _most_s(self, load: TwinWorkload, scheme: str, costs: MachineCosts) -> float:
-        """Seconds that the busiest engine is at work, or all of them by core, over all queries."""
-        driver = self._driver(load, scheme, costs)
+    def _most_s(self, workload: TwinWorkload, scheme: str, costs: MachineCosts) -> float:
+        """Seconds of work of the busiest engine, or of all engines per core if that is more, over all
+        queries."""
+        driver = self._driver(workload, scheme, costs)
         driver.run()
         busy_s = dict(driver.steps_s)
         for _, action in driver.actions:
@@ -169,18 +178,18 @@ class Machine:
                 busy_s[action.engine] = busy_s.get(action.engine, 0.0) + seconds
         return max(*busy_s.values(), sum(busy_s.values()) / costs.sharing.cores)
 
-    def _driver(self, load: TwinWorkload, name: str, costs: MachineCosts) -> SharedCoresDriver:
+    def _driver(self, workload: TwinWorkload, name: str, costs: MachineCosts) -> SharedCoresDriver:
         scheme = self.schemes[name]
         driver = SharedCoresDriver(
             self._engines(scheme),
             costs.sharing,
-            expand=self._planner.expand,
+            expand=self._plan_cache.expand,
             models={llm: self._model(scheme, costs.steps) for llm in LLMS},
             batch_costs=costs.batches,
         )
-        for number, question in enumerate(load.questions):
-            at_s = number * _PAUSE_S if load.at_s is None else load.at_s[number]
-            plan, inputs = self.plan(load.app, name), self.inputs(load.app, question)
+        for number, question in enumerate(workload.questions):
+            at_s = number * _PAUSE_S if workload.at_s is None else workload.at_s[number]
+            plan, inputs = self.plan(workload.app, name), self.inputs(workload.app, question)
             driver.submit(f"{number}", plan, inputs, at_s=at_s)
         return driver
 
@@ -200,5 +209,5 @@ class Machine:
             max_batch_tokens=config.max_batch_tokens,
         )
         return SimulatedModel(
-            scheduler, cost, self.script.said, caches=scheme.caches, tokenize=self.script.prompt
+            scheduler, cost, self.script.output, caches=scheme.caches, tokenize=self.script.prompt
         )

@@ -1,6 +1,6 @@
-"""What the engines of this machine cost: each measured alone on the work of the apps, and fitted.
+"""Measures the costs of this machine's engines, each alone on the work of the apps, and fits them.
 
-Before the apps run for real, and without a time of a whole query.
+This happens before the apps run on the real engines, and uses no time of a whole query.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _SIDE_BY_SIDE = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured: batches of each engine, in at most so many rounds.
+    """Effort of the measurements: number of batches of each engine, and largest number of rounds.
 
     Attributes:
-        step_s: for the LLM's steps.
-        batch_s: for an engine's batches; no further round begins later.
+        step_s: seconds for the LLM's steps.
+        batch_s: seconds for an engine's batches; no further round begins later.
     """
 
     batches: int = 16
@@ -51,7 +51,7 @@ def calibrate(
     effort: Effort,
     say: Callable[[str], None],
 ) -> MachineCosts:
-    """What each engine costs alone, and what two cost each other."""
+    """Measure the costs of each engine alone, and the slowdown of two together."""
     from benchmarks.twin.steps import measure_steps_apart
 
     say("twin: measuring the LLM's steps")

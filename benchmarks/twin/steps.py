@@ -1,4 +1,4 @@
-"""The steps of the in-process LLM, measured where they run: in a process that does nothing else."""
+"""Measures the steps of the in-process LLM, in a process that does nothing else."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _START_S = 180.0
 def measure_steps_apart(
     config: TransformerConfig, tasks: Sequence[LLMTask], side_by_side: Sequence[int], max_s: float
 ) -> list[MeasuredStep]:
-    """`measure_steps` in a new process, which is gone afterwards, however this ends.
+    """Run `measure_steps` in a new process, which is ended in any case.
 
     Raises:
-        EngineFailure: it died, or took too long.
+        EngineFailure: the process died, or took too long.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
@@ -35,7 +35,7 @@ def measure_steps_apart(
     theirs.close()
     try:
         if not ours.poll(_START_S + 4 * max_s):
-            raise EngineFailure("the LLM to be measured said nothing")
+            raise EngineFailure("the LLM to be measured sent nothing")
         found = ours.recv()
     except EOFError:
         raise EngineFailure("the LLM to be measured died") from None
@@ -61,7 +61,7 @@ def _measure_into(
         found = measure_steps(config, tasks, side_by_side, max_s)
     except Exception as error:
         found = error
-    except KeyboardInterrupt:  # the parent hears of it, too
+    except KeyboardInterrupt:  # the parent process gets it too
         return
     connection.send(found)
 
@@ -69,8 +69,11 @@ def _measure_into(
 def measure_steps(
     config: TransformerConfig, tasks: Sequence[LLMTask], side_by_side: Sequence[int], max_s: float
 ) -> list[MeasuredStep]:
-    """The steps of an engine of this process: so many of the tasks side by side until all are done, for each
-    number of `side_by_side`, or until its share of `max_s` is used up."""
+    """Measure the steps of an engine in this process.
+
+    For each number in `side_by_side`, that many tasks run at the same time until all are done, or until its
+    share of `max_s` is used up.
+    """
     llm = ScriptedTransformer(config)
     schedule = llm.scheduler.schedule
     batches: list[StepBatch] = []

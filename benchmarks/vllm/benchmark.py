@@ -1,15 +1,15 @@
-"""Passes 3 and 4 on an unmodified vLLM server: advanced RAG, one question at a time, passes on and off.
+"""Measures passes 3 and 4 on an unmodified vLLM server: advanced RAG, one question at a time.
 
 The documents are indexed before. The LLM is a small trained model behind vLLM's CPU server, on one thread,
-greedy, and is sent token ids; a partial prefill is a request of one token that leaves its prompt in the
-server's prefix cache, sent only where the adapter has learned that it pays. Every other engine is the command
-line's.
+greedy, and gets token ids. A partial prefill is a request for one token that leaves its prompt in the
+server's prefix cache; it is sent only where the adapter has learned that it pays. All other engines are those
+of the command line.
 
-Each choice of passes has a tenant of its own, and so a cache salt: it finds there what its own earlier
-questions have left (the beginnings of the prompts), and nothing of the others'. Every question is asked with
-every choice in turn, each time beginning with another.
+Each choice of passes has its own tenant, and so its own cache salt: it finds in the cache what its earlier
+questions left (the beginnings of the prompts), and nothing of the other choices. Every question is asked with
+every choice in turn, each time beginning with another one.
 
-Once in float32, where the texts have to be the same, and once in bfloat16.
+All this runs once in float32, where the texts must be equal, and once in bfloat16.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _COLLECTION = "documents"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One question, once. `first_token_s` are those of the calls that answer; tokens are theirs, too."""
+    """One run of one question. `first_token_s` and the token counts are those of the answering calls."""
 
     question: str
     wall_s: float
@@ -61,7 +61,7 @@ class Asked:
 
 
 def run_benchmark(options: Options) -> Report:
-    """Ten minutes; two when `quick`, with a few questions and without bfloat16.
+    """Run the benchmark: ten minutes, or two if `quick`, with a few questions and without bfloat16.
 
     Raises:
         ConfigError: `options.vllm` has no vLLM, or there is no such checkpoint.
@@ -106,7 +106,7 @@ def run_benchmark(options: Options) -> Report:
 
 
 def _questions(data: Path | None, count: int, seed: int) -> tuple[str, Sequence[Document], list[str]]:
-    """Where they are from, documents, and so many questions."""
+    """Load documents and questions; returns their origin, the documents, and `count` questions."""
     if data is None:
         source, documents = some_documents(None, _MAX_CHARS)
         return source, documents, questions_about(documents, count, seed)
@@ -132,11 +132,11 @@ async def compare(
     options: Options,
     dtype: str,
 ) -> tuple[dict[str, list[Asked]], int]:
-    """All questions with every choice of passes. The first questions warm up and do not count.
+    """Ask all questions with every choice of passes. The first questions warm up and do not count.
 
     Returns:
-        What was asked by choice of passes, and how many questions were left out: a small model now and then
-        writes broken JSON, with the first choice of a question as with the others.
+        The results by choice of passes, and the number of questions left out, because a small model sometimes
+        writes broken JSON, with all choices of passes.
     """
     template = advanced_rag(named_collection=True)
     asked: dict[str, list[Asked]] = {variant: [] for variant in VARIANTS}
@@ -194,7 +194,7 @@ def _is_answering(span: Span) -> bool:
 
 
 def rows_of(dtype: str, asked: Mapping[str, Sequence[Asked]]) -> list[Row]:
-    """A row for each choice of passes."""
+    """Rows of all choices of passes."""
     none = asked["none"]
     rows = []
     for variant, runs in asked.items():
@@ -215,7 +215,7 @@ def rows_of(dtype: str, asked: Mapping[str, Sequence[Asked]]) -> list[Row]:
 
 
 def differing(dtype: str, asked: Mapping[str, Sequence[Asked]]) -> list[str]:
-    """The questions whose text is not the one without passes."""
+    """Questions whose text differs from the one without passes."""
     return [
         f"{dtype}, {variant}: another text for {one.question!r}"
         for variant, runs in asked.items()
@@ -233,7 +233,7 @@ def _ratios(slow: Sequence[Asked], fast: Sequence[Asked]) -> list[float]:
 
 
 def goals_of(asked: Mapping[str, Mapping[str, Sequence[Asked]]]) -> tuple[Goal, ...]:
-    """Of runs by type of number and choice of passes."""
+    """Goals for runs by type of numbers and choice of passes."""
     goals = []
     for dtype, variants in asked.items():
         both, every = (

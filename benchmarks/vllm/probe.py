@@ -1,7 +1,8 @@
-"""The adapter by itself on an unmodified vLLM server: what a prefill ahead saves, and that cancelling aborts.
+"""Measures the adapter alone on an unmodified vLLM server: what a prefill ahead saves, and how cancelling
+works.
 
-Every prompt is asked twice, each time with a cache salt of its own: cold, and after its beginning has been
-prefilled as pass 3 does it, where the adapter judges that this pays.
+Every prompt is asked twice, each time with a new cache salt: cold, and after its beginning was prefilled as
+pass 3 does it, if the adapter judges that this pays.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LOOK_S, _PATIENCE_S = 0.01, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One request; `done` has its text."""
+    """An answered request; `done` has its text."""
 
     first_token_s: float
     done: Done
@@ -38,7 +39,7 @@ class Answered:
 async def probe(
     url: str, checkpoint: Path, documents: Sequence[Document], *, num_prompts: int, dtype: str
 ) -> list[Row]:
-    """Rows for requests that are cold, prefilled ahead, and cancelled."""
+    """Measure requests that are cold, prefilled ahead, and cancelled."""
     words = " ".join(section.text for document in documents for section in document.sections).split()
     server = OpenAIServer(OpenAIServerConfig(url, model=MODEL, tokenizer=str(checkpoint)))
     try:
@@ -89,7 +90,8 @@ async def probe(
 async def _cold_and_prefilled(
     server: OpenAIServer, number: int, head: Segment, rest: Segment
 ) -> tuple[Answered, float, Answered]:
-    """The middle one is the prefill's seconds; 0 if the adapter sent none."""
+    """Ask a prompt cold and prefilled; returns both answers with the prefill's seconds between them, 0 for
+    none."""
     cold = await _answer(server, LLMTask(number, "q", "cold", (head, rest), _DECODE, f"cold {number}"))
     tenant = f"prefilled {number}"
     start_s = time.perf_counter()
@@ -120,7 +122,7 @@ async def _answer(server: OpenAIServer, task: LLMTask) -> Answered:
 
 
 async def _cancelled_s(server: OpenAIServer, number: int, words: Sequence[str]) -> float:
-    """From cancelling a long answer until the server runs nothing."""
+    """Seconds from cancelling a long answer until the server runs nothing."""
     prompt = (Segment(" ".join(words[:50])),)
     running = asyncio.create_task(_answer(server, LLMTask(number, "q", "long", prompt, _LONG)))
     try:
@@ -134,11 +136,17 @@ async def _cancelled_s(server: OpenAIServer, number: int, words: Sequence[str]) 
 
 
 async def _until(server: OpenAIServer, is_so: Callable[[int], bool]) -> None:
-    """Until it is so of the number of requests that the server runs. Raises EngineTimeout."""
+    """Wait until the server's number of running requests satisfies `is_so`.
+
+    Raises:
+        EngineTimeout: it did not in time.
+    """
     deadline_s = time.perf_counter() + _PATIENCE_S
     while not is_so((await server.load()).num_running):
         if time.perf_counter() > deadline_s:
-            raise EngineTimeout(f"vLLM's /metrics did not show the expected in {_PATIENCE_S:.0f} s")
+            raise EngineTimeout(
+                f"vLLM's /metrics did not show the expected number of requests in {_PATIENCE_S:.0f} s"
+            )
         await asyncio.sleep(_LOOK_S)
 
 

@@ -1,6 +1,6 @@
 """`stretto bench`: the project's benchmarks, as tables and JSON.
 
-They stand beside the package, in a clone of the project, and are no part of what is installed.
+The benchmarks are in a clone of the project, beside the package. They are not installed with it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from stretto.errors import UserError
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark; 'list' names them.", metavar="NAME")],
-    quick: Annotated[bool, typer.Option("--quick", help="At most 2 minutes.")] = False,
+    name: Annotated[str, typer.Argument(help="Name of a benchmark; 'list' shows all names.", metavar="NAME")],
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less: at most 2 minutes.")] = False,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write the report to this file.", metavar="FILE")
     ] = None,
@@ -28,18 +28,22 @@ def bench(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Write a picture (PNG, SVG) to this file.", metavar="FILE")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of everything random.", metavar="NUMBER")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")] = 0,
     vllm: Annotated[
         Path | None,
         typer.Option(
             "--vllm",
-            help="The Python of an environment with vLLM; by default that of `make vllm-env`.",
+            help="Python interpreter of an environment with vLLM; default: that of `make vllm-env`.",
             metavar="PYTHON",
         ),
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option("--checkpoint", help="An LLM instead of the benchmark's own (vllm).", metavar="DIR"),
+        typer.Option(
+            "--checkpoint",
+            help="Folder of an LLM to use instead of the benchmark's own (vllm only).",
+            metavar="DIR",
+        ),
     ] = None,
 ) -> None:
     """Run a benchmark and say which goals it meets."""
@@ -71,7 +75,7 @@ def _find_benchmarks() -> None:
     """Make the package `benchmarks` of this clone importable.
 
     Raises:
-        UserError: Stretto is installed without its clone.
+        UserError: Stretto is installed without a clone of the project.
     """
     clone = Path(stretto.__file__).resolve().parents[1]
     if not (clone / "benchmarks" / "registry.py").is_file():

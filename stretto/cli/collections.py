@@ -1,4 +1,4 @@
-"""Named collections, and `stretto collections`, which lists and drops them."""
+"""`stretto collections`, which lists and drops named collections; and access to them for `stretto ask`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def collections(
     drop: Annotated[
-        str | None, typer.Option(help="Delete this collection and all that is in it.", metavar="NAME")
+        str | None, typer.Option(help="Delete this collection with all its documents.", metavar="NAME")
     ] = None,
     dsn: options.Dsn = None,
 ) -> None:
@@ -60,7 +60,7 @@ def collections(
 
 @contextlib.contextmanager
 def opened(dsn: str | None) -> Iterator[PostgresVectors]:
-    """The collections; an embedded server runs at least until they are closed."""
+    """Context with the collections; an embedded server runs at least until its end."""
     from stretto.engines.batch.postgres import PostgresVectors
 
     with contextlib.closing(PostgresVectors(_config(dsn))) as store:
@@ -85,23 +85,23 @@ def _config(dsn: str | None) -> PostgresConfig:
     except OSError as error:
         raise UserError(f"collections cannot be kept in {folder}: {error.strerror}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"collections cannot be kept in {folder}: it may not be written")
+        raise UserError(f"collections cannot be kept in {folder}: the folder is not writable")
     return PostgresConfig(data_dir=folder)
 
 
 def by_absolute_path(documents: Sequence[Document]) -> list[Document]:
-    """A collection outlives the current folder: its documents are known by where they really are."""
+    """Name documents by their absolute paths, because a collection is used from different folders."""
     return [replace(document, source=os.path.realpath(document.source)) for document in documents]
 
 
 def missing(
     store: PostgresVectors, collection: str, documents: Sequence[Document], recipe: str, errors: Console
 ) -> list[Document]:
-    """Of `documents`, those that the collection does not hold yet.
+    """Find the documents that a collection does not hold yet.
 
     Raises:
-        UserError: there is no such collection, and no documents to make it from.
-        ConfigError: another embedder made it.
+        UserError: there is no such collection, and there are no documents to make it from.
+        ConfigError: the collection was made with another embedder.
     """
     with spinner(errors) as progress:
         progress.add_task("looking into the collection")
@@ -114,8 +114,8 @@ def missing(
         for other in known[collection].recipes if collection in known else ():
             if embedder_of(other) != embedder_of(recipe):
                 raise ConfigError(
-                    f"collection {collection!r} was embedded by {embedder_of(other)}: name that --embedder, "
-                    "another collection, or drop this one"
+                    f"collection {collection!r} was embedded by {embedder_of(other)}: choose that --embedder "
+                    "or another collection, or drop this one"
                 )
         absent = store.missing(collection, documents, recipe)
     if len(absent) < len(documents):

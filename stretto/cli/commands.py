@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The command line with all its commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def options(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Options without a command."""
+    """Handle the options that are given without a command."""
     if version:
         print(metadata.version("stretto"))
     elif context.invoked_subcommand is None:

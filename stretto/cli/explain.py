@@ -1,4 +1,4 @@
-"""`stretto explain`: what becomes of an app: its p-graph, what each pass does to it, its e-graph."""
+"""`stretto explain`: shows the p-graph of an app, the effect of each pass on it, and the e-graph."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _LONG_CONSTANT = re.compile(r'("(?:[^"\\]|\\.){24})(?:[^"\\]|\\.)+"')
 
 
 def explain(
-    question: Annotated[str | None, typer.Argument(help="A question, checked as `ask` does.")] = None,
+    question: Annotated[str | None, typer.Argument(help="A question; it is checked as in `ask`.")] = None,
     docs: options.Docs = None,
     app: options.App = options.ADVANCED,
     passes: options.Passes = "all",
     engines: options.EnginesFile = None,
     settings: options.Settings = None,
     list_settings: Annotated[
-        bool, typer.Option("--settings", help="List what --set can change in this app, and no more.")
+        bool, typer.Option("--settings", help="Only list the settings that --set can change in this app.")
     ] = False,
     unrolled: Annotated[
-        bool, typer.Option("--unroll", help="Also draw the e-graph as the paper does, stage by stage.")
+        bool, typer.Option("--unroll", help="Also draw the e-graph stage by stage, as in the Teola paper.")
     ] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write it all, drawn, as one HTML page.", metavar="FILE")
+        Path | None, typer.Option(help="Write everything, with drawings, as one HTML page.", metavar="FILE")
     ] = None,
     max_bytes: options.MaxBytes = options.MAX_BYTES,
 ) -> None:
@@ -89,7 +89,7 @@ def explain(
 
 
 def _settings(template: Template) -> str:
-    """The components, each with its settings and their defaults."""
+    """Text with the components of an app, their settings and the defaults."""
     lines = []
     for component in template.components:
         lines.append(f"{component.name}: {inspect.getdoc(component.Config)}\n")
@@ -99,7 +99,7 @@ def _settings(template: Template) -> str:
 
 
 def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int) -> dict[str, int]:
-    """How long the lists are: chunks are counted when there are documents."""
+    """Lengths of the graph's lists; chunks are counted if there are documents."""
     if not docs:
         return {}
     from stretto.engines.batch.chunking import Chunking, ChunkingConfig
@@ -127,7 +127,7 @@ def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int) -> dict[str,
 
 
 def _difference(before: Graph, after: Graph) -> str:
-    """Lines that a pass took away and put in."""
+    """Text with the lines that a pass removed and added."""
     if before == after:
         return ""
     lines = difflib.unified_diff(
@@ -141,7 +141,7 @@ def _difference(before: Graph, after: Graph) -> str:
 
 
 def _shorten(line: str) -> str:
-    """The line with its long constants cut short."""
+    """Shorten the long constants in a line."""
     return _LONG_CONSTANT.sub(r'\1…"', line)
 
 

@@ -1,4 +1,4 @@
-"""`stretto profile --fit`: numbers of a step cost from measured steps."""
+"""`stretto profile --fit`: fits the numbers of a step cost to measured steps."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def fit_steps(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Fits to a share of the steps of a CSV file and prints the numbers, and the error on the other steps."""
+    """Fit to a share of the steps of a CSV file; print the numbers, and the error on the other steps."""
     if not 0 < share <= 1:
-        raise ConfigError(f"--share {share}: a share is between 0 and 1")
+        raise ConfigError(f"--share {share}: must be between 0 and 1")
     machine = load_preset(preset)
     if machine.hardware is None:
-        raise ConfigError(f"--preset {preset}: there is no accelerator in it")
+        raise ConfigError(f"--preset {preset}: the preset has no accelerator")
     model = _model(config_file)
     check_fits(model, machine.hardware, tensor_parallel)
     steps = read_steps(steps_file)

@@ -1,4 +1,4 @@
-"""Indexing apart from answering: a query of its own, and how far it has come."""
+"""Indexing of documents before the questions: a separate query, and its progress."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAME = "indexing"
 
 
 def indexing_of(template: Template) -> Component:
-    """The component that indexes; every app has one."""
+    """Find the component that indexes; every app has one."""
     return next(component for component in template.components if component.name == NAME)
 
 
 def indexing_template(template: Template) -> Template:
-    """A template of `template`'s indexing alone."""
+    """Make a template that only does the indexing of `template`."""
     indexing = indexing_of(template)
     return Template(
         f"{template.name}_{NAME}", indexing, {"indexed": indexing["indexed"]}, template.vocabulary
@@ -30,10 +30,10 @@ def indexing_template(template: Template) -> Template:
 
 
 def recipe(template: Template, configuration: Configuration, embedder: str) -> str:
-    """What a chunk of a collection is made with: documents made otherwise are made again.
+    """Recipe of a collection's chunks: sizes and embedder. Documents with another recipe are indexed again.
 
     Raises:
-        ConfigError: the embedder does not read chunks of that size.
+        ConfigError: chunks of that size are too large for the embedder.
     """
     settings = {**vars(indexing_of(template).config), **configuration.get(NAME, {})}
     check_sizes(settings["tokens"], settings["overlap"], max_tokens(embedder))
@@ -41,13 +41,13 @@ def recipe(template: Template, configuration: Configuration, embedder: str) -> s
 
 
 def embedder_of(recipe: str) -> str:
-    """The model that a recipe names."""
+    """Embedding model in a recipe."""
     return recipe.partition(" model=")[2]
 
 
 @dataclass(slots=True)
 class Indexed:
-    """Documents cut, the chunks of these, and how many of them are embedded and stored."""
+    """Progress of indexing: documents that are cut, their chunks, and chunks embedded and stored."""
 
     num_documents: int = 0
     num_chunks: int = 0

@@ -1,7 +1,7 @@
-"""`stretto`: the command line's frame. Signals and errors end here; the commands are imported by the way.
+"""Entry point of the command line; handles signals and errors of all commands.
 
-Exit codes: 0 done, 1 an engine failed, a query ended early or stdout cannot be written, 2 you asked for
-something that cannot be, 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
+Exit codes: 0 done; 1 an engine failed, a query ended early or stdout cannot be written; 2 invalid input or
+options; 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> NoReturn:
-    """Entry point of the `stretto` command."""
+    """Run the `stretto` command, and exit."""
     received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        """Do what Ctrl-C does, which asyncio changes while it runs."""
+        """Call the current handler of Ctrl-C, which asyncio replaces while it runs."""
         received.append(number)
         ctrl_c = signal.getsignal(signal.SIGINT)
         (ctrl_c if callable(ctrl_c) else signal.default_int_handler)(number, frame)
 
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, interrupt)
         code = _flushed(_run())
     except KeyboardInterrupt:
@@ -43,12 +43,12 @@ def main() -> NoReturn:
 
 
 def _run() -> int:
-    """Run the command; its exit code."""
+    """Run the command; returns its exit code."""
     if sys.stdout is None:
         _complain("stdout is closed")
         return 1
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be Unicode
     try:
         from stretto.cli.commands import app
 
@@ -67,7 +67,7 @@ def _run() -> int:
 
 
 def _flushed(code: int) -> int:
-    """The exit code when stdout has been written; what cannot be is dropped."""
+    """Flush stdout; returns the exit code, or 1 if stdout cannot be written."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -80,7 +80,7 @@ def _flushed(code: int) -> int:
 
 
 def _complain(message: str, kind: str = "") -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     from rich.console import Console
     from rich.markup import escape
 

@@ -16,14 +16,16 @@ MAX_BYTES = 50_000_000
 
 ADVANCED = "advanced"
 SEARCH = "search"
-"""The app that searches instead of indexing: the web, or the documents."""
+"""Name of the app that searches, in the web or in the documents, instead of indexing."""
 
-App = Annotated[str, typer.Option("--app", help=f"Which app: {', '.join(APPS)} or {SEARCH}.", metavar="NAME")]
+App = Annotated[
+    str, typer.Option("--app", help=f"Name of the app: {', '.join(APPS)} or {SEARCH}.", metavar="NAME")
+]
 Docs = Annotated[
     list[Path] | None,
     typer.Option(
         "--docs",
-        help="A document or a folder of documents (PDF, HTML, Markdown, reST, text). Repeatable.",
+        help="Document or folder of documents (PDF, HTML, Markdown, reST, text). Repeatable.",
         metavar="PATH",
     ),
 ]
@@ -35,7 +37,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="A setting of a component, as in '--set searching.top_k=8'. Repeatable; "
+        help="Setting of a component, as in '--set searching.top_k=8'. Repeatable; "
         "'stretto explain --settings' lists them.",
         metavar="C.S=VALUE",
     ),
@@ -104,15 +106,13 @@ Policy = Annotated[
 ]
 Api = Annotated[
     str | None,
-    typer.Option(
-        "--api", help="How to speak to a server: completions (the default) or chat.", metavar="NAME"
-    ),
+    typer.Option("--api", help="API of the server: completions (the default) or chat.", metavar="NAME"),
 ]
 Tokenizer = Annotated[
     str | None,
     typer.Option(
         "--tokenizer",
-        help="A directory with the server's tokenizer, to send token ids; 'none' sends text. Else ids are "
+        help="Directory with the server's tokenizer, to send token ids; 'none' sends text. Default: ids are "
         "sent if the server names a directory on this machine.",
         metavar="DIR",
     ),
@@ -126,7 +126,9 @@ Embedder = Annotated[
 Reranker = Annotated[
     str | None,
     typer.Option(
-        "--reranker", help="A cross-encoder's name or path; else words are compared.", metavar="NAME|PATH"
+        "--reranker",
+        help="Name or path of a cross-encoder. Default: words are compared.",
+        metavar="NAME|PATH",
     ),
 ]
 SearchUrl = Annotated[
@@ -143,7 +145,7 @@ Dsn = Annotated[
     typer.Option(
         "--dsn",
         envvar="STRETTO_DSN",
-        help="PostgreSQL to keep collections in; else an embedded server.",
+        help="PostgreSQL server for collections. Default: an embedded server.",
         metavar="DSN",
     ),
 ]

@@ -24,7 +24,8 @@ from stretto.runtime.devices import claim
 
 def profile(
     engine: Annotated[
-        str, typer.Argument(help="chunking, embedding, vectors, reranking or llm.", metavar="[ENGINE]")
+        str,
+        typer.Argument(help="Engine: chunking, embedding, vectors, reranking or llm.", metavar="[ENGINE]"),
     ] = "",
     engines: options.EnginesFile = None,
     llm: options.Llms = None,
@@ -38,23 +39,26 @@ def profile(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     fit: Annotated[
         Path | None,
-        typer.Option("--fit", help="Measure nothing: fit a step cost to this CSV file.", metavar="FILE"),
+        typer.Option("--fit", help="Do not measure, but fit a step cost to this CSV file.", metavar="FILE"),
     ] = None,
     model_config: Annotated[
-        Path | None, typer.Option("--model-config", help="config.json of its model.", metavar="FILE")
+        Path | None, typer.Option("--model-config", help="config.json of the measured model.", metavar="FILE")
     ] = None,
     preset: Annotated[
-        str, typer.Option("--preset", help="Hardware, and numbers to begin with.", metavar="NAME")
+        str, typer.Option("--preset", help="Preset with the hardware and starting values.", metavar="NAME")
     ] = "A100-80G",
     tensor_parallel: Annotated[
-        int, typer.Option("--tensor-parallel", help="Devices of an instance.", metavar="NUMBER")
+        int, typer.Option("--tensor-parallel", help="Number of devices of an instance.", metavar="NUMBER")
     ] = 1,
-    share: Annotated[float, typer.Option("--share", help="Of the steps, to fit to.", metavar="SHARE")] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Of the choice of steps.", metavar="NUMBER")] = 0,
+    share: Annotated[
+        float,
+        typer.Option("--share", help="Share of the steps that are fitted to, from 0 to 1.", metavar="SHARE"),
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the choice of steps.", metavar="NUMBER")] = 0,
 ) -> None:
     """Measure an engine's latency by batch size, and fit the profile that schedulers and passes use.
 
-    Or, with --fit, fit the costs of an LLM's steps to measured ones, for simulation and planning.
+    With --fit, fit the cost of an LLM's steps to measured steps instead, for simulation and planning.
     """
     if fit is not None:
         if engine or save or model_config is None:
@@ -70,7 +74,7 @@ def profile(
         )
         return
     if not engine:
-        raise ConfigError("which engine? chunking, embedding, vectors, reranking or llm; or --fit FILE")
+        raise ConfigError("give an engine (chunking, embedding, vectors, reranking or llm) or --fit FILE")
     if save:
         profiles_file()  # there is such a place
     said = EngineOptions(
@@ -99,8 +103,8 @@ def profile(
     else:
         console.print(table)
         console.print(
-            f"{1000 * fitted.base_s:.2f} ms a call + {1000 * fitted.per_unit_s:.3f} ms a unit"
-            + (f" + {1000 * fitted.per_output_s:.2f} ms a token of output" if fitted.per_output_s else "")
+            f"{1000 * fitted.base_s:.2f} ms per call + {1000 * fitted.per_unit_s:.3f} ms per unit"
+            + (f" + {1000 * fitted.per_output_s:.2f} ms per token of output" if fitted.per_output_s else "")
             + f"; maximum efficient batch {fitted.max_efficient_batch}",
             highlight=False,
         )

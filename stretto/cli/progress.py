@@ -1,4 +1,4 @@
-"""What moves on the terminal while a command works; nothing where stderr is none."""
+"""Progress displays on the terminal; invisible if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.progress import (
 
 
 def spinner(errors: Console) -> Progress:
-    """For work of unknown size."""
+    """Make a display for work of unknown size."""
     columns = SpinnerColumn(), TextColumn("{task.description}")
     return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
 
 def bar(errors: Console) -> Progress:
-    """For work that can be counted."""
+    """Make a display for work that can be counted."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)

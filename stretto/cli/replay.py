@@ -1,4 +1,4 @@
-"""`stretto replay`: a recorded run in simulation, as it was and as it might have been."""
+"""`stretto replay`: simulates a recorded run, as it was and with other engines, policies or passes."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.report import quantile
 from stretto.cli.terminal import shown
 from stretto.errors import UserError
 from stretto.sim.replay import Replayed, WhatIf, replay
 from stretto.trace.run_reading import read_run
+from stretto.trace.summary import quantile
 
 _MAX_INSTANCES = 10_000
 
 
 def replay_run(
-    file: Annotated[Path, typer.Argument(help="What `--record` wrote.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="File that `stretto ask --record` wrote.", metavar="FILE")],
     instances: Annotated[
         list[str] | None,
         typer.Option(
             "--instances",
-            help="What if an engine had so many, as in llm=2. Repeatable.",
+            help="Simulate another number of instances of an engine, as in llm=2. Repeatable.",
             metavar="ENGINE=NUMBER",
         ),
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", help="What if all engines batched by this policy.", metavar="NAME"),
+        typer.Option("--policy", help="Simulate this batching policy for all engines.", metavar="NAME"),
     ] = None,
     passes: Annotated[
         str | None,
         typer.Option(
             "--passes",
-            help="What if these graph passes ran: all, none, or names joined by commas.",
+            help="Simulate these graph passes: all, none, or names joined by commas.",
             metavar="NAMES",
         ),
     ] = None,
@@ -93,10 +93,11 @@ def _numbers(settings: Iterable[str]) -> dict[str, int]:
         is_number = number.isdecimal() and len(number) <= 9 and 1 <= int(number) <= _MAX_INSTANCES
         if not (name and equals and is_number):
             raise UserError(
-                f"--instances {setting!r} is not of the form engine=number, from 1 to {_MAX_INSTANCES}"
+                f"--instances {setting!r} is not of the form engine=number, with a number from 1 to "
+                f"{_MAX_INSTANCES}"
             )
         if name in found:
-            raise UserError(f"--instances: {name} twice, {found[name]} and {number}")
+            raise UserError(f"--instances: {name} is given twice, {found[name]} and {number}")
         found[name] = int(number)
     return found
 

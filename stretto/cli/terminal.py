@@ -1,4 +1,4 @@
-"""Texts of others on a terminal: what would steer it is shown instead."""
+"""Makes texts of users and servers safe to print: control characters are shown, not sent to the terminal."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS}
 
 
 def shown(text: str, stream: TextIO | None) -> str:
-    """The text, with its control characters escaped if `stream` is a terminal."""
+    """Escape the control characters of a text if `stream` is a terminal."""
     return text.translate(_ESCAPES) if stream is not None and stream.isatty() else text

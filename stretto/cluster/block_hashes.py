@@ -1,7 +1,7 @@
 """Chained hashes of token blocks: equal hashes mean equal tokens from the beginning, under one salt.
 
-The hash is cryptographic and starts from the tenant's salt, so that no tenant can build, or guess from
-timings, a prefix that another one's cache holds.
+The hash is cryptographic and starts from the tenant's salt, so that no tenant can construct a prefix in
+another tenant's cache, or learn from timings what it holds.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ BlockHash: TypeAlias = bytes
 
 
 class Hasher:
-    """Hashes blocks of `block_tokens` tokens."""
+    """Hashes blocks of `block_tokens` tokens each."""
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
 
     def root(self, salt: str) -> BlockHash:
-        """What a tenant's first block is chained to."""
+        """The hash that a tenant's first block is chained to."""
         return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16, person=b"stretto-kv").digest()
 
     def chain(self, parent: BlockHash, tokens: Sequence[int]) -> BlockHash:
-        """The hash of a block with these tokens, full or not, behind `parent`."""
+        """The hash of a block with these tokens, full or not, after `parent`."""
         return _chained(parent, array("q", tokens).tobytes())
 
     def extend(self, hashes: list[BlockHash], salt: str, tokens: Sequence[int]) -> None:
-        """Append to `hashes` those of the full blocks of `tokens` that it lacks."""
+        """Append the missing hashes of the full blocks of `tokens` to `hashes`."""
         first, end = len(hashes), len(tokens) // self.block_tokens
         if first == end:
             return

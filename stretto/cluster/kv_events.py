@@ -1,4 +1,4 @@
-"""What an instance's prefix cache holds, told as data: a prefix index elsewhere folds these in."""
+"""Events that report the content of an instance's prefix cache; a prefix index applies them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto.cluster.block_hashes import BlockHash
 
 @dataclass(frozen=True, slots=True)
 class BlockStored:
-    """The KV of `tokens`, a full block behind `parent`, can be found under `hash` from now on."""
+    """The cache now has the KV of `tokens`, a full block after `parent`, under `hash`."""
 
     hash: BlockHash
     parent: BlockHash
@@ -19,14 +19,14 @@ class BlockStored:
 
 @dataclass(frozen=True, slots=True)
 class BlockRemoved:
-    """No longer."""
+    """The cache no longer has the block `hash`."""
 
     hash: BlockHash
 
 
 @dataclass(frozen=True, slots=True)
 class AllBlocksCleared:
-    """The cache is empty."""
+    """The cache is now empty."""
 
 
 KVEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared

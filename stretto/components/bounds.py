@@ -1,4 +1,4 @@
-"""Bounds of settings."""
+"""Checks of the bounds of settings."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from stretto.errors import ConfigError
 
 
 def at_least(minimum: int, **settings: int) -> None:
-    """Raises ConfigError, naming the first setting that is less."""
+    """Raise ConfigError if a setting is less than `minimum`; the message names the first one."""
     for name, value in settings.items():
         if value < minimum:
-            raise ConfigError(f"{name}={value} is less than {minimum}")
+            raise ConfigError(f"{name}={value} is less than {minimum}, the smallest value allowed")
 
 
 def at_most(maximum: int, **settings: int) -> None:
-    """Raises ConfigError, naming the first setting that is more."""
+    """Raise ConfigError if a setting is more than `maximum`; the message names the first one."""
     for name, value in settings.items():
         if value > maximum:
-            raise ConfigError(f"{name}={value} is more than {maximum}")
+            raise ConfigError(f"{name}={value} is more than {maximum}, the largest value allowed")

@@ -24,14 +24,20 @@ _MAX_QUERY_CHARS = 120
 
 
 class Indexing(Component):
-    """Chunk, embed and ingest documents: into `collection`, or for this query alone."""
+    """Chunk, embed and ingest documents, into the named `collection` or for this query alone."""
 
     ports = (Port("files", "list[document]"), Port("collection", "text", optional=True))
     outs: ClassVar[Mapping[str, str]] = {"indexed": "effect"}
 
     @dataclass(frozen=True)
     class Config:
-        """Chunk size and overlap in the embedder's tokens; `recipe` marks what made a collection."""
+        """Settings of the indexing.
+
+        Attributes:
+            tokens: most tokens of a chunk, counted by the embedder's tokenizer.
+            overlap: most tokens that a chunk repeats from the one before.
+            recipe: description of chunk sizes and embedder; a collection finds documents of one recipe.
+        """
 
         tokens: int = 256
         overlap: int = 30
@@ -47,7 +53,7 @@ class Indexing(Component):
                 raise ConfigError(f"overlap={self.overlap} is not less than tokens={self.tokens}")
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """`chunk`, `embed` and `ingest`, item by item."""
+        """Lower to `chunk`, `embed` and `ingest`, item by item."""
         chunks = build.add(
             "chunks",
             "chunk",
@@ -77,11 +83,13 @@ class QueryExpansion(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """`prompt` may use {question} and {num_queries}, and asks for a JSON list of strings.
+        """Settings of the expansion.
 
-        Of a longer list the first `num_queries` count; a shorter one is used as it is. `constrained`
-        holds the output to a JSON schema, for models that cannot be trusted to write JSON; an engine that
-        does not know `json_schema` refuses it.
+        Attributes:
+            prompt: text with {question} and {num_queries} that asks for a JSON list of strings.
+            num_queries: queries that are used; a shorter list is used as it is.
+            constrained: whether the output must follow a JSON schema, for models that do not write JSON
+                reliably. An engine without support for `json_schema` refuses it.
         """
 
         num_queries: int = 3
@@ -95,7 +103,7 @@ class QueryExpansion(Component):
             at_most(64, num_queries=self.num_queries)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """A prefill and a splittable decode."""
+        """Lower to a prefill and a splittable decode."""
         schema = {"json_schema": _strings(config.num_queries)} if config.constrained else {}
         queries = build.complete(
             "queries",
@@ -115,13 +123,13 @@ class QueryExpansion(Component):
 
 
 def _strings(count: int) -> str:
-    """The JSON schema of a list of so many short texts."""
+    """The JSON schema of a list of `count` short texts."""
     text = {"type": "string", "minLength": 1, "maxLength": _MAX_QUERY_CHARS}
     return json.dumps({"type": "array", "items": text, "minItems": count, "maxItems": count})
 
 
 class Searching(Component):
-    """Embed one query or several, and search a collection for each."""
+    """Embed one query or several, and search a collection for each of them."""
 
     ports = (
         Port("queries", "text|list[text]"),
@@ -132,7 +140,7 @@ class Searching(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """`top_k` hits for each query."""
+        """Settings of the search: `top_k` hits for each query."""
 
         top_k: int = 16
         embedding: str = "embedding"
@@ -148,7 +156,7 @@ class Searching(Component):
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """`embed` and `search`, which waits for what was indexed."""
+        """Lower to `embed` and `search`; the search waits for the indexing."""
         texts = build.take_each_if_list("queries", "texts")
         vectors = build.add("query_vectors", "embed", (texts,), engine=config.embedding, hints=_BATCHABLE)
         args = [Arg("queries", vectors, each=texts.each)]
@@ -175,7 +183,7 @@ class Reranking(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """The `best` hits of all lists together."""
+        """Settings of the reranking: the `best` hits of all lists together are kept."""
 
         best: int = 3
         engine: str = "reranking"
@@ -184,7 +192,8 @@ class Reranking(Component):
             at_least(1, best=self.best)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """`rerank`, list by list (its scores are pointwise), and one `aggregate`."""
+        """Lower to one `rerank` for each list, which is exact as scores are pointwise, and one
+        `aggregate`."""
         is_nested = item_type(item_type(build.types["hits"]) or "") is not None
         scored = build.add(
             "scored",
@@ -202,9 +211,9 @@ class Reranking(Component):
 class Synthesis(Component):
     """Answer a question from hits.
 
-    `one_shot` reads all hits in one prompt; `refine` answers from the first and improves the answer with
-    each further one; `tree` answers from each and combines the answers, `fan_in` at a time. Hits that are
-    not there are passed over; without any, the answer is absent.
+    `one_shot` reads all hits in one prompt. `refine` answers from the first hit and improves the answer with
+    each further one. `tree` answers from each hit and combines the answers, `fan_in` at a time. Absent hits
+    are skipped; without any hit the answer is absent.
     """
 
     ports = (Port("question", "text"), Port("hits", "list[hit]"))
@@ -212,7 +221,10 @@ class Synthesis(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """Prompts may use {question}, {context} and, to refine, {draft}; to combine, {drafts}."""
+        """Settings of the synthesis.
+
+        Prompts may use {question} and {context}; `refine` also {draft}, and `combine` {drafts}.
+        """
 
         mode: str = "refine"
         num_hits: int = 3
@@ -225,13 +237,13 @@ class Synthesis(Component):
 
         def __post_init__(self) -> None:
             if self.mode not in MODES:
-                raise ConfigError(f"mode={self.mode!r} is none of {', '.join(MODES)}")
+                raise ConfigError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
             at_least(1, num_hits=self.num_hits, max_tokens=self.max_tokens)
             at_least(2, fan_in=self.fan_in)
             at_most(256, num_hits=self.num_hits, fan_in=self.fan_in)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """One call, a chain of calls, or a tree of calls."""
+        """Lower to one LLM call, a chain of calls, or a tree of calls."""
         lower = {"one_shot": self._one_shot, "refine": self._refine, "tree": self._tree}[config.mode]
         return {"answer": lower(build, config)}
 

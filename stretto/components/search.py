@@ -1,4 +1,4 @@
-"""Ready-made components of search-empowered generation: an LLM call, a judge, web search, what to read.
+"""Ready-made components of search-empowered generation: LLM call, judge, web search, choice of the context.
 
 Source: Teola Figure 2a and §7: the 4 best results of the search.
 """
@@ -18,14 +18,15 @@ from stretto.graph.types import item_type
 
 
 class Generation(Component):
-    """Ask an LLM a question, with something to read if there is any."""
+    """Ask an LLM a question, with a context if the component is fed one."""
 
     ports = (Port("question", "text"), Port("context", "text", optional=True))
     outs: ClassVar[Mapping[str, str]] = {"text": "text"}
 
     @dataclass(frozen=True)
     class Config:
-        """`prompt` uses {question} and, if the component is fed one, {context}."""
+        """Settings of the call. `prompt` uses {question} and, if the component is fed a context,
+        {context}."""
 
         max_tokens: int = 96
         prompt: str = "proxy"
@@ -35,7 +36,7 @@ class Generation(Component):
             at_least(1, max_tokens=self.max_tokens)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """A prefill and a decode."""
+        """Lower to a prefill and a decode."""
         ports = [port.name for port in self.ports if build.is_fed(port.name)]
         text = build.complete(
             self.name,
@@ -50,8 +51,8 @@ class Generation(Component):
 class Judge(Component):
     """Ask an LLM whether a text answers a question.
 
-    The verdict is "yes" if its first word is; anything else it may say is a "no". One of the out ports
-    delivers what it said, the other is absent.
+    The verdict is "yes" if the first word of the LLM's text is "yes", else "no". The out port of the verdict
+    delivers that text, the other one is absent.
     """
 
     ports = (Port("question", "text"), Port("text", "text"))
@@ -59,7 +60,7 @@ class Judge(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """`prompt` uses {question} and {text}, and asks for yes or no."""
+        """Settings of the call. `prompt` uses {question} and {text}, and asks for yes or no."""
 
         max_tokens: int = 4
         prompt: str = "judge"
@@ -69,7 +70,7 @@ class Judge(Component):
             at_least(1, max_tokens=self.max_tokens)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """A prefill, a decode, and the condition on it."""
+        """Lower to a prefill, a decode, and a condition on its text."""
         verdict = build.complete(
             "verdict",
             config.prompt,
@@ -82,21 +83,21 @@ class Judge(Component):
 
 
 class WebSearch(Component):
-    """Search the web (or what stands for it) for one query or several, if `needed` is there."""
+    """Search the web (or a substitute) for one query or several; skipped if `needed` is absent."""
 
     ports = (Port("queries", "text|list[text]"), Port("needed", optional=True))
     outs: ClassVar[Mapping[str, str]] = {"hits": "list[hit]"}
 
     @dataclass(frozen=True)
     class Config:
-        """`top_k` results for each query."""
+        """Settings of the search: `top_k` results for each query."""
 
         top_k: int = 4
         engine: str = "web"
 
         def __post_init__(self) -> None:
             if not 1 <= self.top_k <= 100:
-                raise ConfigError(f"top_k={self.top_k} is not from 1 to 100")
+                raise ConfigError(f"top_k must be from 1 to 100, got {self.top_k}")
 
     def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
         """A list of hits, or one list for each query."""
@@ -104,7 +105,7 @@ class WebSearch(Component):
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """One `web_search`, guarded."""
+        """Lower to one `web_search` with a guard."""
         args = [build.take_each_if_list("queries", "queries")]
         if build.is_fed("needed"):
             args.append(build.take("needed", WHEN))
@@ -120,13 +121,13 @@ class WebSearch(Component):
 
 
 class Reading(Component):
-    """What a generation is to read: the texts that were found; if none were, the draft."""
+    """Choose the context of a generation: the texts that were found, or the draft if none were found."""
 
     ports = (Port("hits", "list[hit]"), Port("draft", "text"))
     outs: ClassVar[Mapping[str, str]] = {"context": "text"}
 
     def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
-        """One `aggregate` and one `select`."""
+        """Lower to one `aggregate` and one `select`."""
         hits, draft = build.value("hits"), build.value("draft")
         texts = build.add("texts", "aggregate", (Arg(str(hits), hits),), config={"join": "\n\n"})
         context = build.add("context", "select", (Arg("texts", texts), Arg("draft", draft)))

@@ -1,11 +1,13 @@
 """Fits the numbers of the physical form to measured steps.
 
-Which of the three (launching, reading, the longest sequence) decides a step is not known beforehand. So:
-assume, solve nonnegative least squares on relative errors, look which decides under the solution, and again.
-Rows that fit badly count less each time, so that hiccups of a measurement do not bend the fit. A weak pull
-towards numbers known of the same hardware decides what the rows leave open; a stronger one holds for what
-attention kernels cost, which is of the kernel rather than of the model and which few shapes show. Nothing is
-random.
+The slowest of three (launching, reading, the longest sequence) decides how long a step takes, and which one
+it is, is not known beforehand. The fit therefore iterates: assume one for each row, solve nonnegative least
+squares on relative errors, then let the solution say which one decides each row. Rows with large errors weigh
+less in each round, so that outliers of a measurement do not distort the fit.
+
+Where the rows leave a number open, a weak pull towards known numbers of the same hardware decides it. Numbers
+of attention kernels have a stronger pull, because they depend on the kernel rather than on the model and
+because few shapes show them. Nothing is random.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ from stretto.costs.step import (
 )
 from stretto.errors import ConfigError
 
-Choice: TypeAlias = npt.NDArray[np.int64]
+Deciding: TypeAlias = npt.NDArray[np.int64]
 
-# Where to begin, and the order of magnitude of what nothing is known about: an engine that launches kernels
-# one by one, on a device of today.
+# Starting values, and the order of magnitude of unknown numbers: an engine that launches kernels one by one,
+# on a current device.
 TYPICAL = {
     "launch": 2.5e-4,
     "prefill_launch": 5e-5,
@@ -59,17 +61,20 @@ PARTS = {"forward": _BRANCHES, "preparation": (PREPARATION,), "sampling": (SAMPL
 _LEAST_STEPS = 8
 _ROUNDS = 30
 _SETTLED = 1e-5
-_FAIR = 0.02  # relative errors below it weigh alike
-_NEAR = 0.25  # likewise for the distance from what is known
-_PULL = 0.006  # of one number, as the error of one row is to the pull's distance; times the root of the rows
-_KERNEL_PULL = 3.0  # times as much for these
+_FAIR = 0.02  # relative errors below it have equal weight
+_NEAR = 0.25  # relative distances from known numbers below it have equal weight
+_PULL = 0.006  # weight of a number's distance, relative to the error of one row; times the root of the rows
+_KERNEL_PULL = 3.0  # factor on the pull of attention kernels' numbers
 _KERNEL = (*LONGEST, "blocks", "partitions")
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step and its seconds; with `parts` also those of "forward", "preparation", "sampling" and "host",
-    of which it is then the sum."""
+    """A step and its measured seconds.
+
+    Attributes:
+        parts: seconds of "forward", "preparation", "sampling" and "host", which add up to `seconds`; or None.
+    """
 
     shape: StepShape
     seconds: float
@@ -78,7 +83,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Rows that hold each unknown near `target`, in units of `scale`, with `strength`; 0 for not at all."""
+    """A pull of each unknown towards `target`, in units of `scale`; a `strength` of 0 means no pull."""
 
     target: Floats
     scale: Floats
@@ -88,11 +93,11 @@ class Pull:
 def fit_step_cost(
     features: StepFeatures, steps: Sequence[MeasuredStep], known: Mapping[str, float] | None = None
 ) -> LLMStepCost:
-    """The form with the numbers that explain `steps` best, by mean relative error.
+    """Fit the form's numbers to `steps`, with the least mean relative error.
 
     Args:
-        steps: if all have parts, each part is fitted by itself.
-        known: numbers of the same hardware: where to begin, and what to keep where the steps say nothing.
+        steps: measured steps; if all of them have parts, each part is fitted separately.
+        known: numbers of the same hardware: starting values, kept where the steps say nothing.
 
     Raises:
         ConfigError: too few steps, or a time that is not positive.
@@ -104,7 +109,7 @@ def fit_shared_costs(
     profiles: Sequence[tuple[StepFeatures, Sequence[MeasuredStep]]],
     known: Mapping[str, float] | None = None,
 ) -> list[LLMStepCost]:
-    """One set of numbers for all profiles, which is what models on the same hardware share."""
+    """Fit one set of numbers to all profiles: the costs that models on the same hardware share."""
     measured = [step for _, steps in profiles for step in steps]
     if len(measured) < _LEAST_STEPS or not all(0 < step.seconds < math.inf for step in measured):
         raise ConfigError(f"a step cost needs at least {_LEAST_STEPS} steps, with positive times")
@@ -123,15 +128,15 @@ def fit_shared_costs(
 
 
 def mask(names: Sequence[str]) -> Floats:
-    """1 where a number is among `names`."""
+    """Vector with a 1 for each number in `names`, and 0 for the others."""
     return np.array([float(name in names) for name in NUMBERS])
 
 
 def parts_s(table: Floats, numbers: Mapping[str, float]) -> dict[str, Floats]:
-    """Seconds of each of `PARTS` of many steps at once; together as `LLMStepCost.step_s`.
+    """Seconds of each of `PARTS` for many steps at once; their sum is what `LLMStepCost.step_s` returns.
 
     Args:
-        table: step × number: their features.
+        table: features of the steps, step × number.
     """
     values = np.array([numbers[name] for name in NUMBERS])
     return {
@@ -154,12 +159,13 @@ def _fit(table: Floats, seconds: Floats, branches: Sequence[Sequence[str]], know
 def fit_largest(
     branches: Floats, seconds: Floats, guesses: Sequence[Floats], pull: Pull | None = None
 ) -> Floats:
-    """Nonnegative unknowns such that the largest of the branches comes nearest to `seconds`.
+    """Find nonnegative unknowns for which the largest of the branches comes nearest to `seconds`.
 
     Args:
-        branches: branch × row × unknown: what the unknowns are multiplied with.
-        seconds: of the rows.
-        guesses: unknowns to begin with, for which branch decides which row.
+        branches: factors of the unknowns, branch × row × unknown.
+        seconds: measured time of each row.
+        guesses: starting values of the unknowns; each decides which branch is the largest in which row.
+        pull: known values that the unknowns are pulled towards; None for no pull.
     """
     seconds = np.maximum(seconds, 1e-6)
     rows = np.arange(len(seconds))
@@ -189,8 +195,9 @@ def fit_largest(
     return best
 
 
-def _starts(branches: Floats, seconds: Floats, guesses: Sequence[Floats]) -> list[Choice]:
-    """First guesses of which branch decides each row; the fastest rows may all be of the first one."""
+def _starts(branches: Floats, seconds: Floats, guesses: Sequence[Floats]) -> list[Deciding]:
+    """First guesses of which branch is the largest in each row; one of them gives the fastest rows to the
+    first branch."""
     if len(branches) == 1:
         return [np.zeros(len(seconds), dtype=np.int64)]
     starts = [(branches @ values).argmax(axis=0) for values in guesses]

@@ -1,7 +1,7 @@
-"""How long an LLM instance takes to start: what every start costs, and its weights at their source's speed.
+"""Time to start an LLM instance: a fixed cost, and the weights at the speed of the disk or network.
 
-Source: SamuLLM §2 counts it as a table by model and plan; here the table, where it was measured, and a line
-through it elsewhere.
+Source: SamuLLM §2 has a table by model and plan. Differs: the table is used where a start was measured, and a
+line fitted to it elsewhere.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class LoadingCost:
     """Seconds until an instance can serve.
 
     Attributes:
-        start_s: process, libraries and memory, whatever the model.
-        group_s: in addition where several devices work together.
-        byte_s: per byte of weights; several devices load theirs side by side.
-        measured_s: by "model|tp1" and so on; wins over the line.
+        start_s: seconds for process, libraries and memory, equal for all models.
+        group_s: additional seconds if the instance uses several devices.
+        byte_s: seconds per byte of weights; several devices load their shares at the same time.
+        measured_s: measured seconds by "model|tp1" and so on; preferred to the line.
     """
 
     start_s: float
@@ -36,24 +36,26 @@ class LoadingCost:
         times = {"start_s": self.start_s, "group_s": self.group_s, "byte_s": self.byte_s, **self.measured_s}
         for name, value in times.items():
             if not 0 <= value < float("inf"):
-                raise ConfigError(f"loading: {name} is {value}")
+                raise ConfigError(f"loading: {name} must be finite and not negative, got {value}")
 
     def seconds(self, model: LLMModel, tensor_parallel: int = 1) -> float:
-        """Of one start."""
+        """Seconds of one start."""
         known = self.measured_s.get(f"{model.name}|tp{tensor_parallel}")
         return self.estimated_s(model, tensor_parallel) if known is None else known
 
     def estimated_s(self, model: LLMModel, tensor_parallel: int = 1) -> float:
-        """By the line, measured or not."""
+        """Seconds of one start by the line, even if a measured value exists."""
         group_s = self.group_s if tensor_parallel > 1 else 0.0
         return self.start_s + group_s + self.byte_s * model.weight_bytes / tensor_parallel
 
 
 def fit_loading(models: Mapping[str, LLMModel], measured_s: Mapping[str, float]) -> LoadingCost:
-    """The line, by least squares on relative errors; models that are not described stay in the table.
+    """Fit the line by least squares on relative errors.
+
+    A measured model that is missing in `models` stays in the table and does not influence the line.
 
     Raises:
-        ConfigError: a key that is no "model|tpN", or a time that is not positive.
+        ConfigError: a key is not of the form "model|tpN", or a time is not positive.
     """
     rows = []
     for key, seconds in measured_s.items():
@@ -61,7 +63,7 @@ def fit_loading(models: Mapping[str, LLMModel], measured_s: Mapping[str, float])
         if not name or not devices.isdigit() or not int(devices):
             raise ConfigError(f"loading: {key!r} is not of the form MODEL|tpN")
         if not 0 < seconds < float("inf"):
-            raise ConfigError(f"loading: {key} took {seconds} s")
+            raise ConfigError(f"loading: seconds of {key} must be positive, got {seconds}")
         if name in models:
             tp = int(devices)
             row = [1.0, float(tp > 1), models[name].weight_bytes / tp]

@@ -9,11 +9,11 @@ Floats = npt.NDArray[np.float64]
 
 
 def nnls(matrix: Floats, target: Floats) -> Floats:
-    """The x >= 0 that minimises |matrix @ x - target|.
+    """Find the x >= 0 that minimises |matrix @ x - target|.
 
     Args:
-        matrix: rows × unknowns, few of them; columns may be zero or alike.
-        target: of the rows.
+        matrix: rows × unknowns, with few unknowns; columns may be zero or equal.
+        target: value of each row.
 
     Source: Lawson and Hanson, Solving Least Squares Problems, chapter 23 (active sets), on scaled columns.
     """

@@ -1,10 +1,10 @@
-"""How many tokens answers have: counted lengths, by model and template, and draws from them.
+"""Distributions of answer lengths in tokens, counted by model and template, and draws from them.
 
-A request that has generated k tokens and still runs draws from the lengths of at least k + 1. Of lengths
-beyond all that was counted nothing is known but that they are longer: then one token more.
+A request that has generated k tokens and still runs draws from the lengths of at least k + 1. If it has
+generated more tokens than any counted answer, the draw is k + 1.
 
-Source: SamuLLM §2 and §4.1 (output length sampler). Differs: one distribution per model and template, its own
-random numbers for each, and draws for requests already running.
+Source: SamuLLM §2 and §4.1 (output length sampler). Differs: one distribution per model and template,
+separate random numbers for each, and draws for requests already running.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_POINTS = 512
 
 @dataclass(frozen=True, slots=True)
 class OutputLengths:
-    """Counted lengths: ascending, each with its weight; never more than `MAX_POINTS` of them."""
+    """Counted lengths in ascending order, each with its weight; at most `MAX_POINTS` of them."""
 
     lengths: tuple[int, ...]
     weights: tuple[float, ...]
@@ -32,17 +32,17 @@ class OutputLengths:
         is_ascending = all(a < b for a, b in zip(self.lengths, self.lengths[1:], strict=False))
         is_counted = len(self.lengths) == len(self.weights) and min(self.weights, default=0.0) > 0
         if not (self.lengths and self.lengths[0] >= 0 and is_ascending and is_counted):
-            raise ConfigError("output lengths are ascending, and each has a positive weight")
+            raise ConfigError("output lengths must be ascending, and each must have a positive weight")
         object.__setattr__(self, "_sums", tuple(accumulate(self.weights)))
 
     @property
     def mean(self) -> float:
-        """Tokens."""
+        """Mean length in tokens."""
         total = sum(length * weight for length, weight in zip(self.lengths, self.weights, strict=True))
         return total / self._sums[-1]
 
     def draw(self, random: Random, num_generated: int = 0, limit: int | None = None) -> int:
-        """Tokens of an answer that is longer than `num_generated`; at most `limit`, where it is cut off."""
+        """Draw the length, in tokens, of an answer longer than `num_generated`; it is cut off at `limit`."""
         first = bisect_left(self.lengths, num_generated + 1) if num_generated else 0
         before = self._sums[first - 1] if first else 0.0
         if first == len(self.lengths):
@@ -61,7 +61,7 @@ class OutputLengths:
         return sum(length * weight for length, weight in pairs) / sum(weight for _, weight in pairs)
 
     def with_observed(self, lengths: Iterable[int]) -> OutputLengths:
-        """With more answers counted."""
+        """Copy in which the answers with these lengths are counted too."""
         counts = dict(zip(self.lengths, self.weights, strict=True))
         for length in lengths:
             counts[length] = counts.get(length, 0.0) + 1.0
@@ -69,7 +69,9 @@ class OutputLengths:
 
 
 def output_lengths(counts: Mapping[int, float]) -> OutputLengths:
-    """Of counted answers; neighbours are put together, at their mean, where there are too many.
+    """Build a distribution from numbers of answers by length.
+
+    If there are too many lengths, neighbours are merged at their mean.
 
     Raises:
         ConfigError: nothing was counted, or a negative length.
@@ -81,7 +83,7 @@ def output_lengths(counts: Mapping[int, float]) -> OutputLengths:
 
 
 def _merged(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Points of about equal weight, half as many as there may be, so that merging is rare."""
+    """Merge points into half of `MAX_POINTS`, of about equal weight; half, so that merging is rare."""
     share = sum(weight for _, weight in pairs) / (MAX_POINTS // 2)
     merged: dict[int, float] = {}
     tokens = held = 0.0
@@ -97,25 +99,26 @@ def _merged(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 class LengthsBySource:
-    """Distributions by (model, template); of a template that is not known, its model's."""
+    """Distributions by (model, template); an unknown template gets the distribution of its model."""
 
     def __init__(self, known: Mapping[tuple[str, str], OutputLengths], max_sources: int = 1024) -> None:
         self._known = dict(known)
         self._max_sources = max_sources
 
     def of(self, model: str, template: str = "") -> OutputLengths:
-        """The nearest that is known.
+        """Find the distribution of a template, else that of the model without a template.
 
         Raises:
-            ConfigError: nothing is known of the model.
+            ConfigError: no lengths of this model are known.
         """
         for key in ((model, template), (model, "")):
             if key in self._known:
                 return self._known[key]
-        raise ConfigError(f"no output lengths are known of model {model!r}")
+        raise ConfigError(f"output lengths of model {model!r} are not known")
 
     def observe(self, model: str, template: str, num_tokens: int) -> None:
-        """An answer has ended. The source observed longest ago is forgotten when there are too many."""
+        """Count an answer of `num_tokens`. If there are too many sources, drop the one observed longest
+        ago."""
         key = model, template
         before = self._known.pop(key, None)
         self._known[key] = before.with_observed([num_tokens]) if before else output_lengths({num_tokens: 1.0})

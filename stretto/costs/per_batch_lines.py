@@ -1,7 +1,8 @@
-"""SamuLLM's form: for every batch size its own line, through two measured points.
+"""SamuLLM's form of step costs: one line for each batch size, through two measured points.
 
-Computation, preparation and sampling are each a line; their variables are the operations of the model, the
-padded and the unpadded number of tokens. Sizes that were not measured take the nearest that was.
+Computation, preparation and sampling have a line each. Their variables are the operations of the model, the
+padded number of tokens and the unpadded number of tokens. A batch size that was not measured uses the line of
+the nearest measured one.
 
 Source: SamuLLM §2, Equations 1, 2 and 5, and the public code, which draws the line through the points with
 the smallest and the largest variable, each the faster of its repetitions.
@@ -21,28 +22,30 @@ _PARTS = ("forward", "preparation", "sampling")
 
 @dataclass(frozen=True, slots=True)
 class PerBatchLines:
-    """The lines: (is prefill, part) to (number of sequences) to two points (variable, seconds)."""
+    """Lines by (is prefill, part), then by number of sequences: two points (variable, seconds) each."""
 
     model: LLMModel
     tensor_parallel: int
     lines: dict[tuple[bool, str], dict[int, tuple[tuple[float, float], tuple[float, float]]]]
 
     def parts(self, shape: StepShape) -> dict[str, float]:
-        """Seconds of each part of a step of prefills or of decodes; may be negative, as the form has it.
+        """Seconds of each part of a step of prefills or of decodes; the form allows negative values.
 
         Raises:
-            ConfigError: a step of both, or of a kind that was never measured.
+            ConfigError: the step has both prefills and decodes, or is of a kind that was never measured.
         """
         is_prefill = bool(shape.num_prefills)
         if is_prefill and shape.num_decodes:
-            raise ConfigError("per_batch_lines knows steps of prefills or of decodes, not of both")
+            raise ConfigError("per_batch_lines needs a step of prefills alone or of decodes alone, got both")
         num_sequences = shape.num_prefills or shape.num_decodes
         variables = _variables(self.model, self.tensor_parallel, shape)
         found = {}
         for part in _PARTS:
             lines = self.lines.get((is_prefill, part))
             if not lines:
-                raise ConfigError(f"per_batch_lines has no {'prefill' if is_prefill else 'decode'} steps")
+                raise ConfigError(
+                    f"per_batch_lines was fitted to no {'prefill' if is_prefill else 'decode'} steps"
+                )
             nearest = min(lines, key=lambda size: (abs(size - num_sequences), size))
             (x0, y0), (x1, y1) = lines[nearest]
             slope = (y1 - y0) / (x1 - x0) if x1 > x0 else 0.0
@@ -50,11 +53,11 @@ class PerBatchLines:
         return found
 
     def step_s(self, shape: StepShape) -> float:
-        """Of one step."""
+        """Seconds of one step."""
         return sum(self.parts(shape).values())
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Lines: the mean of the first and the last, times their number."""
+        """Seconds of `num_repeats` steps: the mean of the first and the last, times their number."""
         if num_repeats <= 0:
             return 0.0
         return num_repeats * (self.step_s(shape) + self.step_s(shape.after(num_repeats - 1))) / 2
@@ -63,10 +66,10 @@ class PerBatchLines:
 def fit_per_batch_lines(
     model: LLMModel, tensor_parallel: int, steps: Sequence[MeasuredStep]
 ) -> PerBatchLines:
-    """The lines through the measured points.
+    """Fit the lines to measured steps.
 
     Raises:
-        ConfigError: a step without its parts.
+        ConfigError: a step has no parts.
     """
     points: dict[tuple[bool, str], dict[int, dict[float, float]]] = {}
     for step in steps:
@@ -91,7 +94,10 @@ def _end(points: dict[float, float], x: float) -> tuple[float, float]:
 
 
 def _variables(model: LLMModel, tensor_parallel: int, shape: StepShape) -> dict[str, float]:
-    """Per GPU; a multiplication and its addition count once, and all experts, as in the public code."""
+    """Variable of each part's line, for one GPU.
+
+    A multiplication with its addition counts as one operation, and all experts count, as in the public code.
+    """
     dense = model.attention_params + model.num_experts * model.expert_params
     if shape.num_prefills:
         tokens = shape.num_prefills * shape.max_prefill_tokens

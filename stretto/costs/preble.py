@@ -1,11 +1,12 @@
 """Preble's regressions of step times on A6000 and A100.
 
-Milliseconds over n, the tokens of the batch, and C, the context of all its sequences; prefills of a lot of
-tokens pay extra for attention. Coefficients: Preble's public code (Apache-2.0).
+A regression gives milliseconds as a function of the tokens of the batch and of the context of all its
+sequences. Long prefills have an additional term for attention.
 
-Repaired: between 192 and 384 tokens the original parabola for Mistral-7B on A6000 falls below zero, and where
-pieces meet time jumps down. Here a line joins the two ends, and time never falls as tokens grow. Left out:
-the halving of the attention of sequences that share their context.
+Source: Preble's public code (Apache-2.0). Differs: between 192 and 384 tokens the original parabola for
+Mistral-7B on A6000 falls below zero, and at the borders of its pieces time drops; here a line joins the two
+ends, and time never falls as tokens grow. The halved attention of sequences that share their context is left
+out.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from math import sqrt
 from stretto.costs.shape import StepShape
 from stretto.errors import ConfigError
 
-_LARGE_PREFILL = 2**20  # pairs of new and all tokens
+_LARGE_PREFILL = 2**20  # product of new tokens and all tokens
 
 
 @dataclass(frozen=True, slots=True)
 class PrebleCost:
-    """One of `PREBLE`.
+    """Step cost by one of Preble's regressions.
 
     Attributes:
-        linear_ms: over the tokens of the batch.
-        attention_ms: over the context of all sequences.
-        extra_ms: over new tokens and length of each large prefill.
-        efficiency: share of the time that the parts add up to.
+        linear_ms: milliseconds as a function of the tokens of the batch.
+        attention_ms: milliseconds as a function of the context tokens of all sequences.
+        extra_ms: additional milliseconds of a long prefill, as a function of its new tokens and its length.
+        efficiency: factor on the sum of the parts.
     """
 
     linear_ms: Callable[[int], float]
@@ -37,7 +38,7 @@ class PrebleCost:
     efficiency: float
 
     def step_s(self, shape: StepShape) -> float:
-        """Of one step. Of several prefills each is taken to be like their mean."""
+        """Seconds of one step. Several prefills are counted as equal ones of their mean size."""
         num_tokens = shape.prefill_tokens + shape.num_decodes
         if not num_tokens:
             return 0.0
@@ -53,7 +54,7 @@ class PrebleCost:
         return total_ms / self.efficiency / 1000
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Of steps of decodes, each a token longer."""
+        """Seconds of `num_repeats` decode steps; each sequence grows by one token in each step."""
         return sum(self.step_s(shape.after(step)) for step in range(num_repeats))
 
 
@@ -87,7 +88,10 @@ def _a6000_extra(new: float, length: float) -> float:
 
 
 def _a100_extra(new: float, length: float) -> float:
-    """Never less than it is for a prefill of sqrt(2**20) tokens: the term in `new` is negative."""
+    """Additional milliseconds of a long prefill on an A100.
+
+    The factor of `new` grows with the length; it is never less than at sqrt(2**20) tokens, nor negative.
+    """
     least = max(length, sqrt(_LARGE_PREFILL))
     slope = max(0.0, 1.36265841e-6 * least - 7.45358651e-4)
     return 0.12386358316396695 + slope * new + 1.72022673e-3 * length
@@ -103,7 +107,7 @@ PREBLE: Mapping[str, PrebleCost] = {
 
 
 def preble_cost(name: str) -> PrebleCost:
-    """One of `PREBLE`.
+    """Find a regression of `PREBLE` by name.
 
     Raises:
         ConfigError: there is none of that name.

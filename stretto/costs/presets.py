@@ -1,9 +1,16 @@
-"""Costs that come with the project: small fitted numbers, with where they are from.
+"""Costs that come with the project: fitted numbers of models and machines, with their sources.
 
-A preset is a JSON file in `presets/`. All that it may have: `hardware` and `kernels`; `models`, with
-`numbers` fitted to each by "model|tp1" and `shared` ones for other models by number of devices, or the name
-of a regression of Preble's (`regressions`); `loading`; and profiles of other `engines`. `about` says what was
-measured on what, `sources` and `licence` whose the measurements are.
+A preset is a JSON file in `presets/` with these optional keys:
+
+    hardware, kernels  the device, and how the engine computes
+    models             sizes of the models
+    numbers            numbers fitted to each model, by "model|tp1"
+    shared             numbers for all other models, by number of devices
+    regressions        names of Preble's regressions, by model
+    loading            times to start an instance
+    engines            profiles of other engines
+    about              what was measured, and on what
+    sources, licence   whose measurements they are
 """
 
 from __future__ import annotations
@@ -32,7 +39,7 @@ _KEYS = {"name", "about", "sources", "licence", "hardware", "kernels", "models",
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What is known of one kind of machine."""
+    """Known costs of one kind of machine."""
 
     name: str
     about: str
@@ -46,7 +53,7 @@ class Preset:
     engines: Mapping[str, Profile]
 
     def model(self, name: str) -> LLMModel:
-        """One of its models.
+        """Find one of the preset's models by name.
 
         Raises:
             ConfigError: there is none of that name.
@@ -56,10 +63,11 @@ class Preset:
         return self.models[name]
 
     def step_cost(self, model: LLMModel, tensor_parallel: int = 1) -> StepCost:
-        """Of a model on so many devices: by its regression, if it has one, or by `step_numbers`.
+        """Step cost of a model on `tensor_parallel` devices: its regression if it has one, else the physical
+        form with `step_numbers`.
 
         Raises:
-            ConfigError: the model does not fit, or nothing is known for so many devices.
+            ConfigError: the model does not fit, or no numbers are known for that many devices.
         """
         hardware = self._hardware_for(model, tensor_parallel)
         if regression := self.regressions.get(f"{model.name}|tp{tensor_parallel}"):
@@ -68,16 +76,16 @@ class Preset:
         return LLMStepCost(StepFeatures(model, hardware, tensor_parallel, self.kernels), numbers)
 
     def step_numbers(self, model: LLMModel, tensor_parallel: int = 1) -> Mapping[str, float]:
-        """Of the physical form: its own, if the model was measured, or the shared ones.
+        """Numbers of the physical form: the model's own if it was measured, else the shared ones.
 
         Raises:
-            ConfigError: the model does not fit, or nothing is known for so many devices.
+            ConfigError: the model does not fit, or no numbers are known for that many devices.
         """
         self._hardware_for(model, tensor_parallel)
         numbers = self.numbers.get(f"{model.name}|tp{tensor_parallel}", self.shared.get(tensor_parallel))
         if numbers is None:
             raise ConfigError(
-                f"preset {self.name} knows nothing of {tensor_parallel} devices for {model.name}"
+                f"preset {self.name} has no step costs of {model.name} on {tensor_parallel} devices"
             )
         return numbers
 
@@ -89,14 +97,14 @@ class Preset:
 
 
 def preset_names() -> list[str]:
-    """Of all presets that come with the project."""
+    """Names of all presets that come with the project."""
     files = resources.files("stretto.costs").joinpath("presets").iterdir()
     names = (file.name.removesuffix(".json") for file in files if file.name.endswith(".json"))
     return sorted(name for name in names if name != _LENGTHS)
 
 
 def load_preset(name: str) -> Preset:
-    """One of `preset_names`.
+    """Read a preset by one of `preset_names`.
 
     Raises:
         ConfigError: there is none of that name.
@@ -107,10 +115,10 @@ def load_preset(name: str) -> Preset:
 
 
 def preset_of(found: Mapping[str, Any]) -> Preset:
-    """From what the file says.
+    """Build a preset from the content of its file.
 
     Raises:
-        ConfigError: names what is missing, unknown or impossible.
+        ConfigError: a value is missing, unknown or impossible; the message names it.
     """
     name = found.get("name", "?")
     if unknown := set(found) - _KEYS:
@@ -138,13 +146,18 @@ def preset_of(found: Mapping[str, Any]) -> Preset:
     for key, numbers in preset.numbers.items():
         model, _, devices = key.rpartition("|tp")
         if hardware is None or not devices.isdigit():
-            raise ConfigError(f"preset {name}: numbers of {key!r} without hardware, or not of MODEL|tpN")
+            raise ConfigError(
+                f"preset {name}: numbers of {key!r} need hardware and a key of the form MODEL|tpN"
+            )
         LLMStepCost(StepFeatures(preset.model(model), hardware, int(devices), preset.kernels), numbers)
     return preset
 
 
 def load_output_lengths() -> LengthsBySource:
-    """Of 23 models, by model; and where a model was measured with another template, that as template."""
+    """Read the counted answer lengths of 23 models.
+
+    A model that was measured with a second template has a distribution for that template too.
+    """
     found = _read(_LENGTHS)["models"]
     return LengthsBySource(
         {

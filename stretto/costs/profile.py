@@ -14,17 +14,17 @@ import numpy as np
 
 from stretto.errors import ConfigError
 
-LEAST_S = 1e-9  # no clock tells less; the reciprocal of much less is no number
+LEAST_S = 1e-9  # clocks resolve no less; the reciprocal of a much smaller time overflows
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What `stretto profile` measures of one engine.
+    """Latency of one engine, as `stretto profile` measures it.
 
     Attributes:
-        base_s: seconds that every call costs, however small.
+        base_s: fixed seconds of each call.
         per_unit_s: seconds per unit of work.
-        max_efficient_batch: units beyond which throughput grows no more (Teola §4.2, pass 2).
+        max_efficient_batch: units beyond which throughput no longer grows (Teola §4.2, pass 2).
         per_output_s: seconds per generated token of a sequence that decodes by itself; LLM engines only.
         per_neighbour_s: seconds that each further sequence adds to a step of decodes; LLM engines only.
     """
@@ -38,9 +38,9 @@ class Profile:
     def __post_init__(self) -> None:
         times_s = (self.base_s, self.per_unit_s, self.per_output_s, self.per_neighbour_s)
         if not all(0 <= time_s < math.inf for time_s in times_s):
-            raise ConfigError(f"a profile has finite times, and none is negative: {self}")
+            raise ConfigError(f"a profile's times must be finite and not negative: {self}")
         if self.max_efficient_batch < 1:
-            raise ConfigError(f"max_efficient_batch is at least 1: {self}")
+            raise ConfigError(f"max_efficient_batch must be at least 1: {self}")
 
     def batch_s(self, units: int) -> float:
         """Predicted seconds of one call with `units` of work."""
@@ -52,17 +52,17 @@ class Profile:
 
 
 def fit_profile(units: Sequence[int], seconds: Sequence[float], *, tolerance: float = 0.1) -> Profile:
-    """The profile that explains measured calls best (least squares on relative error, never negative).
+    """Fit a profile to measured calls, by nonnegative least squares on relative errors.
 
     The maximum efficient batch is the smallest measured one whose throughput is within `tolerance` of
     the best.
 
     Raises:
-        ConfigError: fewer than two sizes, or a time that is not positive, or shorter than a nanosecond.
+        ConfigError: there are fewer than two sizes, or a time is shorter than a nanosecond.
     """
     is_positive = min(units, default=0) >= 1 and all(LEAST_S <= time_s < math.inf for time_s in seconds)
     if len(set(units)) < 2 or len(units) != len(seconds) or not is_positive:
-        raise ConfigError("a profile needs positive times of at least two batch sizes")
+        raise ConfigError("a profile needs positive times for at least two batch sizes")
     n, t = np.asarray(units, float), np.asarray(seconds, float)
     design = np.stack([1 / t, n / t], axis=1)
     base_s, per_unit_s = np.linalg.lstsq(design, np.ones(len(t)), rcond=None)[0]

@@ -1,8 +1,8 @@
-"""Corrects a step cost by what is observed, one factor for steps with prefills and one for decodes.
+"""Corrects a step cost by observed times: one factor for steps with prefills and one for decode steps.
 
-A pure state machine: `refined(state, kind, predicted_s, observed_s)` is the next state. The factor moves by a
-share of the logarithm of observed over predicted, of which at most a factor of two counts, so that a hiccup
-moves it little; and it stays within bounds. The share falls from 1 to `_LEAST_SHARE` as observations come in.
+Each observation moves the logarithm of a factor by a share of log(observed / predicted). A ratio beyond two
+counts as two, so that an outlier moves the factor little, and the factor stays within bounds. The share falls
+from 1 to `_LEAST_SHARE` as observations come in. Values are immutable: an observation returns a new one.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ _BOUND = math.log(8.0)
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """By how much to multiply predictions: exp(`log`), after `num_observed` steps."""
+    """Correction factor exp(`log`) of predictions, after `num_observed` steps."""
 
     log: float = 0.0
     num_observed: int = 0
 
     @property
     def value(self) -> float:
-        """Between 1/8 and 8."""
+        """The factor, between 1/8 and 8."""
         return math.exp(self.log)
 
     def observed(self, predicted_s: float, seconds: float) -> Factor:
-        """The factor after a step predicted, without it, to take `predicted_s` took `seconds`.
+        """The next factor, after a step took `seconds` that was predicted, without the factor, at
+        `predicted_s`.
 
-        Observations that are not positive numbers change nothing.
+        Times that are not positive numbers change nothing.
         """
         if not (0 < predicted_s < math.inf and 0 < seconds < math.inf):
             return self
@@ -46,22 +47,25 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class RefinedCost:
-    """A step cost and its factors; as monotone as the cost as long as a step has or has no prefills."""
+    """A step cost with its correction factors.
+
+    It is as monotone as the cost among steps with prefills, and among steps without.
+    """
 
     cost: StepCost
     prefill: Factor = Factor()
     decode: Factor = Factor()
 
     def step_s(self, shape: StepShape) -> float:
-        """Of one step."""
+        """Seconds of one step."""
         return self._factor(shape).value * self.cost.step_s(shape)
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Of steps of decodes, each a token longer."""
+        """Seconds of `num_repeats` decode steps; each sequence grows by one token in each step."""
         return self._factor(shape).value * self.cost.steps_s(shape, num_repeats)
 
     def observed(self, shape: StepShape, seconds: float, num_repeats: int = 1) -> RefinedCost:
-        """The cost after these steps took `seconds` together."""
+        """The next cost, after `num_repeats` steps from `shape` on took `seconds` together."""
         if shape.num_prefills:
             return replace(self, prefill=self.prefill.observed(self.cost.step_s(shape), seconds))
         predicted_s = self.cost.steps_s(shape, num_repeats)

@@ -1,4 +1,4 @@
-"""What of a step decides how long it takes, and of a model."""
+"""The sizes of a step, a model and a device that decide how long the step takes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _MAX_SIZE = 10**9
 
 
 class StepShape(NamedTuple):
-    """The sizes of one step of an LLM instance; a prefill is any slice that is no decode.
+    """Sizes of one step of an LLM instance; a prefill is any slice that is not a decode.
 
     Attributes:
-        num_prefills: prompts, or chunks of prompts.
-        prefill_tokens: computed for them.
-        max_prefill_tokens: of the longest of them.
+        num_prefills: number of prompts or chunks of prompts.
+        prefill_tokens: tokens computed for all prefills.
+        max_prefill_tokens: tokens computed for the longest prefill.
         prefill_pairs: pairs of tokens that attend to each other: l·start + l·(l+1)/2 for a chunk of l
-            tokens after `start` ones.
-        num_decodes: sequences that get one token each.
-        context_tokens: of the decodes, together; each counts the token it computes.
-        max_context_tokens: of the longest of them.
+            tokens after `start` others.
+        num_decodes: number of sequences that get one token each.
+        context_tokens: context of all decodes, in tokens; the token being computed counts.
+        max_context_tokens: context of the longest decode, in tokens.
     """
 
     num_prefills: int = 0
@@ -35,7 +35,7 @@ class StepShape(NamedTuple):
     max_context_tokens: int = 0
 
     def after(self, num_steps: int) -> StepShape:
-        """Of the same decodes, that many steps later. Only of steps without prefills."""
+        """The shape of the same decodes `num_steps` later. The step must have no prefills."""
         return StepShape(
             num_decodes=self.num_decodes,
             context_tokens=self.context_tokens + num_steps * self.num_decodes,
@@ -44,7 +44,7 @@ class StepShape(NamedTuple):
 
 
 def shape_of(slices: Iterable[tuple[int, int, bool]]) -> StepShape:
-    """The shape of (tokens before, tokens computed, whether it is a decode) of every sequence of a step."""
+    """The shape of a step, given (tokens before, tokens computed, is a decode) of each sequence."""
     num_prefills = prefill_tokens = max_prefill = pairs = num_decodes = context = max_context = 0
     for start, num_tokens, is_decode in slices:
         if is_decode:
@@ -61,10 +61,12 @@ def shape_of(slices: Iterable[tuple[int, int, bool]]) -> StepShape:
 
 @dataclass(frozen=True, slots=True)
 class LLMModel:
-    """What of a transformer decides its costs; as its `config.json` says.
+    """Sizes of a transformer that decide its costs, as in its `config.json`.
 
-    `gated`: three matrices per feed-forward layer rather than two. Of `num_experts` copies of that layer a
-    token uses `active_experts`.
+    Attributes:
+        gated: whether a feed-forward layer has three matrices rather than two.
+        num_experts: copies of each feed-forward layer.
+        active_experts: copies that one token uses.
     """
 
     name: str
@@ -86,9 +88,9 @@ class LLMModel:
             object.__setattr__(self, "head_size", self.hidden_size // max(1, self.num_heads))
         sizes = [value for value in asdict(self).values() if not isinstance(value, bool | str)]
         if min(sizes) < 1:
-            raise ConfigError(f"model {self.name!r}: a size is not positive: {self}")
+            raise ConfigError(f"model {self.name!r}: all sizes must be positive: {self}")
         if max(sizes) > _MAX_SIZE:
-            raise ConfigError(f"model {self.name!r}: a size is beyond all models, more than {_MAX_SIZE}")
+            raise ConfigError(f"model {self.name!r}: a size is too large, more than {_MAX_SIZE}")
         if self.num_kv_heads > self.num_heads or self.active_experts > self.num_experts:
             raise ConfigError(
                 f"model {self.name!r}: more KV heads than heads, or active experts than experts"
@@ -96,45 +98,50 @@ class LLMModel:
 
     @property
     def attention_params(self) -> int:
-        """Weights of the attention of one layer."""
+        """Number of weights in one layer's attention."""
         width = (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_size
         return self.hidden_size * width
 
     @property
     def expert_params(self) -> int:
-        """Weights of one feed-forward expert of one layer; of the only one, if there are no others."""
+        """Number of weights in one feed-forward expert of one layer; a layer without experts counts as
+        one."""
         return (3 if self.gated else 2) * self.hidden_size * self.intermediate_size
 
     @property
     def token_params(self) -> int:
-        """Weights that one token is multiplied with in all layers."""
+        """Number of weights that one token is multiplied with, over all layers."""
         return self.num_layers * (self.attention_params + self.active_experts * self.expert_params)
 
     @property
     def weight_bytes(self) -> int:
-        """Of the whole model, embedding and output layers included."""
+        """Bytes of all weights, embedding and output layers included."""
         layers = self.num_layers * (self.attention_params + self.num_experts * self.expert_params)
         return (layers + 2 * self.vocab_size * self.hidden_size) * self.dtype_bytes
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """KV of one token in all layers."""
+        """Bytes of one token's keys and values, over all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_size * self.dtype_bytes
 
     def read_bytes(self, num_tokens: int) -> float:
-        """Weights read in a step over `num_tokens`, output layer not counted: of experts, those that are
-        used by some token if each uses random ones."""
+        """Bytes of weights read in a step over `num_tokens`, without the output layer.
+
+        Experts count if some token uses them; each token is assumed to choose at random.
+        """
         unused = (1 - self.active_experts / self.num_experts) ** num_tokens
         used = self.num_experts * (1 - unused)
         return self.num_layers * (self.attention_params + used * self.expert_params) * self.dtype_bytes
 
 
 def model_of(name: str, config: Mapping[str, Any]) -> LLMModel:
-    """From a Hugging Face `config.json`. `gated` may say how many matrices a feed-forward layer has; else the
-    activation does.
+    """Build a model from a Hugging Face `config.json`.
+
+    The key `gated`, if there is one, decides whether a feed-forward layer has three matrices; else its
+    activation function does.
 
     Raises:
-        KeyError: what the configuration does not say.
+        KeyError: the configuration lacks this key.
     """
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     activation = str(config.get("hidden_act") or config.get("hidden_activation") or "silu")
@@ -156,8 +163,8 @@ def model_of(name: str, config: Mapping[str, Any]) -> LLMModel:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One accelerator at its peak: bytes of memory, bytes/s from it and from the cache before it, and
-    operations/s of matrices."""
+    """Peak figures of one accelerator: memory in bytes, bandwidths of memory and cache in bytes/s, and matrix
+    operations per second."""
 
     name: str
     memory_bytes: float
@@ -168,14 +175,16 @@ class Hardware:
     def __post_init__(self) -> None:
         sizes = (self.memory_bytes, self.bandwidth_bytes_s, self.cache_bandwidth_bytes_s, self.flops)
         if not all(0 < size < math.inf for size in sizes):
-            raise ConfigError(f"hardware {self.name!r}: memory, bandwidths and flops are positive: {sizes}")
+            raise ConfigError(
+                f"hardware {self.name!r}: memory, bandwidths and flops must be positive: {sizes}"
+            )
 
 
 def check_fits(model: LLMModel, hardware: Hardware, tensor_parallel: int, memory_share: float = 0.9) -> int:
-    """How many tokens of KV fit beside the weights, all devices together.
+    """Number of tokens whose KV fits beside the weights, on all devices together.
 
     Raises:
-        ConfigError: the model does not fit, or cannot be split like that.
+        ConfigError: the model does not fit, or its heads cannot be split over that many devices.
     """
     if tensor_parallel < 1 or model.num_heads % tensor_parallel:
         raise ConfigError(

@@ -3,14 +3,14 @@
     step    = preparation + sampling + host + max(launch, device)
     device  = weights + matrix + all_reduce + prefill_attention + max(kv, longest)
 
-The host launches kernels ahead of the device, so the slower of both decides. Weights are read once; matrix
-time grows with tokens in steps, as kernels work on tiles. In attention over the context of decodes either the
-device as a whole is the limit (`kv`: bytes to read, and a start-up per sequence and head) or the one longest
-sequence, whose heads are too few to keep the device busy, unless the kernel splits its context.
+The host launches kernels ahead of the device, so the slower of the two decides. Weights are read once. Matrix
+time grows in stairs, because kernels work on tiles of tokens. Attention of decodes is limited either by the
+whole device (`kv`: bytes to read, and a start-up per sequence and head) or by the longest sequence, whose few
+heads cannot keep the device busy unless the kernel splits the context.
 
 Every number is nonnegative and every feature grows with tokens, so no time is negative and more tokens never
-take less. Features are in seconds at the hardware's peak where there is one; the number is then how many
-times slower than that it is.
+take less time. Features are in seconds at the hardware's peak where a peak is known; the fitted number is
+then the factor by which the engine is slower than the peak.
 
 Source of the parts (computation, preparation, sampling): SamuLLM §2. Differs: one form for all batch sizes,
 instead of a line for each.
@@ -29,23 +29,27 @@ from stretto.errors import ConfigError
 
 
 class StepCost(Protocol):
-    """Seconds of steps; what simulators, routers and planners ask."""
+    """Cost model of the steps of an LLM instance, for simulation, routing and planning."""
 
     def step_s(self, shape: StepShape) -> float:
-        """Of one step."""
+        """Seconds of one step."""
         ...
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Of `num_repeats` steps of decodes, each with a token more of every sequence than the one before;
-        `shape` is that of the first."""
+        """Seconds of `num_repeats` decode steps; each sequence grows by one token in each step.
+
+        Args:
+            shape: sizes of the first of these steps.
+        """
         ...
 
 
 class StepTerms(NamedTuple):
-    """Where the seconds of a step go; they add up to it.
+    """Seconds of a step by cause; their sum is the step's time.
 
-    `launch` and `longest` are what they add: how much longer than the device the launching takes, and how
-    much longer than the reading the longest sequence.
+    Attributes:
+        launch: time by which launching exceeds the work of the device.
+        longest: time by which the longest sequence exceeds the reading of all KV.
     """
 
     launch: float
@@ -60,7 +64,7 @@ class StepTerms(NamedTuple):
     host: float
 
 
-# Names of the fitted numbers, by the term that they belong to.
+# Names of the fitted numbers, grouped by term.
 LAUNCH = ("launch", "prefill_launch")
 WEIGHTS = ("weights",)
 MATRIX = ("matrix_128", "matrix_256", "activations")
@@ -83,10 +87,10 @@ class Kernels:
     """How an engine computes.
 
     Attributes:
-        pads_prompts: prompts of a step are padded to the longest of them.
-        split_blocks: a context is split among workers unless there are more (sequence, head) pairs than this.
-        partition_tokens: into parts of so many tokens.
-        unsplit_tokens: contexts of models that allow more than this are always split.
+        pads_prompts: whether prompts of a step are padded to the longest of them.
+        split_blocks: largest number of (sequence, head) pairs with which contexts are split among workers.
+        partition_tokens: tokens of one part of a split context.
+        unsplit_tokens: models that allow longer contexts than this always split them.
     """
 
     pads_prompts: bool = False
@@ -97,7 +101,7 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class StepFeatures:
-    """Turns shapes into what the fitted numbers are multiplied with."""
+    """Turns shapes into features, which are multiplied with the fitted numbers."""
 
     model: LLMModel
     hardware: Hardware
@@ -109,7 +113,7 @@ class StepFeatures:
         object.__setattr__(self, "_rates", _rates(self.model, self.hardware, self.tensor_parallel))
 
     def of(self, shape: StepShape) -> list[float]:
-        """In the order of `NUMBERS`."""
+        """Features of a step, in the order of `NUMBERS`."""
         rates, kernels, layers = self._rates, self.kernels, self.model.num_layers
         prefills, decodes, longest = shape.num_prefills, shape.num_decodes, shape.max_context_tokens
         prompt_tokens = prefills * shape.max_prefill_tokens if kernels.pads_prompts else shape.prefill_tokens
@@ -150,9 +154,12 @@ class StepFeatures:
 
 
 class _Rates(NamedTuple):
-    """Of one device at its peak: seconds per byte of weights, and of all of them (0 if it depends on the
-    tokens), per token in matrices and in what is between them, per pair of tokens and per token of KV; heads,
-    and (layer, head) pairs."""
+    """Rates of one device at its peak, in seconds.
+
+    They are: per byte of weights; for all weights (0 if that depends on the tokens); per token in matrices
+    and in the operations between them; per pair of tokens; per token of KV. Also the number of heads, and of
+    (layer, head) pairs.
+    """
 
     byte_s: float
     read_s: float
@@ -183,10 +190,10 @@ def _rates(model: LLMModel, hardware: Hardware, tensor_parallel: int) -> _Rates:
 
 
 class LLMStepCost:
-    """The physical form with its numbers.
+    """Step cost by the physical form with fitted numbers.
 
     Raises:
-        ConfigError: numbers that are missing, unknown, negative or not finite.
+        ConfigError: a number is missing, unknown, negative or not finite.
     """
 
     def __init__(self, features: StepFeatures, numbers: Mapping[str, float]) -> None:
@@ -194,13 +201,15 @@ class LLMStepCost:
             raise ConfigError(f"numbers of a step cost: unknown or missing: {', '.join(sorted(unknown))}")
         for name, value in numbers.items():
             if not 0 <= value < math.inf:
-                raise ConfigError(f"numbers of a step cost: {name} is {value}")
+                raise ConfigError(
+                    f"numbers of a step cost: {name} must be finite and not negative, got {value}"
+                )
         self.features = features
         self.numbers = dict(numbers)
         self._values = [float(numbers[name]) for name in NUMBERS]
 
     def terms(self, shape: StepShape) -> StepTerms:
-        """Each term, in seconds."""
+        """Seconds of each term of a step."""
         products = list(map(mul, self.features.of(shape), self._values))
         launch, prefill_launch, weights, matrix_128, matrix_256, activations = products[:6]
         reduce_start, reduce, prefill_blocks, prefill_pairs, blocks, partitions, kv, longest = products[6:14]
@@ -225,17 +234,21 @@ class LLMStepCost:
         )
 
     def step_s(self, shape: StepShape) -> float:
-        """Of one step."""
+        """Seconds of one step."""
         return sum(self.terms(shape))
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Of steps of decodes, each a token longer; in closed form wherever the same terms are at work."""
+        """Seconds of `num_repeats` decode steps; each sequence grows by one token in each step.
+
+        Consecutive steps that the same terms decide are summed in closed form.
+        """
         if num_repeats <= 0:
             return 0.0
         return self._sum(shape, 0, num_repeats - 1)
 
     def _sum(self, shape: StepShape, first: int, last: int) -> float:
-        """Of repeats [first, last]. Between two with the same terms time grows evenly."""
+        """Seconds of repeats [first, last]. Time grows linearly between repeats that the same terms
+        decide."""
         a, b = self.terms(shape.after(first)), self.terms(shape.after(last))
         if last == first:
             return sum(a)

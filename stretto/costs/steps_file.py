@@ -1,7 +1,7 @@
-"""Measured steps as a CSV file, and a small sample of them.
+"""Reads measured steps from a CSV file, and draws a small sample of steps.
 
-One row per step: the fields of `StepShape` and `seconds`, and perhaps `forward_s`, `preparation_s`,
-`sampling_s` and `host_s`, which then add up to `seconds`.
+A row has the fields of `StepShape` and `seconds`. It may also have `forward_s`, `preparation_s`, `sampling_s`
+and `host_s`, which must add up to `seconds`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _MOST_TOKENS = 10**15
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """(line, row) of a CSV file, compressed or not, whose header names at least `columns`.
+    """Yield (line, row) of a CSV file, compressed or not, whose header names at least `columns`.
 
     Raises:
-        DocumentError: it cannot be read, or lacks columns, or a row has other cells than there are columns.
+        DocumentError: the file cannot be read, a column is missing or there twice, or a row has too few or
+            too many cells.
     """
     try:
         with path.open("rb") as raw:
@@ -43,23 +44,25 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping
                 raise DocumentError(f"{path}: there are two columns {', '.join(twice)}")
             for row in reader:
                 if None in row or None in row.values():
-                    raise DocumentError(f"{path}, row {reader.line_num}: not as many cells as columns")
+                    raise DocumentError(
+                        f"{path}, row {reader.line_num}: the number of cells is not that of columns"
+                    )
                 yield reader.line_num, row
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise DocumentError(f"{path}: {error}") from error
 
 
 def read_steps(path: Path) -> list[MeasuredStep]:
-    """All steps of a file.
+    """Read all steps of a file.
 
     Raises:
-        DocumentError: names the file, the row and what is wrong with it.
+        DocumentError: a row is wrong; the message names the file, the row and the reason.
     """
     steps = []
     for line, row in read_rows(path, (*SIZES, "seconds")):
         steps.append(checked(path, line, lambda row=row: _step(row)))  # type: ignore[misc]
     if not steps:
-        raise DocumentError(f"{path}: there are no steps in it")
+        raise DocumentError(f"{path}: the file has no steps")
     return steps
 
 
@@ -68,12 +71,12 @@ def _step(row: Mapping[str, str]) -> MeasuredStep:
     named = {part: row.get(f"{part}_s") for part in PARTS}
     parts = {part: float(value) for part, value in named.items() if value}
     if parts and len(parts) < len(PARTS):
-        raise ValueError(f"of the parts only {', '.join(parts)}")
+        raise ValueError(f"some parts are missing: there are only {', '.join(parts)}")
     return measured(shape, float(row["seconds"]), parts or None)
 
 
 def checked(path: Path, line: int, make: Callable[[], MeasuredStep]) -> MeasuredStep:
-    """What `make` returns; a ValueError or TypeError becomes a DocumentError that names the row."""
+    """Return what `make` returns; turn a ValueError or TypeError into a DocumentError that names the row."""
     try:
         return make()
     except (ValueError, TypeError, KeyError) as error:
@@ -81,40 +84,42 @@ def checked(path: Path, line: int, make: Callable[[], MeasuredStep]) -> Measured
 
 
 def measured(shape: StepShape, seconds: float, parts: Mapping[str, float] | None = None) -> MeasuredStep:
-    """A step whose numbers can be true.
+    """Build a step after checking that its numbers are possible.
 
     Raises:
-        ValueError: why they cannot.
+        ValueError: a number is impossible; the message says which and why.
     """
     times = {"seconds": seconds, **(parts or {})}
     for name, value in times.items():
         if not 0 <= value < math.inf:
-            raise ValueError(f"{name} is {value}")
+            raise ValueError(f"{name} must be finite and not negative, got {value}")
     if not _LEAST_S <= seconds <= _MOST_S:
-        raise ValueError(f"seconds is {seconds:g}, which no step takes")
+        raise ValueError(f"seconds is {seconds:g}, which is impossible for a step")
     if parts and abs(sum(parts.values()) - seconds) > _SLACK * seconds:
         raise ValueError(f"the parts add up to {sum(parts.values()):g} s, and the step took {seconds:g} s")
     if min(getattr(shape, name) for name in SIZES) < 0:
         raise ValueError(f"a size is negative: {shape}")
     if max(shape) > _MOST_TOKENS:
-        raise ValueError(f"a size is beyond all that is computed in a step: {shape}")
+        raise ValueError(f"a size is too large for one step: {shape}")
     if not shape.num_prefills + shape.num_decodes:
-        raise ValueError("nothing was computed")
+        raise ValueError("the step has neither prefills nor decodes")
     for count, total, longest, what in (
         (shape.num_prefills, shape.prefill_tokens, shape.max_prefill_tokens, "prefills"),
         (shape.num_decodes, shape.context_tokens, shape.max_context_tokens, "decodes"),
     ):
         if not longest <= total <= count * longest or total < count:
-            raise ValueError(f"{count} {what} of at most {longest} tokens cannot have {total}")
+            raise ValueError(f"{count} {what} of at most {longest} tokens cannot have {total} tokens")
     if shape.prefill_pairs < shape.prefill_tokens or (shape.prefill_pairs and not shape.num_prefills):
-        raise ValueError(f"{shape.prefill_tokens} tokens of prefills cannot have {shape.prefill_pairs} pairs")
+        raise ValueError(f"prefills of {shape.prefill_tokens} tokens cannot have {shape.prefill_pairs} pairs")
     return MeasuredStep(shape, seconds, parts)
 
 
 def sample_steps(steps: Sequence[MeasuredStep], share: float, seed: int = 0) -> list[int]:
-    """Indices of at most `share` of the steps, spread over what there is: kinds of steps take equal parts
-    (prefills of short and long prompts, decodes of short, long and unlike contexts), and within a kind the
-    numbers of sequences, small ones more densely."""
+    """Choose at most `share` of the steps; returns their indices.
+
+    The kinds of steps (prefills of short and long prompts; decodes of short, long and unlike contexts) get
+    equal numbers. Within a kind, numbers of sequences are covered, small ones more densely.
+    """
     kinds: dict[tuple[object, ...], list[int]] = {}
     for index, step in enumerate(steps):
         kinds.setdefault(_kind(step.shape), []).append(index)
@@ -140,7 +145,8 @@ def _kind(shape: StepShape) -> tuple[object, ...]:
 
 
 def _spread(indices: list[int], sizes: list[int], quota: int, draw: random.Random) -> list[int]:
-    """One index from each of up to `quota` ranges of sizes: powers of two, then even ones."""
+    """Draw one index from each of up to `quota` ranges of sizes: powers of two, then ranges of equal
+    width."""
     if quota < 1:
         return []
     ordered = sorted(zip(sizes, indices, strict=True))

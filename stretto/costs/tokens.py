@@ -1,4 +1,4 @@
-"""How many tokens a text has, where no tokenizer is at hand: for costs and budgets, never for limits."""
+"""Estimates the tokens of a text without a tokenizer: for costs and budgets, never for limits."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ _CHARS_PER_TOKEN = 4
 
 
 def num_tokens(text: str) -> int:
-    """An estimate, at least 1: the usual four characters each."""
+    """Estimated number of tokens: one for every four characters, at least 1."""
     return len(text) // _CHARS_PER_TOKEN + 1

@@ -1,4 +1,4 @@
-"""Files into documents: text in sections, ready to be cut into chunks."""
+"""Parsers of files. A parsed document is text in sections, ready to be cut into chunks."""
 
 from stretto.documents.load import load_documents
 

@@ -1,4 +1,4 @@
-"""HTML pages: one section per heading, without what surrounds the text on every page of a site."""
+"""Parser of HTML pages: one section per heading, without menus, footers and the like."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ _BLANK_LINES = re.compile(r"\n{3,}")
 
 
 def parse_html(data: bytes) -> list[Section]:
-    """Sections by heading, each beginning with its heading; a first one holds what comes before any.
+    """Cut a page into sections at its headings.
+
+    A section begins with its heading. Text before the first heading makes a section of its own.
 
     Raises:
-        ValueError: it is no text.
+        ValueError: the bytes are not text.
     """
     from bs4.dammit import EncodingDetector
 
@@ -43,7 +45,7 @@ def parse_html(data: bytes) -> list[Section]:
 
 
 def html_sections(html: str) -> list[Section]:
-    """The sections of a page or a fragment. Deep nesting costs no stack."""
+    """Cut a page or a fragment into sections. Deep nesting does not overflow the stack."""
     from bs4 import BeautifulSoup
     from bs4.element import NavigableString, Tag
 
@@ -57,7 +59,7 @@ def html_sections(html: str) -> list[Section]:
     for node in (soup.find("main") or soup).descendants:
         if isinstance(node, Tag):
             texts[-1].separate(_SEPARATORS.get(node.name, ""))
-        elif type(node) is NavigableString:  # not a comment or the like
+        elif type(node) is NavigableString:  # comments and the like are subclasses
             block, is_preformatted = _surroundings(node)
             is_heading = block.name in _HEADINGS
             if block is not previous:
@@ -76,7 +78,7 @@ def html_sections(html: str) -> list[Section]:
 
 @dataclass(slots=True)
 class _Text:
-    """A section in the making."""
+    """The text of a section that is being built."""
 
     parts: list[str] = field(default_factory=list)
     title: str = ""
@@ -98,7 +100,7 @@ class _Text:
 
 
 def _surroundings(node: NavigableString) -> tuple[Tag, bool]:
-    """The innermost block around a string, and whether its white space counts."""
+    """The innermost block element around a string, and whether white space is kept there."""
     block: Tag | None = None
     for parent in node.parents:
         if block is None and parent.name in _BLOCKS:

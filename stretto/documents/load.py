@@ -1,4 +1,4 @@
-"""Paths to documents."""
+"""Loads documents from files and directories."""
 
 from __future__ import annotations
 
@@ -37,9 +37,13 @@ def load_documents(
 ) -> list[Document]:
     """Read and parse files, and the files in directories.
 
-    Directories are walked in sorted order; hidden files and unknown suffixes in them are passed over. A
-    file named itself is read whatever its suffix, as plain text if that is unknown. A file that is met
-    twice counts once, under the first name. `on_document` is called with each path when it is parsed.
+    Directories are walked in sorted order; hidden files and files with an unknown suffix are skipped. A
+    file given by its own path is read in any case, as plain text if its suffix is unknown. A file that is
+    found twice counts once, under its first path.
+
+    Args:
+        max_bytes: largest size of a file.
+        on_document: called with each path when its file is parsed.
 
     Raises:
         DocumentError: a path is missing, unreadable, empty, encrypted, corrupt, larger than `max_bytes` or
@@ -67,12 +71,12 @@ def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
             continue
         found = sorted(_walk(path), key=lambda file: file.split(os.sep))
         if not found:
-            raise DocumentError(f"{path}: no documents in this directory (of {', '.join(PARSERS)})")
+            raise DocumentError(f"{path}: no documents in this directory (known: {', '.join(PARSERS)})")
         yield from found
 
 
 def _walk(directory: str) -> Iterator[str]:
-    """Visible files of known suffix under a directory; links to directories are not followed."""
+    """Find visible files with a known suffix under a directory; links to directories are not followed."""
     for folder, folders, names in os.walk(directory, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
@@ -101,7 +105,7 @@ def _check_size(path: str, max_bytes: int) -> None:
     except OSError as cause:
         raise DocumentError(f"{path}: {cause.strerror}") from cause
     if not stat.S_ISREG(status.st_mode):
-        raise DocumentError(f"{path}: is no file")
+        raise DocumentError(f"{path}: is not a file")
     if status.st_size == 0:
         raise DocumentError(f"{path}: is empty")
     if status.st_size > max_bytes:
@@ -123,5 +127,5 @@ def _load(path: str) -> Document:
         raise DocumentError(f"{path}: cannot be parsed: {cause!r}") from cause
     sections = [section for section in sections if section.text.strip()]
     if not sections:
-        raise DocumentError(f"{path}: has no text in it")
+        raise DocumentError(f"{path}: contains no text")
     return Document(path, tuple(sections), sha256(data).hexdigest())

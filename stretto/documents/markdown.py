@@ -1,4 +1,4 @@
-"""Markdown files: one section per heading, as plain text; code blocks are kept."""
+"""Parser of Markdown files: one section per heading, as plain text; code blocks are kept."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ _FRONT_MATTER = re.compile(r"---\n.*?\n(?:---|\.\.\.)\n", re.DOTALL)
 
 
 def parse_markdown(data: bytes) -> list[Section]:
-    """Sections by heading, each beginning with its heading; a first one holds what comes before any.
+    """Cut a file into sections at its headings.
+
+    A section begins with its heading. Text before the first heading makes a section of its own.
 
     Raises:
-        ValueError: it is no text.
+        ValueError: the bytes are not text.
     """
     from markdown_it import MarkdownIt
 

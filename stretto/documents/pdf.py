@@ -1,4 +1,4 @@
-"""PDF files: one section per page."""
+"""Parser of PDF files: one section per page."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 
 
 def parse_pdf(data: bytes) -> list[Section]:
-    """Pages in order, with their numbers. Words that a typesetter's hyphen parted are joined again.
+    """Read the pages in order, with their numbers. Words hyphenated at a line end are joined again.
 
     Raises:
-        ValueError: it is encrypted or corrupt.
+        ValueError: the file is encrypted or corrupt.
     """
     import pypdfium2
 
@@ -28,7 +28,7 @@ def parse_pdf(data: bytes) -> list[Section]:
     except pypdfium2.PdfiumError as cause:
         if cause.err_code == _PASSWORD_WANTED:
             raise ValueError("is encrypted: it opens only with a password") from cause
-        raise ValueError(f"is no readable PDF: {cause}") from cause
+        raise ValueError(f"is not a readable PDF: {cause}") from cause
     try:
         return [Section(_page_text(page), page=number) for number, page in enumerate(pdf, start=1)]
     except pypdfium2.PdfiumError as cause:

@@ -1,4 +1,4 @@
-"""reStructuredText files: one section per heading, as plain text."""
+"""Parser of reStructuredText files: one section per heading, as plain text."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _SETTINGS = {
 
 
 def parse_rst(data: bytes) -> list[Section]:
-    """Sections by heading, each beginning with its heading; a first one holds what comes before any.
+    """Cut a file into sections at its headings.
 
-    What docutils does not understand (directives of Sphinx, say) is kept as it is written.
+    A section begins with its heading. Text before the first heading makes a section of its own. Markup that
+    docutils does not know, such as directives of Sphinx, is kept as it is written.
 
     Raises:
-        ValueError: it is no text, or its substitutions have no end.
+        ValueError: the bytes are not text, or substitutions are endless or too large.
     """
     from docutils import nodes
     from docutils.core import publish_doctree
@@ -45,7 +46,7 @@ def parse_rst(data: bytes) -> list[Section]:
 
 
 def _is_message(node: Element) -> bool:
-    """Whether it is docutils talking, or the source of a directive that is switched off."""
+    """Whether an element is a message of docutils, or the source of a directive that is switched off."""
     from docutils import nodes
 
     message = node.parent

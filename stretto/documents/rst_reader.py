@@ -12,12 +12,12 @@ _MAX_EXPANSION = 1_000_000  # nodes and characters of all substitutions together
 
 
 class CheckSubstitutions(Transform):
-    """Substitutions that refer to substitutions multiply: what they become is counted before it is made."""
+    """Counts what substitutions expand to before docutils expands them; nested ones multiply."""
 
     default_priority = 219  # right before docutils substitutes
 
     def apply(self) -> None:
-        """Raise ValueError if there is too much, or no end."""
+        """Raise ValueError if the expansion is too large or endless."""
         definitions = {name.lower(): node for name, node in self.document.substitution_defs.items()}
         uses = {name: _references(node) for name, node in definitions.items()}
         sizes: dict[str, int] = {}
@@ -31,14 +31,14 @@ class CheckSubstitutions(Transform):
         except CycleError as error:
             raise ValueError("its substitutions refer to each other in a circle") from error
         if sum(sizes.get(used, 1) for used in _references(self.document)) > _MAX_EXPANSION:
-            raise ValueError(f"its substitutions become more than {_MAX_EXPANSION} nodes and characters")
+            raise ValueError(f"its substitutions expand to more than {_MAX_EXPANSION} nodes and characters")
 
 
 class Reader(standalone.Reader):  # type: ignore[type-arg]  # generic in the stubs alone
-    """That of docutils, with the check."""
+    """The reader of docutils, with the check of substitutions."""
 
     def get_transforms(self) -> list[type[Transform]]:
-        """Those of docutils and one more."""
+        """The transforms of docutils, and the check."""
         return [*super().get_transforms(), CheckSubstitutions]
 
 

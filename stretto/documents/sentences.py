@@ -1,16 +1,16 @@
-"""Where a text's sentences begin and end.
+"""Splits a text into sentences.
 
 A sentence ends at a blank line, before a list item on a new line, or at `.`, `!`, `?` or `…` followed by
 white space and anything but a small letter, unless the full stop belongs to an abbreviation. Chinese and
-Japanese full stops end one without white space. A border missed makes one long sentence of two; nothing
-is lost by it.
+Japanese full stops end a sentence without white space. A missed border makes one long sentence of two; no
+text is lost.
 """
 
 from __future__ import annotations
 
 import re
 
-# White space is ASCII only: BERT's tokenizer drops form feeds and the like and joins what they part.
+# White space is ASCII only: BERT's tokenizer drops form feeds and the like, and joins the text around them.
 _BORDER = re.compile(
     r"""
       (?<![ \t\r\n]) [ \t\r]*+ \n [ \t\r]*+ \n [ \t\r\n]*+                        # a blank line
@@ -33,7 +33,7 @@ _LONGEST_ABBREVIATION = 8
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
-    """Half-open spans in order, neither blank nor with white space at their ends. O(len(text))."""
+    """Split a text; returns half-open spans in order, without white space at their ends. O(len(text))."""
     spans: list[tuple[int, int]] = []
     start = len(text) - len(text.lstrip(" \t\r\n"))
     end = len(text.rstrip(" \t\r\n"))
@@ -48,7 +48,7 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
 
 
 def _goes_on(text: str, stop: int, after: int) -> bool:
-    """Whether the sentence goes on behind the mark that ends at `stop`."""
+    """Whether the sentence goes on after the punctuation mark that ends at `stop`."""
     return text[after].islower() or bool(
         _ABBREVIATION.search(text[max(0, stop - _LONGEST_ABBREVIATION - 2) : stop])
     )

@@ -1,4 +1,4 @@
-"""Plain text, and how bytes become text."""
+"""Parser of plain text, and decoding of bytes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import re
 from stretto.core import Section
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-_MOST_HIGH_BYTES = 0.3  # in Western text; Cyrillic or Japanese has more
+_MOST_HIGH_BYTES = 0.3  # share in Western text; Cyrillic or Japanese text has more
 
 
 def parse_text(data: bytes) -> list[Section]:
-    """One section without a title."""
+    """Make one section without a title."""
     return [Section(decode(data).strip("\n"))]
 
 
 def decode(data: bytes, declared: str | None = None) -> str:
-    """Text with "\\n" at line ends.
+    """Decode bytes to text with "\\n" at line ends.
 
-    A byte order mark decides; else the `declared` encoding if it fits; else UTF-8; else Windows-1252, but
-    only for mostly ASCII bytes: it gives almost any bytes a meaning, and another alphabet a wrong one.
+    A byte order mark decides; else the `declared` encoding if it fits; else UTF-8; else Windows-1252. The
+    last is tried for mostly ASCII bytes only, because it accepts almost any bytes and would misread other
+    alphabets.
 
     Raises:
-        ValueError: it is no text, or text in an encoding that cannot be told.
+        ValueError: the bytes are not text, or their encoding is unknown.
     """
     text = _decode(data, declared)
     if _CONTROL.search(text):
@@ -44,5 +45,5 @@ def _decode(data: bytes, declared: str | None) -> str:
                 continue
     high_bytes = sum(byte >= 0x80 for byte in data)
     if high_bytes > _MOST_HIGH_BYTES * len(data):
-        raise ValueError("is not UTF-8, and its encoding cannot be told")
+        raise ValueError("is not UTF-8, and its encoding is unknown")
     return data.decode("cp1252")

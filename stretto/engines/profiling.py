@@ -26,6 +26,7 @@ _TEXT = (
     "who asks a question wants the passage that answers it and not the whole book "
 )
 _ROUNDS = 5
+_SIDE_BY_SIDE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +127,16 @@ def _workloads(deployment: Deployment) -> Iterator[tuple[int, Sequence[Task]]]:
 def _profile_llm(
     llm: SteppedLLM, on_measurement: Callable[[Measurement], None]
 ) -> tuple[list[Measurement], Profile]:
-    """Prefills of several lengths fit the time per token of a prompt; a decode gives the time of outputs."""
-    ids = itertools.count()
+    """Prefills of several lengths fit the time per token of a prompt; a decode gives the time of outputs, and
+    some side by side that of neighbours."""
+    ids, seeds = itertools.count(), itertools.count()
     measurements = []
     for num_words in (32, 128, 512):
         units = 0
 
         def prefill(num_words: int = num_words) -> None:
             nonlocal units
-            seed = next(ids)
-            units = _finish(llm, seed, _text(num_words, seed), None)
+            (units,) = _finish(llm, ids, [_text(num_words, next(seeds))], None)
             llm.release("profile")
 
         measurement = _measure(1, prefill)
@@ -147,20 +148,37 @@ def _profile_llm(
 
     def decode() -> None:
         nonlocal num_outputs
-        num_outputs = _finish(llm, next(ids), prompt, Decode(max_tokens=32))
+        (num_outputs,) = _finish(llm, ids, [prompt], Decode(max_tokens=32))
 
     decoding = _measure(1, decode)
     per_output_s = max(0.0, decoding.median_s - fitted.batch_s(32)) / max(num_outputs, 1)
-    return measurements, replace(fitted, max_efficient_batch=1, per_output_s=per_output_s)
+
+    def decode_several() -> None:
+        nonlocal num_outputs
+        num_outputs = max(_finish(llm, ids, [prompt] * _SIDE_BY_SIDE, Decode(max_tokens=32)))
+
+    together = _measure(1, decode_several)
+    step_s = max(0.0, together.median_s - _SIDE_BY_SIDE * fitted.batch_s(32)) / max(num_outputs, 1)
+    profile = replace(
+        fitted,
+        max_efficient_batch=1,
+        per_output_s=per_output_s,
+        per_neighbour_s=max(0.0, step_s - per_output_s) / (_SIDE_BY_SIDE - 1),
+    )
+    return measurements, profile
 
 
-def _finish(llm: SteppedLLM, task_id: int, text: str, decode: Decode | None) -> int:
-    """Run one request to its end; tokens of its prompt, or of its output when it decodes."""
-    llm.admit(LLMTask(task_id, "profile", "profile", (Segment(f"{task_id} {text}"),), decode), ())
-    while True:
+def _finish(llm: SteppedLLM, ids: Iterator[int], texts: Sequence[str], decode: Decode | None) -> list[int]:
+    """Run requests side by side to their ends; tokens of their prompts, or of outputs if they decode."""
+    for text in texts:
+        task_id = next(ids)
+        llm.admit(LLMTask(task_id, "profile", "profile", (Segment(f"{task_id} {text}"),), decode), ())
+    found: list[int] = []
+    while len(found) < len(texts):
         for event in llm.step():
             if isinstance(event, Failed):
                 raise event.error
             if isinstance(event, Done):
                 usage = event.usage
-                return usage.num_prompt_tokens if decode is None else usage.num_output_tokens
+                found.append(usage.num_prompt_tokens if decode is None else usage.num_output_tokens)
+    return found

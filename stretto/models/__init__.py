@@ -1,4 +1,4 @@
-"""Checkpoints that ship with Stretto, in Hugging Face layout. Each has its own README: the model card."""
+"""Checkpoints that ship with Stretto, in Hugging Face layout. The README of each is its model card."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Loads by name: the requests of a published trace or drawn like them, at times of arrival of one's own.
+"""Workloads by name: the requests of a published trace, or drawn like them, at generated times of arrival.
 
 Files are looked for in the folder `traces` of the data, by the names in `WORKLOADS`.
 """
@@ -55,7 +55,7 @@ def workload(name: str, data: Path | None, seed: int, max_tokens: int) -> Worklo
         TraceError: its file cannot be used.
     """
     if name not in WORKLOADS:
-        raise ConfigError(f"there is no load {name!r}; there are {', '.join(WORKLOADS)}")
+        raise ConfigError(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}")
     found = WORKLOADS[name](data, seed)
     fitting = [
         replace(request, output_tokens=max(1, request.output_tokens))
@@ -63,14 +63,14 @@ def workload(name: str, data: Path | None, seed: int, max_tokens: int) -> Worklo
         if request.prompt_tokens + max(1, request.output_tokens) <= max_tokens
     ]
     if not fitting:
-        raise ConfigError(f"load {name!r}: no request has at most {max_tokens} tokens")
+        raise ConfigError(f"workload {name!r}: no request has at most {max_tokens} tokens")
     return replace(found, requests=tuple(fitting))
 
 
 def _trace(file: str, read: Callable[[Path], list[Request]], *, in_turn: bool = False) -> _Source:
     def found(data: Path | None, seed: int) -> Workload:
         if data is None:
-            raise ConfigError(f"this load needs --data DIR, with traces/{file}")
+            raise ConfigError(f"this workload needs --data DIR, with traces/{file}")
         return Workload(tuple(read(data / "traces" / file)), f"of {file}", in_turn)
 
     return found

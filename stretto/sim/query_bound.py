@@ -15,7 +15,7 @@ With the instances there are, a batch engine also has to do all its work: no ear
 start, on all instances at once in full batches, and then the shortest way from it to the end of the query is
 still to go. These sums are `work_s`. All are lower bounds, and `seconds` is the best of them.
 
-`loads` say what it asks of each engine, for a bound of many queries that share them (`load_bound.py`).
+`loads` say what it asks of each engine, for a bound of many queries that share them (`latency_bound.py`).
 
 Only for graphs whose prompts are not mapped and that do not expand, and for one query alone.
 """

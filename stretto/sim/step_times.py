@@ -53,14 +53,14 @@ def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -
 
 @dataclass(frozen=True, slots=True)
 class ProfileCost:
-    """By an engine's profile: prompts cost what a batch does, and decodes side by side the time of one."""
+    """By an engine's profile: prompts cost what a batch does, and decodes side by side a step of so many."""
 
     profile: Profile
 
     def step_s(self, shape: StepShape) -> float:
         """Of one step."""
         seconds = self.profile.batch_s(shape.prefill_tokens) if shape.prefill_tokens else 0.0
-        return seconds + (self.profile.per_output_s if shape.num_decodes else 0.0)
+        return seconds + (self.profile.decode_s(shape.num_decodes) if shape.num_decodes else 0.0)
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
         """Of steps of decodes."""

@@ -1,4 +1,4 @@
-"""Loads for the simulator: when requests arrive, how long they are, and what they share.
+"""Workloads for the simulator: when requests arrive, how long they are, and what they share.
 
 Everything random comes from a seed. Lengths are those of a trace, or drawn from it.
 """

@@ -1,7 +1,7 @@
-"""A recording in Chrome's trace event format, for Perfetto and chrome://tracing.
+"""Exports a recording in Chrome's trace event format, for Perfetto and chrome://tracing.
 
-A process is an engine, a thread a lane of one of its instances, a complete event a batch or an LLM
-request; its pieces are instants. Process 0 has the queries, each an async event.
+A process is an engine, a thread is a lane of one of its instances, and a complete event is a batch or an LLM
+request, whose pieces are instants. Process 0 has the queries as async events.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _US_PER_S = 1e6
 
 
 def chrome_trace(recorder: Recorder) -> dict[str, Any]:
-    """The recording as a value that `json.dump` takes. Times are microseconds from the first event."""
+    """Convert a recording to a value for `json.dump`. Times are microseconds from the first event."""
     return {"traceEvents": list(_events(recorder)), "displayTimeUnit": "ms"}
 
 
 def span_title(span: Span) -> str:
-    """The steps in a span: `embed`, or `embed, embed.1 ×128` for a batch of that many items."""
+    """Title of a span: its steps, as `embed`, or `embed, embed.1 ×128` for a batch of 128 items."""
     steps = list(dict.fromkeys(part.step for part in span.parts))
     shown = ", ".join(steps) if len(steps) <= 3 else f"{steps[0]}, {steps[1]} and {len(steps) - 2} more"
     num_items = sum(part.num_items for part in span.parts)

@@ -1,8 +1,8 @@
-"""A graph as a self-contained SVG: for `explain --html`, for traces, for a README.
+"""Draws a graph as a self-contained SVG: for `explain --html`, for traces, for a README.
 
-Columns run left to right by the longest way from an input; boxes are coloured by engine, edges styled by
-kind. Of a prefill with a hint only the segments beyond the hint are drawn and named, as in Teola,
-Figure 6, which keeps the drawing as sparse as the dependencies are. Hovering shows the whole primitive.
+Columns run left to right by the longest path from an input; boxes are coloured by engine, edges styled by
+kind. For a prefill with a hint, only the segments after the hint are drawn and named, as in Teola, Figure 6;
+this keeps the drawing as sparse as the dependencies are. Hovering shows the whole primitive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STYLE = files("stretto.trace").joinpath("graph.css").read_text(encoding="utf-8"
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """An edge as it is drawn: CSS classes, and a label at its head."""
+    """A drawn edge: CSS classes, and a label at its head."""
 
     edge: Edge
     kind: str
@@ -42,12 +42,12 @@ class _Line:
 
 
 def colours_of(engines: Iterable[str]) -> dict[str, str]:
-    """A CSS class for each engine, by the order of their names."""
+    """Choose a CSS class for each engine, by the order of their names."""
     return {engine: f"c{i % _NUM_COLOURS}" for i, engine in enumerate(sorted(set(engines)))}
 
 
 def draw_graph(graph: Graph | ExecutionGraph, *, title: str, engines: Iterable[str] = ()) -> str:
-    """The drawing, about as large as its graph needs.
+    """Draw a graph; the size follows from its content.
 
     `engines` are others that colours are kept for, so that several drawings agree. A graph with ops that are
     not Stretto's is drawn as an execution graph, which knows what its ops are.
@@ -96,7 +96,7 @@ def draw_graph(graph: Graph | ExecutionGraph, *, title: str, engines: Iterable[s
 
 
 def _texts(graph: Graph, primitive: Primitive) -> list[str]:
-    """The lines in a box: name, op and engine, and of a prefill the part of the prompt it computes."""
+    """Lines of text in a box: name, op and engine, and for a prefill the part of the prompt it computes."""
     lines = [primitive.name, f"{primitive.op} @{primitive.engine}" if primitive.engine else primitive.op]
     if primitive.prompt:
         lines.append(" ".join(_segment(part, primitive) for part in own_prompt(graph, primitive)))
@@ -139,7 +139,7 @@ def _lines(graph: Graph, ops: Ops) -> list[_Line]:
 
 
 def _label(arg: Arg) -> str:
-    """What an edge takes of its value: pieces, an item, a port; or that it is a guard."""
+    """Label of an edge: pieces, an item or a port, if it takes only that part of its value; or "guard"."""
     shown = [f"~{arg.piece}"] if arg.piece is not None else []
     shown += [f".{arg.ref.port}"] if arg.ref.port else []
     shown += [f"[{arg.ref.index}]"] if arg.ref.index is not None else []
@@ -148,7 +148,7 @@ def _label(arg: Arg) -> str:
 
 
 def _draw_lines(lines: Sequence[_Line], layout: Layout) -> list[str]:
-    """Lines first, then tips and labels over them. What a bundle shares is drawn once."""
+    """Draw lines first, then tips and labels above them. The shared part of a bundle is drawn once."""
     paths: dict[str, None] = {}
     tips: list[str] = []
     for line, route in zip(lines, layout.routes, strict=True):
@@ -177,7 +177,7 @@ def _curve(a: Point, b: Point) -> str:
 
 
 def _draw_box(box: Box, lines: Sequence[str], colour: str, is_mapped: bool, hover: str) -> str:
-    """A rounded box; a mapped primitive casts a second one behind it, as a stack."""
+    """Draw a rounded box; a mapped primitive gets a second box behind it, like a stack."""
     top = box.y - box.height / 2
     size = f'width="{box.width:.1f}" height="{box.height:.1f}" rx="7"'
     shapes = [f'<rect class="paper" x="{box.x:.1f}" y="{top:.1f}" {size}/>']
@@ -207,7 +207,7 @@ def _draw_pill(box: Box, text: str) -> str:
 
 
 def _legend(colours: dict[str, str], lines: Sequence[_Line], has_mapped: bool) -> tuple[str, float]:
-    """Swatches of the engines, and samples of the kinds of edges that occur; and how wide it all is."""
+    """Draw a legend of the engines and of the kinds of edges that occur; returns it and its width."""
     shown: list[str] = []
     x = 0.0
     for engine, colour in colours.items():
@@ -227,7 +227,7 @@ def _legend(colours: dict[str, str], lines: Sequence[_Line], has_mapped: bool) -
 
 
 def _width(lines: Sequence[str]) -> float:
-    """An estimate that leaves room in any system font."""
+    """Estimated width of text, with room for any system font."""
     return 24.0 + max(7.2 * len(lines[0]), *(6.5 * len(line) for line in lines))
 
 

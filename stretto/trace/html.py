@@ -1,8 +1,8 @@
-"""Self-contained HTML pages: the time line of a recording, and the story of a graph's passes.
+"""Writes self-contained HTML pages: the time line of a recording, and the effect of each pass on a graph.
 
-Nothing is loaded from anywhere. The tables and drawings are plain HTML; only the time line needs the
-script. Names and outcomes come from users and servers: everything is escaped, and the script writes
-text, never markup.
+A page loads nothing from elsewhere. Tables and drawings are plain HTML; only the time line needs the script.
+Names and outcomes come from users and servers, so everything is escaped, and the script writes text, never
+markup.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _HELP = (
 def write_trace(
     path: str | os.PathLike[str], recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
 ) -> None:
-    """Write the recording as one page, with a drawing of each different graph."""
+    """Write a recording as one page, with a drawing of each different graph."""
     Path(path).write_text(trace_page(recorder, graphs), encoding="utf-8")
 
 
 def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()) -> str:
-    """The page that `write_trace` writes."""
+    """Build the page that `write_trace` writes."""
     summary = summarise(recorder)
     drawn = {g.graph if isinstance(g, ExecutionGraph) else g: g for g in graphs}
     engines = {row.engine for row in summary.engines} | {p.engine for g in drawn for p in g if p.engine}
@@ -65,9 +65,9 @@ def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
 
 
 def graph_page(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """A page of (heading, text, svg): a graph before, between and after its passes.
+    """Build a page of sections (heading, text, svg): a graph before, between and after its passes.
 
-    `text` is shown as it is, line by line; `svg` is markup (from `draw_graph`), or empty.
+    The text is shown line by line, unchanged; the svg is markup from `draw_graph`, or empty.
     """
     return _page(
         title,
@@ -85,7 +85,7 @@ def _page(title: str, body: Sequence[str]) -> str:
 
 
 def _section(heading: str, content: str, *, about: str = "") -> str:
-    """`content` and `about` are markup."""
+    """Build a section of a page; `content` and `about` are markup."""
     about = f"<p>{about}</p>" if about else ""
     return f"<section><header><h2>{escape(heading)}</h2>{about}</header>{content}</section>"
 
@@ -105,7 +105,7 @@ def _asset(name: str) -> str:
 
 
 def _data(recorder: Recorder, summary: Summary, colours: Mapping[str, str]) -> dict[str, Any]:
-    """What the script draws; times are seconds from the first event."""
+    """Data that the script draws; times are seconds from the first event."""
     zero_s, until_s = origin_s(recorder), horizon_s(recorder)
     numbers = {query: i for i, query in enumerate(recorder.queries)}
     span_ids = {id(span): i for i, span in enumerate(recorder.spans)}

@@ -1,4 +1,4 @@
-"""Where spans are drawn: each instance's spans in as few lanes as keep them from overlapping."""
+"""Arranges the spans of each instance in as few lanes as possible without overlaps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Spans of one instance that follow each other. Lane 0 takes what fits, then lane 1, and so on."""
+    """A row of spans of one instance that do not overlap. A span goes to the lowest lane with room."""
 
     engine: str
     instance: int
@@ -23,7 +23,7 @@ class Lane:
 
 
 def lanes(recorder: Recorder) -> list[Lane]:
-    """Engines in the order of their first span, then instances. Lanes are never empty."""
+    """Arrange all spans: engines in the order of their first span, then instances. No lane is empty."""
     groups: dict[str, dict[int, list[Span]]] = {}
     for span in recorder.spans:
         groups.setdefault(span.engine, {}).setdefault(span.instance, []).append(span)
@@ -41,7 +41,7 @@ def lanes(recorder: Recorder) -> list[Lane]:
 
 
 def horizon_s(recorder: Recorder) -> float:
-    """The latest time that was recorded: where what still runs is cut off."""
+    """Latest recorded time; spans that still run are cut off there."""
     times_s = [0.0]
     for span in recorder.spans:
         times_s += [span.start_s, span.end_s or span.start_s, *span.marks_s[-1:]]
@@ -51,20 +51,20 @@ def horizon_s(recorder: Recorder) -> float:
 
 
 def origin_s(recorder: Recorder) -> float:
-    """The earliest time that was recorded."""
+    """Earliest recorded time."""
     starts_s = [query.start_s for query in recorder.queries.values()]
     starts_s += [span.start_s if span.queued_s is None else span.queued_s for span in recorder.spans]
     return min(starts_s, default=0.0)
 
 
 def running_s(span: Span, until_s: float) -> tuple[float, float]:
-    """When a span began to run and ended; empty, at its end, if it never left the queue."""
+    """Start and end of a span's run; an empty interval at its end if it never left the queue."""
     end_s = until_s if span.end_s is None else span.end_s
     return (span.start_s, end_s) if span.started else (end_s, end_s)
 
 
 def pack(intervals: Sequence[tuple[float, float]]) -> list[int]:
-    """For each interval the lowest lane that is free when it begins. O(n log n)."""
+    """Choose for each interval the lowest lane that is free when it begins. O(n log n)."""
     numbers = [0] * len(intervals)
     busy: list[tuple[float, int]] = []
     free: list[int] = []
@@ -78,7 +78,7 @@ def pack(intervals: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of intervals."""
+    """Total length of the union of intervals."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(intervals):
         total += max(0.0, end - max(start, reached))

@@ -1,9 +1,11 @@
-"""Places for the nodes of a small graph, in columns from left to right, and ways for its edges.
+"""Lays out a small graph: places of nodes in columns from left to right, and routes of edges.
 
-A node stands one column right of its latest predecessor. Edges that skip columns pass through *bends*,
-which take part in the ordering like nodes; the edges of one bundle share theirs, so that a value that many
-read leaves as one line. Columns are ordered by barycentres, then every node moves towards its neighbours
-as far as the order allows. Source: Sugiyama, Tagawa and Toda 1981, at its simplest.
+A node is one column right of its latest predecessor. Edges that skip columns pass through *bends*, which are
+ordered like nodes. The edges of one bundle share their bends, so that a value with many readers leaves as one
+line. Columns are ordered by barycentres; then every node moves towards its neighbours as far as the order
+allows.
+
+Source: Sugiyama, Tagawa and Toda 1981, in its simplest form.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node: its left edge, its vertical centre, and its size."""
+    """A placed node: left edge, vertical centre, and size."""
 
     x: float
     y: float
@@ -34,7 +36,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From `tail` to `head`; edges of one tail and `bundle` run together as far as they can."""
+    """An edge from `tail` to `head`; edges with the same tail and `bundle` share as much of a line as they
+    can.
+    """
 
     tail: str
     head: str
@@ -43,7 +47,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class _Bend:
-    """Where the edges of a bundle pass through a column."""
+    """The point where the edges of a bundle pass through a column."""
 
     tail: str
     bundle: Hashable
@@ -56,7 +60,11 @@ _Links: TypeAlias = Mapping[_Stop, list[_Stop]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`routes` has, for each edge, where it leaves a box, enters and leaves the bends' columns, arrives."""
+    """A finished layout.
+
+    Attributes:
+        routes: points of each edge: it leaves a box, enters and leaves the columns of its bends, arrives.
+    """
 
     boxes: Mapping[str, Box]
     routes: Sequence[Sequence[Point]]
@@ -67,7 +75,7 @@ class Layout:
 def place(
     sizes: Mapping[str, tuple[float, float]], edges: Sequence[Edge], *, gap_x: float = 64, gap_y: float = 18
 ) -> Layout:
-    """Lay out nodes of the given (width, height). The edges must close no cycle."""
+    """Lay out nodes of the given (width, height). The edges must form no cycle."""
     column_of = _columns(sizes, edges)
     chains = [_chain(edge, column_of) for edge in edges]
     columns: list[list[_Stop]] = [[] for _ in range(max(column_of.values(), default=-1) + 1)]
@@ -103,7 +111,7 @@ def place(
 
 
 def _columns(nodes: Iterable[str], edges: Sequence[Edge]) -> dict[str, int]:
-    """For each node its column: the longest way to it, in edges."""
+    """Column of each node: the length of the longest path to it, in edges."""
     tails: dict[str, list[str]] = {node: [] for node in nodes}
     for edge in edges:
         tails[edge.head].append(edge.tail)
@@ -119,7 +127,8 @@ def _chain(edge: Edge, column_of: Mapping[str, int]) -> list[_Stop]:
 
 
 def _order(columns: list[list[_Stop]], before: _Links, after: _Links) -> list[list[_Stop]]:
-    """Sweep right and left, sorting each column by the mean place of its neighbours; keep the best."""
+    """Order the columns: sweep right and left, sort each by the mean place of its neighbours, keep the
+    best."""
     best, fewest = columns, _num_crossings(columns, after)
     current = [list(column) for column in columns]
     for sweep in range(_SWEEPS):
@@ -145,7 +154,7 @@ def _num_crossings(columns: list[list[_Stop]], after: _Links) -> int:
 def _heights(
     columns: list[list[_Stop]], before: _Links, after: _Links, heights: Mapping[_Stop, float], gap_y: float
 ) -> dict[_Stop, float]:
-    """Vertical centres, from 0 down: near the neighbours', in order, and never closer than `gap_y`."""
+    """Vertical centres, from 0 down: in order, at least `gap_y` apart, and near those of the neighbours."""
     ys: dict[_Stop, float] = {}
     steps = {(a, b): (heights[a] + heights[b]) / 2 + gap_y for column in columns for a, b in pairwise(column)}
     for column in columns:
@@ -168,7 +177,7 @@ def _heights(
 
 
 def _pull(stop: _Stop, ys: Mapping[_Stop, float], before: _Links, after: _Links) -> float:
-    """Where a stop wants to be: the mean of its neighbours; bends hold on to each other."""
+    """Preferred height of a stop: the mean of its neighbours, in which bends of a bundle weigh more."""
     total = weight = 0.0
     for other in (*before[stop], *after[stop]):
         own = _BEND_WEIGHT if isinstance(stop, _Bend) and isinstance(other, _Bend) else 1.0
@@ -180,7 +189,7 @@ def _pull(stop: _Stop, ys: Mapping[_Stop, float], before: _Links, after: _Links)
 def _straighten(
     ys: dict[_Stop, float], columns: list[list[_Stop]], steps: Mapping[tuple[_Stop, _Stop], float]
 ) -> None:
-    """Put the bends of a bundle at one height, as many in a row as their columns leave room for."""
+    """Put consecutive bends of a bundle at one height, as many as their columns have room for."""
     runs: dict[tuple[str, Hashable], list[tuple[_Bend, float, float]]] = {}
     for column in columns:
         for above, stop, below in zip([None, *column], column, [*column[1:], None], strict=False):
@@ -200,7 +209,7 @@ def _straighten(
 
 
 def _arrivals(chains: list[list[_Stop]], boxes: Mapping[str, Box], ys: Mapping[_Stop, float]) -> list[float]:
-    """Where on its head's left side each edge arrives: apart from each other, in order of origin."""
+    """Heights at which edges arrive on the left side of their heads: apart, and in the order of origin."""
     of_head: dict[_Stop, list[int]] = {}
     for i, chain in enumerate(chains):
         of_head.setdefault(chain[-1], []).append(i)

@@ -1,6 +1,6 @@
-"""Checks of what a row of JSON says, so that whoever reads it need not doubt it.
+"""Checks the fields of a row of JSON, so that readers can rely on them.
 
-What files hold is measured and written by programs, and then cut, edited and sent about by people.
+Programs write these files, but people cut, edit and exchange them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from stretto.errors import UserError
 
-_MAX = 10**9  # of counts, and of seconds: beyond it their sums lose what is small
+_MAX = 10**9  # largest count, and largest number of seconds: sums of larger ones lose small differences
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a value may be: `what` says it in a message, `holds` decides."""
+    """A kind of value: `what` describes it in messages, `holds` decides whether a value is of it."""
 
     what: str
     holds: Callable[[Any], bool]
@@ -48,40 +48,40 @@ SIZES = Kind("a size or a list of sizes", _is_sizes)
 
 
 def list_of(kind: Kind) -> Kind:
-    """A list, each item of which is of that kind."""
+    """The kind of lists whose items are all of `kind`."""
     return Kind(
         f"a list, each {kind.what}", lambda value: isinstance(value, list) and all(map(kind.holds, value))
     )
 
 
 def one_of(names: Collection[str]) -> Kind:
-    """One of these texts."""
+    """The kind of texts that are in `names`."""
     return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
 
 
 def or_null(kind: Kind) -> Kind:
-    """That kind, or nothing."""
+    """The kind of values that are null or of `kind`."""
     return Kind(f"{kind.what}, or null", lambda value: value is None or kind.holds(value))
 
 
 def check_row(row: Any, kinds: Mapping[str, Kind]) -> None:
-    """That a row is an object with these fields and no others, each of its kind.
+    """Check that a row is an object with exactly these fields, each of its kind.
 
     Raises:
-        UserError: names the field and what is wrong with it.
+        UserError: a field is wrong; the message names it and says why.
     """
     if not isinstance(row, dict):
-        raise UserError(f"{shortened(row)} is no object")
+        raise UserError(f"expected an object, got {shortened(row)}")
     if missing := [name for name in kinds if name not in row]:
-        raise UserError(f"there is no {', '.join(missing)}")
+        raise UserError(f"missing fields: {', '.join(missing)}")
     if unknown := [name for name in row if name not in kinds]:
-        raise UserError(f"there is no such field as {', '.join(map(shortened, unknown))}")
+        raise UserError(f"unknown fields: {', '.join(map(shortened, unknown))}")
     for name, kind in kinds.items():
         if not kind.holds(row[name]):
-            raise UserError(f"{name} is {shortened(row[name])}, not {kind.what}")
+            raise UserError(f"{name} must be {kind.what}, got {shortened(row[name])}")
 
 
 def shortened(value: object) -> str:
-    """A value as a message shows it."""
+    """Text of a value for a message, shortened if it is long."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

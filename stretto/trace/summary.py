@@ -1,8 +1,9 @@
-"""Where the time went: totals per engine and per query, as plain data for tables."""
+"""Summarises a recording: times per engine and per query, as plain data for tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.tasks import Usage
@@ -12,15 +13,15 @@ from stretto.trace.recorder import QuerySpan, Recorder, Span
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """One engine.
+    """Totals of one engine.
 
     Attributes:
-        num_instances: instances that ran something.
-        num_batches: batches, or LLM requests, that started.
-        num_items: items in all of them.
+        num_instances: number of instances that ran something.
+        num_batches: number of batches or LLM requests that started.
+        num_items: number of items in all of them.
         busy_s: seconds in which an instance ran something, summed over instances.
         share: `busy_s` as a share of the wall time of those instances.
-        usage: token counts, of LLM engines.
+        usage: token counts; None if it is not an LLM engine.
     """
 
     engine: str
@@ -33,19 +34,20 @@ class EngineRow:
 
     @property
     def items_per_batch(self) -> float:
-        """The mean batch."""
+        """Mean number of items in a batch."""
         return self.num_items / self.num_batches if self.num_batches else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """One query.
+    """Totals of one query.
 
     Attributes:
-        wall_s: from submission to reply, or to the end of the recording.
-        by_engine_s: seconds that its batches and requests ran; a shared batch counts in full.
-        overlap: the sum of `by_engine_s` over `wall_s`: how many of its steps ran at once, on average.
-        waits: what it waited for, step by step back from its end (`critical_chain`), in time order.
+        wall_s: seconds from submission to reply, or to the end of the recording.
+        by_engine_s: seconds that its batches and requests ran, by engine; a shared batch counts in full.
+        overlap: the sum of `by_engine_s` over `wall_s`, which is the mean number of its steps that ran at
+            once.
+        waits: the spans that the query waited for (`critical_chain`), in time order.
     """
 
     query: str
@@ -60,7 +62,7 @@ class QueryRow:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A stretch of a query's time, and the span that it waited for; None: nothing of it was running."""
+    """A part of a query's time, and the span that it waited for; None if none of its steps ran."""
 
     start_s: float
     end_s: float
@@ -69,7 +71,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`wall_s` is from the first event of the recording to the last."""
+    """Summary of a recording; `wall_s` is the time from its first event to its last."""
 
     wall_s: float
     engines: tuple[EngineRow, ...]
@@ -77,7 +79,7 @@ class Summary:
 
 
 def summarise(recorder: Recorder) -> Summary:
-    """Totals of all that was recorded; what still runs counts up to the last event."""
+    """Summarise a recording. A span that still runs counts up to the last event."""
     until_s = horizon_s(recorder)
     wall_s = until_s - origin_s(recorder)
     of_engine: dict[str, list[Span]] = {}
@@ -128,10 +130,11 @@ def _query_row(query: QuerySpan, spans: list[Span], until_s: float) -> QueryRow:
 
 
 def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wait, ...]:
-    """The spans that a query waited for, one after the other, back from its end.
+    """The spans that a query waited for, one after the other, found backwards from its end.
 
-    Before a span began, the query waited for whatever ended, or delivered a piece, last until then. A
-    guess, for a recording has no edges: of two that end together the one that began first is taken.
+    Before a span began, the query is taken to have waited for the span that ended, or delivered a piece, last
+    until then. This is a guess, because a recording has no edges. If two spans end together, the one that
+    began first is taken.
     """
     deliveries = sorted(
         (
@@ -155,3 +158,9 @@ def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wai
     if start_s < now_s:
         waits.append(Wait(start_s, now_s, None))
     return tuple(reversed(waits))
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Nearest-rank quantile of some values; `share` is between 0 and 1."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]

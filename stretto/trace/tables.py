@@ -1,4 +1,4 @@
-"""The tables of a trace's page, as HTML."""
+"""Builds the tables of a trace's page, as HTML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto.trace.summary import EngineRow, QueryRow, Summary
 
 
 def tiles(summary: Summary) -> str:
-    """Totals, as a row of tiles."""
+    """Build a row of tiles with the totals."""
     rows = summary.queries
     walls_s = [row.wall_s for row in rows]
     num_done = sum(row.outcome == "done" for row in rows)
@@ -38,7 +38,7 @@ def tiles(summary: Summary) -> str:
 
 
 def engine_table(summary: Summary, colours: Mapping[str, str]) -> str:
-    """One row per engine."""
+    """Build the table of engines, one row each."""
     heads = ["engine", "#instances", "#batches", "#items", "#mean batch", "#busy", "#utilisation", ""]
     return _table(heads, (_engine_cells(row, colours[row.engine]) for row in summary.engines))
 
@@ -61,7 +61,7 @@ def _engine_cells(row: EngineRow, colour: str) -> str:
 
 
 def query_table(summary: Summary, colours: Mapping[str, str]) -> str:
-    """One row per query. The script finds its number in `data-query`."""
+    """Build the table of queries, one row each. The script finds a query's number in `data-query`."""
     heads = ["query", "graph", "outcome", "#start", "#time", "#steps at once", "waited for"]
     longest_s = max((row.wall_s for row in summary.queries), default=0.0)
     zero_s = min((row.start_s for row in summary.queries), default=0.0)
@@ -74,7 +74,8 @@ def query_table(summary: Summary, colours: Mapping[str, str]) -> str:
 def _query_cells(
     number: int, row: QueryRow, colours: Mapping[str, str], longest_s: float, zero_s: float
 ) -> str:
-    """A row; the bar's length is the query's time, its parts the chain of what it waited for."""
+    """Build the row of a query. The bar's length is the query's time, its parts are the spans it waited
+    for."""
     parts = []
     for wait in row.waits:
         name, colour = "queued, or nothing to run", ""
@@ -96,7 +97,7 @@ def _query_cells(
 
 
 def _table(heads: Sequence[str], rows: Iterable[str]) -> str:
-    """A head that starts with # is of a column of numbers."""
+    """Build a table. A head that starts with # marks a column of numbers."""
     shown = "".join(f"<th{' class=number' * h.startswith('#')}>{h.removeprefix('#')}</th>" for h in heads)
     return f"<table><thead><tr>{shown}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 

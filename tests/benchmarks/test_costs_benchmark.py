@@ -101,7 +101,9 @@ def test_only_the_first_run_of_a_log_counts(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_profiles_is_named(tmp_path: Path) -> None:
     write_profiles(tmp_path, bad_cells={"t_comp_us": "-3"})
-    with pytest.raises(DocumentError, match=r"iters\.csv\.gz, row 1721: forward is -3e-06"):
+    with pytest.raises(
+        DocumentError, match=r"iters\.csv\.gz, row 1721: forward must be finite and not negative, got -3e-06"
+    ):
         load_profiles(tmp_path)
     write_profiles(tmp_path, bad_cells={"model": "three"})
     with pytest.raises(DocumentError, match=r"row 1721: model 'three' is not described"):

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from benchmarks.overhead.benchmark import LOAD, NODES, WAITING, OverheadSize, measure
+from benchmarks.overhead.benchmark import IN_PARALLEL, NODES, WAITING, OverheadSize, measure
 from benchmarks.overhead.peers import EXPECTED, PEERS, Peer
 from benchmarks.overhead.planning import PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS
 from benchmarks.registry import Options
@@ -30,7 +30,7 @@ def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.overhead.benchmark.PEERS", (*PEERS[:3], missing))
     report = measure(TOY, Options(seed=3))
     assert {row.table for row in report.rows} == {
-        *(NODES, LOAD, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, WAITING),
+        *(NODES, IN_PARALLEL, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, WAITING),
     }
     assert len(report.goals) == 8
     assert any("left out, not installed: Absent" in note for note in report.notes)

@@ -5,8 +5,9 @@ import pytest
 from rich.console import Console
 
 from benchmarks.registry import BENCHMARKS, run
-from benchmarks.report import Goal, Report, Row, print_report, quantile, show, spread, write_json
+from benchmarks.report import Goal, Report, Row, print_report, show, spread, write_json
 from stretto.errors import ConfigError
+from stretto.trace.summary import quantile
 
 REPORT = Report(
     "overhead",

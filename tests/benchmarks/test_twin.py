@@ -299,7 +299,7 @@ def test_the_slowdown_is_of_the_part_that_is_shared() -> None:
 
 
 @pytest.mark.parametrize("items", [None, "json_list"])
-def test_the_told_llm_says_what_simulation_says(tiny_checkpoint: Path, items: str | None) -> None:
+def test_the_scripted_llm_writes_what_the_simulation_writes(tiny_checkpoint: Path, items: str | None) -> None:
     pytest.importorskip("torch")
     from benchmarks.common.scripted_transformer import Script, ScriptedTransformer
     from benchmarks.twin.steps import measure_steps
@@ -315,7 +315,7 @@ def test_the_told_llm_says_what_simulation_says(tiny_checkpoint: Path, items: st
     decode = Decode(max_tokens=64, items=items)
     tasks = [LLMTask(number, f"q{number}", "answer", prompt, decode) for number in range(2)]
     script = Script(PromptTokenizer(tiny_checkpoint))
-    said = script.said(tasks[0], decode)
+    said = script.output(tasks[0], decode)
     llm = ScriptedTransformer(config)
     for one in tasks:
         llm.admit(one, ())
@@ -355,7 +355,7 @@ def test_a_machine_is_simulated_under_schemes_that_differ() -> None:
     assert any(task.decode is None for task in requests)  # what only our passes do
     steps = RequestStepCost(ProfileCost(Profile(0.01, 0.001, 4, 0.005)), 0.0, 0.0)
     costs = MachineCosts({"web": BatchFit(0.02, {}, {})}, steps, Sharing(1.0, 1.0, 1.0, 2))
-    alone, together = machine.loads({"search": 3}, 0.7, costs, 0)
+    alone, together = machine.workloads({"search": 3}, 0.7, costs, 0)
     assert (alone.name, together.name) == (ALONE, TOGETHER)
     assert len(set(alone.questions)) == 3
     assert together.at_s is not None
@@ -393,13 +393,13 @@ def test_runs_are_repeated_while_there_is_time_and_twice_at_least(max_s: float, 
     from benchmarks.twin.runs import run_all
 
     machine = FakeMachine()
-    loads = [
+    workloads = [
         TwinWorkload("app", "alone", ("x", "y"), None),
         TwinWorkload("app", "together", ("x", "y"), (0.0, 0.001)),
     ]
     said: list[str] = []
-    found = asyncio.run(run_all(machine, loads, 4, max_s, said.append))  # type: ignore[arg-type]
-    assert set(found) == {("app", load.name, scheme) for load in loads for scheme in "ab"}
+    found = asyncio.run(run_all(machine, workloads, 4, max_s, said.append))  # type: ignore[arg-type]
+    assert set(found) == {("app", workload.name, scheme) for workload in workloads for scheme in "ab"}
     assert {len(runs) for runs in found.values()} == {num_repeats}
     (answers,) = {tuple(map(str, run.answers)) for runs in found.values() for run in runs}
     assert len(set(answers)) == 2

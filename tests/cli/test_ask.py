@@ -268,7 +268,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (docs(empty), f"DocumentError: {empty}: is empty"),
         (
             docs(tmp_path / "folder"),
-            f"DocumentError: {tmp_path}/folder: no documents in this directory (of .pdf, .html",
+            f"DocumentError: {tmp_path}/folder: no documents in this directory (known: .pdf, .html",
         ),
         (docs(tmp_path / "secret.pdf"), f"DocumentError: {tmp_path}/secret.pdf: "),
         (docs(tmp_path / "corrupt.pdf"), f"DocumentError: {tmp_path}/corrupt.pdf: "),
@@ -284,7 +284,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (questions("nowhere.jsonl"), f"UserError: --questions {tmp_path}/nowhere.jsonl: "),
         (questions("folder"), f"UserError: --questions {tmp_path}/folder: "),
         (questions("latin.jsonl"), f"UserError: --questions {tmp_path}/latin.jsonl: "),
-        (questions("none.jsonl"), f"UserError: --questions {tmp_path}/none.jsonl: there are no questions"),
+        (questions("none.jsonl"), f"UserError: --questions {tmp_path}/none.jsonl: the file has no questions"),
         (
             questions("bad.jsonl"),
             f"UserError: --questions {tmp_path}/bad.jsonl, line 2: neither a string nor an object with",

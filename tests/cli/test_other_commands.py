@@ -110,7 +110,7 @@ def test_a_broken_file_of_profiles_is_named(stretto: CommandLine, tmp_path: Path
     path.parent.mkdir(parents=True)
     path.write_text(text)
     line = stretto.refuses("explain")
-    assert line.startswith(f"ConfigError: {path} is no file of profiles (")
+    assert line.startswith(f"ConfigError: {path} is not a file of profiles (")
     assert line.endswith("; remove it")
 
 
@@ -311,7 +311,7 @@ def test_another_embedder_is_refused_by_a_collection(
     monkeypatch.setattr("stretto.cli.indexing.max_tokens", lambda model: 256)
     line = stretto.refuses("ask", QUESTION, "--collection", "c", "--embedder", "other")
     assert line.startswith(
-        "ConfigError: collection 'c' was embedded by all-MiniLM-L6-v2: name that --embedder"
+        "ConfigError: collection 'c' was embedded by all-MiniLM-L6-v2: choose that --embedder"
     )
 
 

@@ -41,9 +41,9 @@ def test_a_batch_size_that_was_not_measured_takes_the_nearest() -> None:
 
 def test_lines_know_only_what_they_were_fitted_to() -> None:
     lines = fit_per_batch_lines(SMALL, 1, [step(decode(4, 40, 10), 1.0)])
-    with pytest.raises(ConfigError, match="no prefill steps"):
+    with pytest.raises(ConfigError, match="fitted to no prefill steps"):
         lines.step_s(StepShape(1, 10, 10, 55))
-    with pytest.raises(ConfigError, match="not of both"):
+    with pytest.raises(ConfigError, match="got both"):
         lines.step_s(StepShape(1, 10, 10, 55, 1, 10, 10))
     with pytest.raises(ConfigError, match="the parts of every step"):
         fit_per_batch_lines(SMALL, 1, [MeasuredStep(decode(4, 40, 10), 1.0)])

@@ -85,5 +85,5 @@ def test_a_fit_is_never_negative_and_never_far_from_everything(seconds: list[flo
     ],
 )
 def test_what_is_no_measurement_is_refused(units: list[int], seconds: list[float]) -> None:
-    with pytest.raises(ConfigError, match="positive times of at least two batch sizes"):
+    with pytest.raises(ConfigError, match="positive times for at least two batch sizes"):
         fit_profile(units, seconds)

@@ -110,7 +110,7 @@ def test_nothing_takes_no_time() -> None:
 
 @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf])
 def test_impossible_numbers_are_refused(value: float) -> None:
-    with pytest.raises(ConfigError, match="kv is"):
+    with pytest.raises(ConfigError, match="kv must be finite and not negative"):
         LLMStepCost(StepFeatures(SMALL, GPU), numbers(kv=value))
 
 
@@ -133,7 +133,7 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
 
 
 def test_impossible_models_and_hardware_are_refused() -> None:
-    with pytest.raises(ConfigError, match="not positive"):
+    with pytest.raises(ConfigError, match="all sizes must be positive"):
         replace(SMALL, num_layers=0)
     with pytest.raises(ConfigError, match="more KV heads"):
         replace(SMALL, num_kv_heads=64)

@@ -190,7 +190,7 @@ def test_cancelling_one_leaves_the_others(make_llm: MakeLLM) -> None:
 def test_smaller_rank_starts_first_and_equals_in_order(llm: SteppedLLM, kind: str) -> None:
     in_process(kind)
     for number, rank in enumerate([1.0, 0.0, 2.0, 0.0, 1.0]):
-        llm.admit(task(number, PROMPTS[0], Decode(max_tokens=2)), (rank, -float(number)))
+        llm.admit(task(number, PROMPTS[0], Decode(max_tokens=2)), (rank,))
     assert [event.task for event in drain(llm) if isinstance(event, Started)] == [1, 3, 0, 4, 2]
 
 

@@ -12,7 +12,7 @@ from support.virtual_loop import in_virtual_time
 from stretto import DEFAULT, Component, Input, Runtime, Template
 from stretto.apps import advanced_rag, naive_rag
 from stretto.errors import ConfigError, GraphError
-from stretto.frontend import plan_cache as planner_module
+from stretto.frontend import plan_cache as plan_cache_module
 from stretto.frontend.component import Builder
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.graph import Graph, Ref
@@ -168,7 +168,7 @@ def test_a_plan_that_is_refused_is_not_remembered() -> None:
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner_module, "_MAX_CACHED", 2)
+    monkeypatch.setattr(plan_cache_module, "_MAX_CACHED", 2)
     plan_cache, app = PlanCache({}), naive_rag()
     first = plan_cache.plan(app, {}, ())
     for k in (5, 6, 7):

@@ -83,7 +83,7 @@ def test_half_a_surrogate_pair_becomes_the_replacement_character() -> None:
         ('[{"q": "a"}]', "item 1 .* is not a string"),
         ("[null]", "item 1 .* is not a string"),
         ('["a",]', "item 2 .* is not a string"),
-        ('["a" "b"]', "expected ',' or ']' behind item 1"),
+        ('["a" "b"]', "expected ',' or ']' after item 1"),
         (r'["\x"]', "item 1 .*escape"),
         (r'["\u12"]', "item 1 .*escape"),
         ("no list at all", "no JSON list.*'no list at all'"),

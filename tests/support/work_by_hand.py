@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from stretto.sched.work import Work
+
 from stretto.core import KV, Failure
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.sched.outcome import Outcome
-from stretto.sched.work import Work
 from stretto.tasks import Done, LLMTask, Task
 from support.graph_oracle import fails, nonsense
 

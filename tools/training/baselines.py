@@ -1,4 +1,4 @@
-"""What the small model is compared with: the sentence that BM25 likes best, and a random one."""
+"""Baselines of the small model: the best sentence by BM25, and a random one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class BM25:
     """Scores sentences for a question.
 
     Source: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework". Words are
-    in small letters, else as they are.
+    compared in lower case, without stemming.
     """
 
     def __init__(self, sentences: Iterable[str], k1: float = 1.2, b: float = 0.75) -> None:
-        """`sentences` say how rare words are, and how long a sentence is on average."""
+        """Count words in `sentences`, for their rarity and the mean length of a sentence."""
         self._k1, self._b = k1, b
         counts: Counter[str] = Counter()
         self._num, words = 0, 0
@@ -29,7 +29,7 @@ class BM25:
         self._mean_words = words / max(1, self._num)
 
     def best(self, question: str, sentences: Sequence[str]) -> int:
-        """The place of the best sentence; the first of equals."""
+        """Index of the best sentence; the first one of equals."""
         wanted = set(_words(question))
         return max(range(len(sentences)), key=lambda place: self._score(wanted, sentences[place]))
 

@@ -1,4 +1,4 @@
-"""Examples as batches of tokens."""
+"""Makes batches of tokens from examples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from tools.training.tokenizer import PromptEncoder
 
 PROMPT_WEIGHT = 0.3
 OPENING_WEIGHTS = (3.0, 2.0, 2.0)  # an answer's first tokens choose its sentence, the rest follow
-_PROMPT_SHARE = 0.1  # of a prompt's tokens are predicted as well
+_PROMPT_SHARE = 0.1  # share of a prompt's tokens that are predicted too
 _ROUND = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`tokens` is (sequences, length). Behind its flattened places `chosen` come the `targets`, weighted."""
+    """A batch.
+
+    Attributes:
+        tokens: token ids, (sequences, length).
+        chosen: indices in the flattened tokens after which `targets` are to be predicted, with `weights`.
+    """
 
     tokens: Tensor
     chosen: Tensor
@@ -38,7 +43,7 @@ def block_of_batches(
     batch_tokens: int,
     max_words: int,
 ) -> Iterator[Batch]:
-    """So many examples, those of like length together, in random order."""
+    """Yield batches of `num_examples` examples, with similar lengths together, in random order."""
     rows: list[tuple[list[int], list[int]]] = []
     while len(rows) < num_examples:
         example = maker.make(rng, max_words)

@@ -1,4 +1,4 @@
-"""Trains, measures and writes out the small model that ships with the project."""
+"""Trains, measures and exports the small model that ships with the project."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command."""
     parser = argparse.ArgumentParser(prog="python -m tools.training", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("tokenizer", help="read the texts, and make a tokenizer of them")
+    command = commands.add_parser("tokenizer", help="read the texts, and train a tokenizer on them")
     command.add_argument("--data", type=Path, required=True, help="known data sets, or any documents")
-    command.add_argument("--work", type=Path, required=True, help="where to keep what is made")
+    command.add_argument("--work", type=Path, required=True, help="folder for intermediate files")
     command.add_argument("--vocabulary", type=int, default=_SIZES.vocabulary)
-    command = commands.add_parser("train", help="train, or go on where it was stopped")
+    command = commands.add_parser("train", help="train, or resume a stopped training")
     command.add_argument("--work", type=Path, required=True)
     command.add_argument("--workers", type=int, default=1, help="processes that share the work")
-    command.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each")
+    command.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="threads of each process"
+    )
     command.add_argument("--layers", type=int, default=_SIZES.layers)
     for name in (
         "blocks",
@@ -54,12 +56,12 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument(f"--{name}", type=float, default=getattr(_RUN, name.replace("-", "_")))
     command = commands.add_parser("export", help="write the checkpoint")
     command.add_argument("--work", type=Path, required=True)
-    command.add_argument("--model", type=Path, required=True, help="the folder to write")
+    command.add_argument("--model", type=Path, required=True, help="folder to write the checkpoint to")
     command.add_argument("--dtype", default="bfloat16")
     command = commands.add_parser("evaluate", help="measure a checkpoint on held-out questions")
     command.add_argument("--model", type=Path, required=True)
-    command.add_argument("--data", type=Path, required=True, help=f"a folder with {HELD_OUT}")
-    command.add_argument("--questions", type=int, default=100_000, help="at most so many")
+    command.add_argument("--data", type=Path, required=True, help=f"folder with {HELD_OUT}")
+    command.add_argument("--questions", type=int, default=100_000, help="largest number of questions")
     options = parser.parse_args(arguments)
     try:
         {"tokenizer": _tokenizer, "train": _train, "export": _export, "evaluate": _evaluate}[options.command](
@@ -79,7 +81,7 @@ def _tokenizer(options: argparse.Namespace) -> None:
 
 
 def _texts(corpus: Corpus) -> list[str]:
-    """What the vocabulary is made for: a quarter of the novels, and all else."""
+    """Texts for the training of the tokenizer: a quarter of the novels, and all others."""
     rng = Random(0)
     texts = [s for p in corpus.passages for s in p.sentences if p.source != "books" or rng.random() < 0.25]
     modern = [s for p in corpus.passages for s in p.sentences if p.source in ("tatqa", "hotpotqa")]

@@ -1,7 +1,7 @@
-"""Texts to learn from: documents as lists of sentences, and questions that people have asked.
+"""The texts for training: documents as lists of sentences, and questions that people have asked.
 
-Only sets whose licence allows it; the model card lists them. `squad_xquad_en` is held out: nothing here
-reads it. Neither do we learn from the documents of the demo.
+Only sets with a suitable licence are used; the model card lists them. `squad_xquad_en` is held out and never
+read here. The documents of the demo are not used either.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PARAGRAPH = re.compile(r"\n\s*\n")
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Sentences in their order, one paragraph after another; white space within them is single spaces."""
+    """Sentences in order, one paragraph after another; white space within a sentence is single spaces."""
 
     source: str
     name: str
@@ -57,7 +57,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Passages, questions asked of them, and questions asked of nothing here."""
+    """Passages, questions about them, and questions about nothing in the corpus."""
 
     passages: tuple[Passage, ...]
     asked: tuple[Asked, ...]
@@ -65,7 +65,7 @@ class Corpus:
 
 
 def read_corpus(data: Path) -> Corpus:
-    """Everything under `data` that may be learned from: known sets by name, else a folder of documents."""
+    """Read all texts for training under `data`: known sets by name, else a folder of documents."""
     passages: list[Passage] = []
     asked: list[Asked] = []
     loose: list[str] = []
@@ -87,12 +87,12 @@ def read_corpus(data: Path) -> Corpus:
 
 
 def save_corpus(corpus: Corpus, path: Path) -> None:
-    """As JSON, so that parsing is done once."""
+    """Write a corpus as JSON, so that parsing is done only once."""
     path.write_text(json.dumps(asdict(corpus)), "utf-8")
 
 
 def load_corpus(path: Path) -> Corpus:
-    """What `save_corpus` wrote."""
+    """Read a corpus that `save_corpus` wrote."""
     raw = json.loads(path.read_text("utf-8"))
     return Corpus(
         tuple(
@@ -105,7 +105,7 @@ def load_corpus(path: Path) -> Corpus:
 
 
 def paragraph_sentences(text: str) -> list[tuple[str, bool]]:
-    """The sentences of `text` on one line each, and whether each begins a paragraph."""
+    """Split a text into sentences without line breaks; returns each with whether it begins a paragraph."""
     found: list[tuple[str, bool]] = []
     for paragraph in _PARAGRAPH.split(text):
         spans = split_sentences(paragraph)
@@ -119,7 +119,7 @@ def _passage(source: str, name: str, sections: tuple[Section, ...] | list[Sectio
 
 
 def _parts(passage: Passage) -> Iterator[Passage]:
-    """A book's parts are about different things, as documents are."""
+    """Split a book into parts, because they have different topics, like documents."""
     for start in range(0, len(passage.sentences), _BOOK_PART_SENTENCES):
         window = slice(start, start + _BOOK_PART_SENTENCES)
         name = f"{passage.name}#{start}"

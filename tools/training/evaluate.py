@@ -1,6 +1,6 @@
-"""Measures a checkpoint on questions that it has not learned from.
+"""Measures a checkpoint on questions that were not used for training.
 
-They are the English part of XQuAD, which is cut from the development set of SQuAD v1.1.
+The questions are the English part of XQuAD, which is taken from the development set of SQuAD v1.1.
 
 The model runs in the in-process engine, in float32, greedily, as the ready-made apps would run it.
 An answer *hits* if, of all sentences of its context, the one that shares most words with it is the
@@ -43,7 +43,7 @@ _NUM_CHUNKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A question, its answer, the sentence and the paragraph that hold it, and the next paragraph."""
+    """A question, its answer, the sentence and the paragraph with the answer, and the next paragraph."""
 
     question: str
     answer: str
@@ -55,7 +55,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A ready-made prompt, filled."""
+    """A ready-made prompt with its values."""
 
     prompt: str
     values: dict[str, str]
@@ -66,7 +66,7 @@ Run = Callable[[Sequence[Call]], list[str]]
 
 
 def evaluate(model: Path, data: Path, num_questions: int, report: Callable[[str], None]) -> dict[str, float]:
-    """All measures by name, shares from 0 to 1, of so many questions spread evenly over the set."""
+    """Compute all measures by name, as shares from 0 to 1, on `num_questions` spread evenly over the set."""
     items, paragraphs = read_items(data / HELD_OUT, num_questions)
     run = engine_run(TransformerConfig(model, num_threads=None, max_running=32))
     scores: dict[str, float] = {"questions": len(items)}
@@ -81,10 +81,10 @@ def evaluate(model: Path, data: Path, num_questions: int, report: Callable[[str]
 
 
 def read_items(folder: Path, num_questions: int) -> tuple[list[Item], list[str]]:
-    """Questions of the held-out set, and all its paragraphs.
+    """Read questions of the held-out set, and all its paragraphs.
 
     Raises:
-        ConfigError: it is not there.
+        ConfigError: the set is not there.
     """
     if not (folder / "questions.jsonl").is_file():
         raise ConfigError(f"no {HELD_OUT} in {folder.parent}")
@@ -102,7 +102,7 @@ def read_items(folder: Path, num_questions: int) -> tuple[list[Item], list[str]]
 
 
 def retrieve(items: Sequence[Item], folder: Path) -> list[Item]:
-    """The items with the three chunks of all documents whose vectors are nearest to the question's."""
+    """Add to each item the three chunks of all documents whose vectors are nearest to the question's."""
     chunking, embedding = Chunking(ChunkingConfig()), Embedding(EmbeddingConfig(num_threads=None))
     files = [
         Document(row["doc_id"], (Section("\n\n".join(row["paragraphs"])),), row["doc_id"])
@@ -135,7 +135,7 @@ def retrieve(items: Sequence[Item], folder: Path) -> list[Item]:
 
 
 def engine_run(config: TransformerConfig) -> Run:
-    """Fills the prompts and completes them in batches, in order."""
+    """Make a function that fills prompts and completes them in batches, in order."""
     llm = TransformerLLM(config)
 
     def run(calls: Sequence[Call]) -> list[str]:
@@ -211,13 +211,13 @@ def _three_chunks(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, floa
 
 
 def _unanswerable(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
-    """The context is another paragraph of the article."""
+    """Measure questions whose context is another paragraph of the article."""
     calls = [Call("answer", {"question": i.question, "context": i.other_paragraph}) for i in items]
     return {"other paragraph: refused": _mean([output == NO_ANSWER for output in run(calls)])}
 
 
 def _judge(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
-    """Half of the right verdicts are yes, in contexts and in drafts."""
+    """Measure verdicts on contexts and drafts, half of which should be yes."""
     texts = [
         [(item.paragraph, "yes"), (item.other_paragraph, "no"), (item.sentence, "yes"), (_wrong(item), "no")]
         for item in items
@@ -239,7 +239,8 @@ def _judge(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
 
 
 def _refine(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
-    """A draft is kept where the new context adds nothing, and replaced where it answers."""
+    """Measure refinement: a draft is to be kept if the new context adds nothing, and replaced if it
+    answers."""
     cases = (
         ("refine, no answer yet", lambda i: (NO_ANSWER, i.paragraph, i.sentence)),
         ("refine, a wrong draft", lambda i: (_wrong(i), i.paragraph, i.sentence)),
@@ -265,7 +266,7 @@ def _refine(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
 
 
 def _combine(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
-    """Of three drafts one is right, one wrong, and one says that it does not know."""
+    """Measure combining three drafts: a right one, a wrong one, and one that says that it does not know."""
     rng = Random(0)
     calls, drafts = [], []
     for item in items:
@@ -282,7 +283,7 @@ def _combine(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
 
 
 def _expand(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
-    """Without constrained decoding, lists of 1 to 6."""
+    """Measure expansion to lists of 1 to 6 queries, without constrained decoding."""
     numbers = [3 if place % 2 else 1 + place // 2 % 6 for place in range(len(items))]
     outputs = run([Call("expand", {"question": i.question}, n) for i, n in zip(items, numbers, strict=True)])
     is_valid, has_number, kept = [], [], []
@@ -301,7 +302,7 @@ def _expand(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
 
 
 def _summarise(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
-    """The wanted summary is the first sentence."""
+    """Measure summaries; the wanted one is the first sentence."""
     texts = sorted({item.paragraph for item in items})
     outputs = run([Call("summarise", {"text": text}) for text in texts])
     right = []
@@ -312,7 +313,7 @@ def _summarise(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
 
 
 def _wrong(item: Item) -> str:
-    """The last sentence of the other paragraph."""
+    """A wrong draft: the last sentence of the other paragraph."""
     return paragraph_sentences(item.other_paragraph)[-1][0]
 
 
@@ -325,13 +326,14 @@ def _json_list(text: str) -> list[str]:
 
 
 def is_hit(output: str, wanted: str, sentences: Sequence[str]) -> bool:
-    """Whether of `sentences` and `wanted` it is `wanted` that the output is nearest to, and near."""
+    """Whether the output is close to `wanted`, and closer to it than to any other of `sentences`."""
     near = token_f1(output, wanted)
     return wanted in sentences and near >= 0.5 and all(token_f1(output, s) <= near for s in sentences)
 
 
 def token_f1(text: str, wanted: str) -> float:
-    """Shared words, without articles and marks. Source: SQuAD's evaluation script (Rajpurkar et al. 2016)."""
+    """F1 of the shared words, without articles and punctuation. Source: SQuAD's evaluation script (Rajpurkar
+    et al. 2016)."""
     found, known = Counter(_normal(text)), Counter(_normal(wanted))
     shared = sum((found & known).values())
     if not shared:

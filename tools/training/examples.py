@@ -1,6 +1,6 @@
-"""Examples of the tasks: what fills a ready-made prompt, and the answer to it.
+"""Makes training examples: values for a ready-made prompt, and the answer to it.
 
-Every example comes from a `Random` alone, so that a run can be repeated and resumed.
+Every example depends on a `Random` alone, so that a run can be repeated and resumed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONSONANTS, _VOWELS, _ENDINGS = "bdfghklmnprstvwz", "aeiou", "lnrsk"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """`values` fill the variables of `prompt`, `constants` those known beforehand."""
+    """An example. `values` fill the variables of `prompt`, `constants` those that are known beforehand."""
 
     prompt: str
     values: dict[str, str]
@@ -35,7 +35,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Posed:
-    """A question, the sentence that answers it, and where that stands (None: nowhere)."""
+    """A question, the sentence that answers it, and its place (None if it is in no passage)."""
 
     question: str
     answer: str
@@ -44,10 +44,14 @@ class Posed:
 
 
 class ExampleMaker:
-    """Makes examples of a corpus."""
+    """Makes examples from a corpus."""
 
     def __init__(self, corpus: Corpus) -> None:
-        """Raises ValueError if no sentence of the corpus could be an answer."""
+        """Find possible answers in a corpus.
+
+        Raises:
+            ValueError: no sentence of the corpus can be an answer.
+        """
         self._corpus = corpus
         self._answers = [_answers(passage) for passage in corpus.passages]
         by_source: dict[str, list[int]] = {}
@@ -75,7 +79,7 @@ class ExampleMaker:
         self._task_bounds = list(accumulate(share for share, _ in tasks))
 
     def make(self, rng: Random, max_words: int) -> Example:
-        """One example whose texts have about `max_words` words at most."""
+        """Make an example whose texts have at most about `max_words` words."""
         return self._tasks[_draw(self._task_bounds, rng)](rng, max_words)
 
     def _answer(self, rng: Random, max_words: int) -> Example:
@@ -164,7 +168,7 @@ class ExampleMaker:
         return place, rng.choice(self._answers[place])
 
     def _context(self, posed: Posed, rng: Random, max_words: int, *, has_answer: bool) -> str:
-        """A context that holds the answer or does not: a window, a mixture, or several chunks."""
+        """Make a context with or without the answer: a window, a mixture, or several chunks."""
         words = int(30 * (max(31, max_words) / 30) ** rng.random())
         if words > MAX_CHUNK_WORDS or rng.random() < 0.2:
             return self._chunks(posed, rng, words, has_answer=has_answer)
@@ -180,7 +184,7 @@ class ExampleMaker:
         return "\n\n".join(chunks)
 
     def _window(self, posed: Posed, rng: Random, words: int, *, has_answer: bool) -> str:
-        """Neighbours of the answer, with it or with a gap in its place."""
+        """Make a context of the answer's neighbours, with the answer or with a gap in its place."""
         passage = self._corpus.passages[posed.passage]
         start, end = posed.sentence, posed.sentence + 1
         used = len(posed.answer.split())
@@ -199,7 +203,7 @@ class ExampleMaker:
         return " ".join(part for part in (before, behind) if part)
 
     def _mixture(self, posed: Posed, rng: Random, words: int, *, has_answer: bool) -> str:
-        """The answer among sentences of its passage that share words with it."""
+        """Make a context of the answer and sentences of its passage that share words with it."""
         passage = self._corpus.passages[posed.passage]
         wanted = {word.casefold() for word in content_words(posed.question)}
         pool = [n for n in range(len(passage.sentences)) if n != posed.sentence]
@@ -221,7 +225,8 @@ class ExampleMaker:
         return rng.choice((" ", " ", "\n\n")).join(texts)
 
     def _elsewhere(self, posed: Posed, rng: Random, words: int) -> str:
-        """A window without the answer: of another passage of the same source, or far from it in its own."""
+        """Make a context without the answer: from another passage of the same source, or far from the
+        answer."""
         for _ in range(8):
             place, number = self._place(rng)
             if rng.random() < 0.5:
@@ -234,7 +239,7 @@ class ExampleMaker:
         return "Nothing is said here."
 
     def _other_sentence(self, posed: Posed, rng: Random) -> str:
-        """A sentence that is not the answer, two times out of three of the same passage."""
+        """Choose a sentence that is not the answer, in two of three cases from the same passage."""
         near = self._answers[posed.passage] if rng.random() < 0.67 else []
         options = [n for n in near if abs(n - posed.sentence) < 12 and n != posed.sentence]
         if options:
@@ -248,7 +253,8 @@ class ExampleMaker:
 
 
 def _example(rng: Random, prompt: str, values: dict[str, str], answer: str) -> Example:
-    """With made-up names and numbers now and then, so that copying cannot lean on knowing the words."""
+    """Make an example, sometimes with made-up names and numbers, so that copying does not depend on known
+    words."""
     if rng.random() < 0.35:
         found = sorted(set(_CAPITALISED.findall(answer)))
         chosen = {word: _made_up(word, rng) for word in found if rng.random() < 0.7}
@@ -271,12 +277,12 @@ def _made_up(word: str, rng: Random) -> str:
 
 
 def _answers(passage: Passage) -> list[int]:
-    """The sentences that can be answers: whole ones, neither short nor long."""
+    """Indices of the sentences that can be answers: whole ones, neither short nor long."""
     return [n for n, sentence in enumerate(passage.sentences) if can_answer(sentence)]
 
 
 def can_answer(sentence: str) -> bool:
-    """Whether it is a whole sentence of some content and moderate length."""
+    """Whether a text is a whole sentence with some content and of moderate length."""
     return (
         5 <= sentence.count(" ") + 1 <= _MAX_ANSWER_WORDS
         and (sentence[0].isupper() or sentence[0] in "\"“'‘(" or sentence[0].isdigit())
@@ -286,7 +292,7 @@ def can_answer(sentence: str) -> bool:
 
 
 def _text(passage: Passage, start: int, end: int) -> str:
-    """The sentences in a half-open range, with a blank line between paragraphs."""
+    """Join the sentences of a half-open range, with a blank line between paragraphs."""
     parts: list[str] = []
     for n in range(start, end):
         if n > start:
@@ -296,7 +302,7 @@ def _text(passage: Passage, start: int, end: int) -> str:
 
 
 def _end(passage: Passage, start: int, words: int) -> int:
-    """Where a window of about so many words ends."""
+    """End of a window of about `words` words."""
     end, used = start, 0
     while end < len(passage.sentences) and (used < words or end == start):
         used += passage.sentences[end].count(" ") + 1
@@ -305,5 +311,5 @@ def _end(passage: Passage, start: int, words: int) -> int:
 
 
 def _draw(bounds: Sequence[float], rng: Random) -> int:
-    """A place by the weights whose sums `bounds` are."""
+    """Draw an index with weights whose cumulative sums are `bounds`."""
     return min(bisect(bounds, rng.random() * bounds[-1]), len(bounds) - 1)

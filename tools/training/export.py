@@ -1,4 +1,4 @@
-"""A trained network as a checkpoint in Hugging Face layout."""
+"""Exports a trained network as a checkpoint in Hugging Face layout."""
 
 from __future__ import annotations
 

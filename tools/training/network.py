@@ -1,4 +1,4 @@
-"""The network while it learns: a Llama with tied embeddings, its parameters named as in `transformers`.
+"""The network for training: a Llama with tied embeddings, its parameters named as in `transformers`.
 
 Tensors carry their shape as a suffix:
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """Sizes. `head_dim` times `heads` need not be `hidden`."""
+    """Sizes of the network. `head_dim` times `heads` may differ from `hidden`."""
 
     vocabulary: int = 8192
     hidden: int = 320
@@ -33,7 +33,7 @@ class NetworkConfig:
     context_tokens: int = 4096
 
     def hugging_face(self, bos: int, eos: int, dtype: str) -> dict[str, Any]:
-        """As config.json says it."""
+        """Content of config.json for this network."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -82,7 +82,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """SwiGLU."""
+    """Feed-forward layer with SwiGLU."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer."""
+    """A layer of the network."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -106,18 +106,18 @@ class Block(nn.Module):
         self.mlp = Mlp(config)
 
     def attend(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The first half of the layer."""
+        """Run the attention half of the layer."""
         out: Tensor = x + self.self_attn(self.input_layernorm(x), cos, sin)
         return out
 
     def think(self, x: Tensor) -> Tensor:
-        """The second half, token by token."""
+        """Run the feed-forward half of the layer."""
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
 
 class Network(nn.Module):
-    """Tokens in, logits out where they are asked for."""
+    """The network: computes logits of chosen tokens."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Network(nn.Module):
         self.register_buffer("sin", angles.sin().float().repeat(1, 2), persistent=False)
 
     def forward(self, tokens_BT: Tensor, chosen: Tensor) -> Tensor:
-        """The logits behind the tokens `chosen`, which are places in the flattened batch."""
+        """Compute the logits after the tokens `chosen`, which are indices in the flattened batch."""
         T = tokens_BT.shape[1]
         cos, sin = self.cos[:T], self.sin[:T]
         x = self.embed_tokens(tokens_BT)

@@ -1,7 +1,7 @@
-"""Questions made of a sentence, and search queries made of a question.
+"""Makes questions from sentences, and search queries from questions.
 
-A made question keeps some of the sentence's content words, in order, behind a question word that fits
-what was left out; or it is a bare list of keywords. Then words are inflected, misspelt, dropped.
+A made question has some of the sentence's content words, in order, after a question word that fits the words
+left out; or it is a list of keywords. Then some words are inflected, misspelt or dropped.
 """
 
 from __future__ import annotations
@@ -73,22 +73,22 @@ _SYNONYMS = {
 
 
 def words_of(text: str) -> list[str]:
-    """Words without the marks around them."""
+    """Words of a text, without punctuation around them."""
     return _WORD.findall(text)
 
 
 def is_content(word: str) -> bool:
-    """Whether it is no stop word."""
+    """Whether a word is not a stop word."""
     return word.casefold() not in STOP_WORDS
 
 
 def content_words(text: str) -> list[str]:
-    """The words that mean something, in order."""
+    """Content words of a text, in order."""
     return [word for word in words_of(text) if is_content(word)]
 
 
 def make_question(sentence: str, rng: Random) -> str:
-    """A question that `sentence` answers, more or less."""
+    """Make a question that `sentence` more or less answers."""
     if rng.random() < 0.18:
         return _noisy(_keywords(sentence, rng), rng, 0.15)
     text = _clause_question(sentence, rng)
@@ -107,7 +107,7 @@ def _keywords(sentence: str, rng: Random) -> str:
 
 
 def _clause_question(sentence: str, rng: Random) -> str:
-    """A window of the sentence with a hole in it, behind the question word that fits the hole."""
+    """Make a question of a part of the sentence with a gap, after the question word that fits the gap."""
     words = words_of(sentence)
     width = rng.randint(5, 16)
     start = rng.randrange(max(1, len(words) - width + 1))
@@ -157,7 +157,7 @@ def _noisy(text: str, rng: Random, rate: float) -> str:
 
 
 def _changed(word: str, rng: Random) -> str:
-    """Another form of a word: a synonym, an ending less or more, another case, a typo."""
+    """Change a word: a synonym, another ending, another case, or a typo."""
     lower = word.lower()
     if lower in _SYNONYMS:
         return _SYNONYMS[lower]
@@ -179,9 +179,10 @@ def _changed(word: str, rng: Random) -> str:
 
 
 def rewrite(question: str, num_queries: int) -> str:
-    """The JSON list of search queries that `expand` is to answer; the same for the same question.
+    """Make the JSON list of search queries that is the right answer to `expand`; deterministic.
 
-    Keywords, the question without its question words, keywords in another order, then templates.
+    The queries are keywords, the question without its question words, keywords in another order, then
+    templates.
     """
     words = words_of(question)
     keywords = [word for word in words if is_content(word)][:MAX_KEYWORDS] or words[:MAX_KEYWORDS]

@@ -1,9 +1,10 @@
-"""The small model's tokenizer: byte-level BPE over text with single spaces.
+"""Trains the small model's tokenizer: byte-level BPE over text with single spaces.
 
 White space becomes one space and a blank line one newline, so that a sentence has the same tokens in a
-wrapped text, in a draft and in an answer. A word behind a bracket, quote or hyphen has the same tokens as
-behind a space: an invisible mark says that there is none. What opens a part of our prompts ("Question: ")
-is a single special token; a retrieved text cannot spell it, for those are parsed in constants only.
+wrapped text, in a draft and in an answer. A word after a bracket, quote or hyphen has the same tokens as
+after a space; an invisible mark stands for the missing space. The heading of each part of our prompts
+("Question: ") is a single special token. Retrieved texts cannot contain it, because special tokens are parsed
+in constants only.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from stretto.graph.graph import Constant
 
 BOS, EOS = "<|begin|>", "<|end|>"
 CONTEXT_TOKENS = 4096
-GLUE = "\u2060"  # word joiner: what follows it stands without the space before it
+GLUE = "\u2060"  # word joiner: the word after it has no space before it
 CHAT_TEMPLATE = (
     BOS + "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     "{% if not add_generation_prompt %}" + EOS + "{% endif %}"
 )
-# What opens the parts of the ready-made prompts, in the order of their tokens behind BOS and EOS.
+# Headings of the parts of the ready-made prompts, in the order of their tokens after BOS and EOS.
 MARKERS = (
     "\nQuestion: ",
     "\nContext: ",
@@ -38,7 +39,7 @@ MARKERS = (
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """A tokenizer of `vocabulary` tokens. The same texts give the same one."""
+    """Train a tokenizer of `vocabulary` tokens; the same texts give the same tokenizer."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -64,7 +65,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """`tokenizer.json` and `tokenizer_config.json`, with the chat template."""
+    """Write `tokenizer.json` and `tokenizer_config.json`, with the chat template."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -80,7 +81,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 class PromptEncoder:
-    """Prompts and answers as token ids, the way `stretto.engines.prompt_tokens` makes them: by segment."""
+    """Makes token ids of prompts and answers, segment by segment, like `stretto.engines.prompt_tokens`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -90,7 +91,7 @@ class PromptEncoder:
         self._constants: dict[str, list[int]] = {}
 
     def prompt(self, name: str, values: dict[str, str], constants: dict[str, str] | None = None) -> list[int]:
-        """BOS and the ready-made prompt `name`, filled."""
+        """Tokens of BOS and the ready-made prompt `name` with its values."""
         known = tuple(sorted((constants or {}).items()))
         tokens = [self.bos]
         for part in parse_prompt(load_prompt(name), frozenset(values), known):
@@ -105,12 +106,12 @@ class PromptEncoder:
         return tokens
 
     def answer(self, text: str) -> list[int]:
-        """The tokens of an answer and EOS."""
+        """Tokens of an answer and EOS."""
         return [*self._plain.encode(text, add_special_tokens=False).ids, self.eos]
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """Of a token that is there."""
+    """Id of a token, which must exist."""
     found = tokenizer.token_to_id(token)
     assert found is not None, token
     return found

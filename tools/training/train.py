@@ -1,4 +1,5 @@
-"""The training loop: AdamW with warm-up, plateau and decay. A stopped run goes on where it was saved."""
+"""The training loop: AdamW with warm-up, plateau and decay. A stopped run resumes from its last
+checkpoint."""
 
 from __future__ import annotations
 
@@ -32,15 +33,16 @@ LOG = "log.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
-    """A run of `blocks` blocks of examples. The same seed gives the same examples, wherever it is resumed.
+    """Settings of a run of `blocks` blocks of examples. The seed decides the examples, even if a run is
+    resumed.
 
     Attributes:
-        peak_rate: the learning rate between warm-up and decay, which takes the last `decay_share`.
-        short_words, long_words: the longest text up to `long_from` of the run, and from `long_by` on.
-        held_share: of the run, during which what is wired is held and all else learns around it.
-        wired_rate: by what the learning rate of the wired parts is multiplied afterwards.
+        peak_rate: learning rate between warm-up and decay, which takes the last `decay_share`.
+        short_words, long_words: longest texts, in words, up to `long_from` of the run and from `long_by` on.
+        held_share: share of the run in which the wired parameters are held fixed and all others are trained.
+        wired_rate: factor on the learning rate of the wired parameters afterwards.
         save_every_s: seconds between checkpoints.
-        bfloat16: compute in bfloat16 (weights stay float32).
+        bfloat16: whether to compute in bfloat16 (weights stay float32).
     """
 
     blocks: int = 1000
@@ -64,7 +66,7 @@ class TrainingConfig:
 
 
 class Training:
-    """A network, its optimizer and how far they are. `step_block` changes them."""
+    """A network, its optimizer, and the progress of the training. `step_block` changes them."""
 
     def __init__(
         self, corpus: Corpus, tokenizer: Tokenizer, sizes: NetworkConfig, config: TrainingConfig
@@ -92,7 +94,7 @@ class Training:
         self.seconds = 0.0
 
     def step_block(self) -> dict[str, float]:
-        """Learn from one block; its mean loss on answers, the learning rate, and how far the run is."""
+        """Train on one block; returns the mean loss on answers, the learning rate, and the progress."""
         start = time.perf_counter()
         config = self.config
         batches = list(
@@ -127,7 +129,7 @@ class Training:
         }
 
     def _step(self, batch: Batch) -> tuple[float, int]:
-        """One update; the summed loss on answers, and their number of tokens."""
+        """Make one update; returns the summed loss on answers, and their number of tokens."""
         tokens, chosen, targets, weights = (
             tensor.to(self.device) for tensor in (batch.tokens, batch.chosen, batch.targets, batch.weights)
         )
@@ -144,12 +146,12 @@ class Training:
         return float(losses.detach()[is_answer].sum()), int(is_answer.sum())
 
     def _hold(self, held: bool) -> None:
-        """Whether the wired parts stay as they are."""
+        """Hold the wired parameters fixed, or train them."""
         for parameter in wired_parameters(self.network):
             parameter.requires_grad_(not held)
 
     def save(self, folder: Path) -> None:
-        """Write the state; a crash while writing leaves the old one."""
+        """Write the state; after a crash while writing, the old one is still there."""
         state = {
             "network": self.network.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -162,7 +164,7 @@ class Training:
         os.replace(folder / f"{STATE}.new", folder / STATE)
 
     def resume(self, folder: Path) -> None:
-        """Go on from what `save` wrote, if there is something."""
+        """Restore the state that `save` wrote, if there is one."""
         if not (folder / STATE).is_file():
             return
         state = load_state(folder)
@@ -174,7 +176,7 @@ class Training:
 
 
 def train(training: Training, folder: Path, report: Callable[[str], None]) -> None:
-    """Run to the end, with checkpoints and a log in `folder`."""
+    """Train to the end, with checkpoints and a log in `folder`."""
     training.resume(folder)
     saved_s = time.monotonic()
     writes = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
@@ -203,13 +205,13 @@ def _average_gradients(network: Network, workers: int) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """What `Training.save` wrote, on the CPU."""
+    """Read the state that `Training.save` wrote, on the CPU."""
     state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
     return state
 
 
 def learning_rate(block: int, config: TrainingConfig) -> float:
-    """Linear warm-up, plateau, and half a cosine down to the final rate."""
+    """Learning rate of a block: linear warm-up, plateau, and half a cosine down to the final rate."""
     if block < config.warmup_blocks:
         return config.peak_rate * (block + 1) / config.warmup_blocks
     decay_from = (1 - config.decay_share) * config.blocks
@@ -223,7 +225,7 @@ def learning_rate(block: int, config: TrainingConfig) -> float:
 
 
 def longest_text(block: int, config: TrainingConfig) -> int:
-    """In words."""
+    """Longest text of the examples in a block, in words."""
     grown = (block / config.blocks - config.long_from) / (config.long_by - config.long_from)
     return round(config.short_words + (config.long_words - config.short_words) * min(1.0, max(0.0, grown)))
 
@@ -241,7 +243,7 @@ def _groups(network: Network, config: TrainingConfig) -> list[dict[str, Any]]:
 
 
 def _counts(corpus: Corpus, tokenizer: Tokenizer) -> Mapping[int, int]:
-    """In how many sentences each token stands, by a sample."""
+    """Number of sentences that contain each token, in a sample."""
     rng = Random(0)
     sentences = [s for p in corpus.passages for s in p.sentences]
     sample = sentences if len(sentences) <= 60_000 else rng.sample(sentences, 60_000)

@@ -1,8 +1,8 @@
-"""Initial weights in which copying is wired up, so that training need not discover it.
+"""Sets initial weights with a circuit for copying, so that training need not discover it.
 
 A transformer learns to look things up and copy them in a sudden step after millions of tokens (Olsson et al.
-2022, "In-context Learning and Induction Heads"). Two CPU cores cannot wait for that, so the first weights
-hold a rough circuit, which training then refines along with all else:
+2022, "In-context Learning and Induction Heads"). That takes too long on two CPU cores, so the first weights
+have a rough circuit, which training then refines together with all other weights:
 
     layer 0   each token fetches the three tokens before it, and learns in which part of the prompt it is
     layer 1   a context token that also stands in the question is marked with its rarity;
@@ -11,7 +11,7 @@ hold a rough circuit, which training then refines along with all else:
     layer 3+  tokens of the answer find the place that follows the same three tokens in the sentence that
               begins so, and copy the token there ("induction")
 
-The residual stream is cut into the parts that `Layout` names. Nothing holds them apart later on.
+The residual stream is divided into the parts that `Layout` names. Training may mix them later.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ANSWER_MARKERS = ("\nAnswer:", "\nJSON:", "\nSummary:")
 
 
 class Layout(NamedTuple):
-    """Which dimensions hold what: half-open ranges."""
+    """Parts of the residual stream, as half-open ranges of dimensions."""
 
     lexical: slice = slice(0, 120)
     feature: slice = slice(120, 128)  # space, capital, capitals, digit, mark, sentence end, stop word, rarity
@@ -63,9 +63,9 @@ LAYOUT = Layout()
 def token_vectors(
     tokenizer: Tokenizer, rarity: Sequence[float], hidden: int, generator: torch.Generator
 ) -> Tensor:
-    """An embedding in which forms of a word are near each other, (vocabulary, hidden).
+    """Make embeddings in which forms of a word are near each other, (vocabulary, hidden).
 
-    A vector is made of its word in small letters, of the word's stem, and of how it is written.
+    A vector consists of the word in lower case, the word's stem, and how the word is written.
     """
     at = LAYOUT
     size = at.lexical.stop - at.lexical.start
@@ -102,19 +102,19 @@ def token_vectors(
         vectors[token, at.sentence_end] = 1.0 if written[5] or raw in (BOS, *MARKERS) else 0.0
         vectors[token, at.rarity] = 0.0 if raw in (BOS, EOS, *MARKERS) else rarity[token]
         vectors[token, at.constant] = 1.0
-    # What finds nothing attends to BOS, and shall fetch nothing.
+    # A query without a match attends to BOS, which must carry nothing.
     vectors[token_id(tokenizer, BOS), at.lexical] = 0.0
     vectors[token_id(tokenizer, BOS), at.feature] = 0.0
     vectors[token_id(tokenizer, BOS), at.begin] = 1.0
     for number, marker in enumerate(MARKERS):
         vectors[token_id(tokenizer, marker), at.marker.start + number] = 1.0
-    # All of one length, so that the norm before a layer leaves the constant the same in all.
+    # All vectors have the same length, so that the norm before a layer keeps the constant equal in all.
     vectors[:, at.filler] = (_LENGTHS[0] ** 2 - vectors.square().sum(1)).clamp(min=0).sqrt()
     return vectors
 
 
 def rarities(counts: Mapping[int, int], vocabulary: int) -> list[float]:
-    """Of each token, by the number of sentences with it: 0 in every tenth, 1 in hardly any."""
+    """Rarity of each token by the number of sentences with it: 0 if in every tenth, 1 if in hardly any."""
     total = max(counts.values(), default=1) * 10
     top = math.log(total)
     return [
@@ -124,7 +124,7 @@ def rarities(counts: Mapping[int, int], vocabulary: int) -> list[float]:
 
 
 class _Wiring:
-    """Writes into one attention's projections; the norm before it multiplies vectors by `scale`."""
+    """Sets the projections of one attention; the norm before it multiplies vectors by `scale`."""
 
     def __init__(
         self, attention: Attention, scale: float, rope_theta: float, generator: torch.Generator
@@ -147,11 +147,11 @@ class _Wiring:
             self._attention.o_proj.weight[:, head * self._dim : (head + 1) * self._dim].mul_(0.1)
 
     def _strength(self, logit: float) -> float:
-        """The weight on either side that makes this logit of two parts of length 1."""
+        """Weight on both sides that gives this logit for two parts of length 1."""
         return math.sqrt(logit * math.sqrt(self._dim)) / self._scale
 
     def position(self, head: int, offset: int, logits: Mapping[int, float]) -> None:
-        """Prefer the token `offset` back: by pair of dimensions, the logit it adds there."""
+        """Prefer the token `offset` back; `logits` has the added logit for each pair of dimensions."""
         q, k = (self._rows(p.weight, head) for p in (self._attention.q_proj, self._attention.k_proj))
         for pair, logit in logits.items():
             angle = offset * self._theta ** (-2 * pair / self._dim)
@@ -161,7 +161,8 @@ class _Wiring:
             k[pair, LAYOUT.constant] += weight
 
     def recency(self, head: int, logits: Mapping[int, float]) -> None:
-        """Prefer what is near: by pair of dimensions, how much is lost a quarter of its turn away."""
+        """Prefer near tokens; `logits` has, for each pair of dimensions, the loss a quarter of its turn
+        away."""
         q, k = (self._rows(p.weight, head) for p in (self._attention.q_proj, self._attention.k_proj))
         for pair, logit in logits.items():
             weight = self._strength(logit)
@@ -169,7 +170,8 @@ class _Wiring:
             k[pair, LAYOUT.constant] += weight
 
     def bias(self, head: int, query: int | slice, key: int | slice, logit: float) -> None:
-        """Queries with dimension `query` like keys with dimension `key`. Takes one of the slowest pairs."""
+        """Let queries with dimension `query` attend to keys with dimension `key`; uses one of the slowest
+        pairs."""
         q, k = (self._rows(p.weight, head) for p in (self._attention.q_proj, self._attention.k_proj))
         pair = self._dim // 2 - 1 - self._biases[head]
         self._biases[head] += 1
@@ -179,7 +181,12 @@ class _Wiring:
         k[pair, key] += weight
 
     def match(self, head: int, pairs: Sequence[tuple[slice, slice, Tensor | None, float]]) -> None:
-        """Queries like keys with the same content: (in the query, in the key, projected first by, logit)."""
+        """Let queries attend to keys with the same content.
+
+        Args:
+            pairs: (part of the query, part of the key, projection before the comparison, logit) of each
+                content.
+        """
         q, k = (self._rows(p.weight, head) for p in (self._attention.q_proj, self._attention.k_proj))
         for in_query, in_key, projection, logit in pairs:
             size = in_key.stop - in_key.start
@@ -191,7 +198,7 @@ class _Wiring:
             k[self._slow, in_key] += weight * mix
 
     def carry(self, head: int, parts: Sequence[tuple[slice, slice, Tensor | None, float]]) -> None:
-        """Move parts of what is attended: (from, to, projection, gain)."""
+        """Copy parts of attended tokens: (from, to, projection, gain)."""
         v = self._rows(self._attention.v_proj.weight, head)
         o = self._attention.o_proj.weight[:, head * self._dim : (head + 1) * self._dim]
         used = 0
@@ -243,7 +250,7 @@ _LENGTHS = (2.1, 2.8, 3.2, 3.8, 4.2)
 
 
 def wired_parameters(network: Network) -> list[Parameter]:
-    """All that the circuit's last step reads: everything up to the attention of the last layer but one."""
+    """Parameters that the circuit uses: all up to the attention of the last layer but one."""
     *lower, inducing, _ = network.layers
     modules = [network.embed_tokens, *lower, inducing.input_layernorm, inducing.self_attn]
     return [parameter for module in modules for parameter in module.parameters()]

@@ -1,7 +1,7 @@
-"""The same tiny workload on several orchestrators, each written as its documentation teaches.
+"""The same tiny workload on several orchestrators, each written as its documentation recommends.
 
-The workload: node after node in a chain of 10, then 10 nodes side by side. Each adds 1 to what it gets, so
-each run can be checked and the nodes themselves cost nothing. One file per system.
+The workload is a chain of 10 nodes, then 10 parallel nodes. Each node adds 1 to its input, so that each run
+can be checked and the nodes themselves take no time. There is one file for each system.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ NUM_NODES = CHAIN + FAN_OUT
 EXPECTED = [CHAIN + 1] * FAN_OUT
 
 RunOnce: TypeAlias = Callable[[], Awaitable[list[int]]]
-"""Run the workload once from the input 0; returns what each of the 10 nodes side by side has."""
+"""Function that runs the workload once from the input 0; returns the values of the 10 parallel nodes."""
 
 
 class PeerModule(Protocol):
-    """What each file offers."""
+    """Interface of each file."""
 
     def open_runner(self) -> AbstractAsyncContextManager[RunOnce]:
-        """Everything that is set up once, before the first run."""
+        """Set up the system before the first run."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A system: its package (None: nothing to install) and the file that speaks to it."""
+    """A system: its package (None if nothing must be installed), and the module that runs the workload on
+    it."""
 
     name: str
     module: str
@@ -39,14 +40,14 @@ class Peer:
     note: str = ""
 
     def load(self) -> PeerModule | None:
-        """Its module; None when it, or something it needs, is not installed."""
+        """Import the peer's module; None if it, or something it needs, is not installed."""
         try:
             return import_module(self.module)
         except ImportError:
             return None
 
     def version(self) -> str:
-        """The installed version."""
+        """Installed version of the package."""
         try:
             return metadata.version(self.package) if self.package else ""
         except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Bare asyncio tasks: what any orchestrator in this process must pay at least."""
+"""Bare asyncio tasks: the least cost of any orchestrator in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def _node(value: int) -> int:
 
 @asynccontextmanager
 async def open_runner() -> AsyncIterator[RunOnce]:
-    """Nothing to set up."""
+    """Return the workload; there is nothing to set up."""
 
     async def run_once() -> list[int]:
         value = 0

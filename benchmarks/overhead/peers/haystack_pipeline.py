@@ -10,21 +10,21 @@ from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
 
 @component
 class AddOne:
-    """One node."""
+    """A node of the workload."""
 
     @component.output_types(value=int)
     def run(self, value: int) -> dict[str, int]:
-        """Synchronous."""
+        """Run synchronously."""
         return {"value": value + 1}
 
     @component.output_types(value=int)
     async def run_async(self, value: int) -> dict[str, int]:
-        """Asynchronous: no thread is needed."""
+        """Run asynchronously, without a thread."""
         return {"value": value + 1}
 
 
 def pipeline() -> Pipeline:
-    """Chain, then fan-out."""
+    """Build the chain and the fan-out."""
     made = Pipeline()
     for place in range(CHAIN):
         made.add_component(f"chain{place}", AddOne())
@@ -38,7 +38,7 @@ def pipeline() -> Pipeline:
 
 @asynccontextmanager
 async def open_runner() -> AsyncIterator[RunOnce]:
-    """The pipeline is built once."""
+    """Build the pipeline once."""
     made = pipeline()
 
     async def run_once() -> list[int]:

@@ -1,4 +1,4 @@
-"""LangGraph: a `StateGraph` with a reducer for what the nodes side by side return, run with `ainvoke`."""
+"""LangGraph: a `StateGraph` with a reducer for the results of the parallel nodes, run with `ainvoke`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
 
 
 class State(TypedDict):
-    """`value` along the chain, `results` of the nodes side by side."""
+    """State of a run: `value` along the chain, `results` of the parallel nodes."""
 
     value: int
     results: Annotated[list[int], operator.add]
@@ -28,7 +28,7 @@ async def _side(state: State) -> dict[str, list[int]]:
 
 
 def compiled() -> Any:
-    """Chain, then fan-out."""
+    """Build the chain and the fan-out."""
     graph = StateGraph(State)
     before = START
     for place in range(CHAIN):
@@ -44,7 +44,7 @@ def compiled() -> Any:
 
 @asynccontextmanager
 async def open_runner() -> AsyncIterator[RunOnce]:
-    """The graph is compiled once."""
+    """Compile the graph once."""
     graph = compiled()
 
     async def run_once() -> list[int]:

@@ -1,4 +1,4 @@
-"""LlamaIndex workflows: steps that pass on typed events; the fan-out sends events and collects them."""
+"""LlamaIndex workflows: steps exchange typed events; the fan-out sends events and collects them."""
 
 from collections.abc import AsyncIterator  # annotations stay objects here: the step decorator reads them
 from contextlib import asynccontextmanager
@@ -10,35 +10,35 @@ from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
 
 
 class Next(Event):
-    """Node `place` of the chain is to run."""
+    """Event: run node `place` of the chain."""
 
     place: int
     value: int
 
 
 class Side(Event):
-    """One of the nodes side by side is to run."""
+    """Event: run one of the parallel nodes."""
 
     value: int
 
 
 class SideDone(Event):
-    """One of them has run."""
+    """Event: one of the parallel nodes has run."""
 
     value: int
 
 
 class Workload(Workflow):
-    """Chain, then fan-out. The chain is one step that is run 10 times, which is the cheapest way."""
+    """The chain and the fan-out. The chain is one step that runs 10 times, which is the cheapest way."""
 
     @step
     async def start(self, event: StartEvent) -> Next:
-        """Not counted as a node."""
+        """Start the chain; not counted as a node."""
         return Next(place=0, value=event.get("value"))
 
     @step
     async def chain(self, context: Context, event: Next) -> Next | Side | None:
-        """A node of the chain; the last one sends 10 events."""
+        """Run a node of the chain; the last one sends 10 events."""
         value = event.value + 1
         if event.place + 1 < CHAIN:
             return Next(place=event.place + 1, value=value)
@@ -48,19 +48,19 @@ class Workload(Workflow):
 
     @step(num_workers=FAN_OUT)
     async def side(self, event: Side) -> SideDone:
-        """One of the nodes side by side."""
+        """Run one of the parallel nodes."""
         return SideDone(value=event.value + 1)
 
     @step
     async def collect(self, context: Context, event: SideDone) -> StopEvent | None:
-        """Not counted as a node."""
+        """Collect the results; not counted as a node."""
         done = context.collect_events(event, [SideDone] * FAN_OUT)
         return None if done is None else StopEvent(result=[one.value for one in done])
 
 
 @asynccontextmanager
 async def open_runner() -> AsyncIterator[RunOnce]:
-    """The workflow is made once."""
+    """Make the workflow once."""
     workflow = Workload(timeout=60)
 
     async def run_once() -> list[int]:

@@ -1,6 +1,6 @@
 """Stretto: a template of components on an engine that runs on the event loop.
 
-A run is `Runtime.run(template, inputs)`: look-up of the plan, schedulers, driver, reply.
+A run is `Runtime.run(template, inputs)`, which finds the plan in the cache and runs schedulers and driver.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from stretto.tasks import Task
 
 
 class AddOne(Component):
-    """One primitive."""
+    """A component with one primitive."""
 
     ports = (Port("value", "number"),)
     outs = {"value": "number"}  # noqa: RUF012
 
     def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
-        """A `call`."""
+        """Lower to one `call`."""
         call = build.add("add", "call", (build.take("value"),), engine="noop", config={"result": "number"})
         return {"value": call}
 
@@ -38,18 +38,18 @@ class Noop:
         pass
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """One result per task."""
+        """Add 1 to the value of each task."""
         return [task.inputs["value"] + 1 for task in tasks]  # type: ignore[operator]
 
     def release(self, query: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 def template() -> Template:
-    """Chain, then fan-out."""
+    """Build the chain and the fan-out."""
     value: Source = Input("value", "number")
     for place in range(CHAIN):
         value = AddOne(name=f"chain{place}", value=value)["value"]

@@ -9,5 +9,5 @@ from stretto.trace.recorder import Recorder
 
 
 def open_runner() -> AbstractAsyncContextManager[RunOnce]:
-    """As without tracing, and a recorder that keeps every span."""
+    """Start a runtime with one engine, and a recorder that keeps every span."""
     return ours.open_runner(Recorder())

@@ -1,1 +1,1 @@
-"""The apps as a careful programmer writes them with asyncio: what orchestration has to beat."""
+"""The apps as a careful programmer writes them with asyncio: a strong baseline."""

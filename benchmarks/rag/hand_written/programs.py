@@ -1,8 +1,8 @@
-"""The three apps by hand: what is independent runs at once, chunks stream through embedding and ingestion.
+"""The three apps as asyncio programs: independent steps run at once, chunks stream through the engines.
 
-The same prompts, settings and answers as `stretto.apps`. What is missing is what needs to know of graphs and
-tokens: prompts prefilled ahead of their last part, rewritten questions used before all are written, and
-batches by what a query still has before it.
+Prompts, settings and answers are those of `stretto.apps`. Optimisations that need graphs or tokens are
+missing: prefills before the end of the prompt is known, use of each rewritten question before all are
+written, and batches ordered by the remaining work of queries.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Program:
     """One query's run.
 
     Args:
-        answer_tokens: the most that an answer may have.
-        batch: chunks that are embedded together.
-        tenant: whose query it is: tenants share no prefix caches.
+        answer_tokens: largest number of tokens of an answer.
+        batch: number of chunks that are embedded together.
+        tenant: owner of the query. Caches are never shared between tenants.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Program:
         self._tenant = tenant
 
     async def naive(self, question: str, files: Sequence[Document]) -> dict[str, object]:
-        """As `naive_rag`."""
+        """Run the app `naive_rag`."""
         (vector,), _ = await asyncio.gather(self._embed([question]), self._index(files))
         hits = await self._vectors("search", {"queries": [vector]}, {"k": TOP_K["naive"]})
         leaves = await asyncio.gather(
@@ -59,7 +59,7 @@ class Program:
         return {"answer": answer, "sources": hits[0]}
 
     async def advanced(self, question: str, files: Sequence[Document]) -> dict[str, object]:
-        """As `advanced_rag`."""
+        """Run the app `advanced_rag`."""
         index = asyncio.create_task(self._index(files))
         queries = await self._complete(
             "expand",
@@ -84,7 +84,7 @@ class Program:
         return {"answer": draft, "sources": top}
 
     async def search(self, question: str) -> dict[str, object]:
-        """As `search_empowered`."""
+        """Run the app `search_empowered`."""
         draft = await self._complete("proxy", {"question": question}, self._answer, engine="llm_small")
         verdict = await self._complete(
             "judge", {"question": question, "text": draft}, Decode(4), engine="llm_small"
@@ -100,7 +100,7 @@ class Program:
         return {"answer": answer, "sources": hits}
 
     async def _index(self, files: Sequence[Document]) -> None:
-        """Every batch of chunks is ingested as soon as it is embedded."""
+        """Index documents; a batch of chunks is ingested as soon as it is embedded."""
         chunking = self._servers.batch["chunking"]
         lists = await asyncio.gather(
             *(chunking.each(self._query, "chunk", {"files": [file]}, CHUNKING) for file in files)

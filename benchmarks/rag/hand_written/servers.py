@@ -1,4 +1,4 @@
-"""Engines as servers for asyncio programs: each on a thread of its own, with dynamic batching."""
+"""Engines as servers for asyncio programs: each in a separate thread, with dynamic batching."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Call:
 
 
 class BatchServer:
-    """Batches whatever waits, first come first served, as soon as the engine is free."""
+    """Runs all waiting calls as a batch, in order of arrival, as soon as the engine is free."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._replica = deployment.replicas[0]
@@ -42,7 +42,7 @@ class BatchServer:
         self._executable: BatchEngine | None = None
 
     async def start(self) -> None:
-        """Make the engine, on its thread."""
+        """Make the engine in its thread."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._make)
 
     async def serve(self) -> None:
@@ -73,19 +73,19 @@ class BatchServer:
     async def one(
         self, query: str, op: str, inputs: Mapping[str, object], config: Mapping[str, object], units: int = 1
     ) -> Any:
-        """A single application."""
+        """Run a single application."""
         return await self._call(Task(next(self._ids), query, op, op, inputs, config), units)
 
     async def each(
         self, query: str, op: str, columns: Mapping[str, Sequence[object]], config: Mapping[str, object]
     ) -> Any:
-        """An application to each row of the columns."""
+        """Run one application for each row of the columns."""
         num_items = len(next(iter(columns.values())))
         task = Task(next(self._ids), query, op, op, columns, config, num_items, tuple(columns))
         return await self._call(task, num_items)
 
     async def release(self, query: str) -> None:
-        """The query has ended."""
+        """Tell the engine that the query has ended."""
         assert self._executable is not None
         await asyncio.get_running_loop().run_in_executor(self._thread, self._executable.release, query)
 
@@ -95,7 +95,7 @@ class BatchServer:
         return await answer
 
     async def close(self) -> None:
-        """Free the engine, on its thread, if it has been made."""
+        """Free the engine in its thread, if it was made."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._free)
         self._thread.shutdown()
 
@@ -119,7 +119,7 @@ class LLMServer:
     _error: Exception | None = None
 
     async def start(self) -> None:
-        """Make the engine, on its thread."""
+        """Make the engine in its thread."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         self._thread = Thread(target=self._run, args=(loop, ready), name=self.deployment.name)
@@ -127,10 +127,10 @@ class LLMServer:
         await ready
 
     async def complete(self, query: str, step: str, prompt: Prompt, decode: Decode, tenant: str = "") -> Any:
-        """The value of a completion.
+        """Complete a prompt; returns the value.
 
         Raises:
-            Exception: what went wrong with it, or what the engine has died of.
+            Exception: the error of the request, or the error that ended the engine.
         """
         if self._error is not None:
             raise self._error
@@ -140,7 +140,7 @@ class LLMServer:
         return await answer
 
     async def close(self) -> None:
-        """End the thread."""
+        """End the server's thread."""
         self._admitted.put(None)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -183,7 +183,7 @@ class LLMServer:
 
 
 def _settle(answer: asyncio.Future[Any], value: object = None, error: Exception | None = None) -> None:
-    """Unless nobody waits for it any more."""
+    """Set the result of a future, unless it was cancelled."""
     if answer.done():
         return
     if error is None:
@@ -194,13 +194,13 @@ def _settle(answer: asyncio.Future[Any], value: object = None, error: Exception 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """By engine name."""
+    """Servers by engine name."""
 
     batch: Mapping[str, BatchServer]
     llm: Mapping[str, LLMServer]
 
     async def end(self, query: str) -> None:
-        """Nothing of the query is needed any more."""
+        """Release the query at all engines."""
         await self.batch["vectors"].release(query)
 
 

@@ -1,4 +1,4 @@
-"""Answers of `stretto ask`, as text and as JSON."""
+"""Prints the answers of `stretto ask`, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SMALL_MODEL = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What `--json` prints of one question."""
+    """The answer to one question, as `--json` prints it."""
 
     question: str
     answer: str | None
@@ -34,11 +34,11 @@ class Answer:
 
     @staticmethod
     def failed(question: str, error: StrettoError) -> Answer:
-        """The answer of a question that has none."""
+        """Make the answer of a question that failed."""
         return Answer(question, None, (), f"{type(error).__name__}: {error}")
 
     def as_json(self) -> dict[str, object]:
-        """Plain data."""
+        """Convert the answer to plain data for JSON."""
         return {
             "question": self.question,
             "answer": self.answer,
@@ -58,9 +58,9 @@ class Answer:
 
 @dataclass(slots=True)
 class Printer:
-    """Prints answers to stdout; says beside the first, on `errors`, if the small model gave it.
+    """Prints answers to stdout; with the first one, says on `errors` if the small model gave it.
 
-    `names` are what sources are called if not by their own name.
+    `names` maps sources to the names that are printed for them.
     """
 
     errors: Console
@@ -69,20 +69,20 @@ class Printer:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, question: str, outputs: Mapping[str, object]) -> Answer:
-        """The outputs of a query as an answer."""
+        """Make an answer of the outputs of a query."""
         text, sources = outputs["answer"], outputs["sources"]
         hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
         named = [replace(hit, chunk=replace(hit.chunk, source=self._name(hit.chunk.source))) for hit in hits]
         return Answer(question, None if text is ABSENT else str(text), named)
 
     def show(self, text: str) -> None:
-        """Print a piece of an answer as it comes."""
+        """Print a piece of an answer as soon as it exists."""
         self._say_small_model()
         sys.stdout.write(shown(text, sys.stdout))
         sys.stdout.flush()
 
     def end(self, answer: Answer) -> None:
-        """Print what follows an answer that has been shown in pieces."""
+        """Print the sources of an answer that was shown in pieces."""
         self.show("\n" if answer.answer else _NOTHING_FOUND + "\n")
         self._print_sources(answer)
 
@@ -116,7 +116,8 @@ class Printer:
         self.is_small_model = False
 
     def _name(self, source: str) -> str:
-        """What was given; else, of a path in the current folder, the part that is in it."""
+        """Printed name of a source: the given one; else its path, relative to the current folder if
+        inside."""
         if source in self.names:
             return self.names[source]
         here = os.path.join(os.path.realpath(os.curdir), "")

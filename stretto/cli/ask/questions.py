@@ -1,4 +1,4 @@
-"""Running the questions of `stretto ask`: one as it streams, several side by side."""
+"""Runs the questions of `stretto ask`: a single one with streamed output, several at the same time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Questions:
 
     @property
     def indexes_first(self) -> bool:
-        """One question is answered while its documents come in; several need all of them first."""
+        """Whether documents are indexed before the questions; a single question is answered meanwhile."""
         return len(self.questions) > 1 and bool(self.documents)
 
     async def run(self, engines: Assembled, errors: Console) -> list[Answer]:
@@ -102,7 +102,7 @@ class Questions:
         )
 
     async def _ask_one(self, runtime: Runtime, errors: Console) -> Answer:
-        """One question: its answer is printed while it is decoded; its failure is the command's."""
+        """Ask one question: its answer is printed while it is decoded, and its error is raised."""
         query = await self._submit(runtime, self.questions[0])
         pieces = query.stream("answer")
         with spinner(errors) as progress:
@@ -120,7 +120,7 @@ class Questions:
         return answer
 
     async def _ask_all(self, runtime: Runtime, advance: Callable[[], None]) -> list[Answer]:
-        """Questions side by side, printed in order; a failure is noted and the others go on."""
+        """Ask questions at the same time, print answers in order; if one fails, the others go on."""
 
         async def ask_next(question: str) -> Answer:
             try:

@@ -1,8 +1,8 @@
-"""How every batch engine takes its tasks apart.
+"""Splits the tasks of a batch into single applications, for all batch engines.
 
-A task is one application or many (`num_items`), and a batch mixes tasks of several queries. Engines care
-about neither: `answer_batch` flattens a batch into applications, hands those of one op over together,
-and folds the values back into one answer per task.
+A task is one application or many (`num_items`), and a batch mixes tasks of several queries. `answer_batch`
+flattens a batch into applications, calls the engine for neighbouring ones of the same op together, and
+combines the values into one answer per task.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """One application of a task's op: the task's items zipped, everything else broadcast."""
+    """One application of a task's op: one item of each mapped port, and the values of all other ports."""
 
     task: Task
     inputs: Mapping[str, object]
 
     def get(self, port: str, kind: type[T]) -> T | None:
-        """The value at a port that may be unfed or absent.
+        """The value at a port; None if the port is unfed or the value absent.
 
         Raises:
-            BadReply: it is not a `kind`.
+            BadReply: the value is not of type `kind`.
         """
         value = self.inputs.get(port, ABSENT)
         if value is ABSENT or value is None:
@@ -43,7 +43,11 @@ class Application:
         return value
 
     def require(self, port: str, kind: type[T]) -> T:
-        """The value at a port that must be fed; raises as `get` does."""
+        """The value at a port that must be fed.
+
+        Raises:
+            BadReply: there is no value, or it is not of type `kind`.
+        """
         value = self.get(port, kind)
         if value is None:
             raise BadReply(f"{self.task.op}: nothing at port {port!r}", step=self.task.step)
@@ -54,10 +58,10 @@ Op: TypeAlias = Callable[[Sequence[Application]], Sequence[object]]
 
 
 def applications(task: Task) -> list[Application]:
-    """A task's applications, in item order.
+    """Split a task into its applications, in the order of items.
 
     Raises:
-        BadReply: a port in `each` holds no list of `num_items`.
+        BadReply: a port in `each` has no list of `num_items`.
     """
     if task.num_items is None:
         return [Application(task, task.inputs)]
@@ -74,7 +78,7 @@ def applications(task: Task) -> list[Application]:
 
 
 def answer_batch(tasks: Sequence[Task], ops: Mapping[str, Op]) -> list[object]:
-    """Answers in the order of `tasks`; neighbouring tasks of one op share one call of `ops[op]`.
+    """Answer all tasks, in their order; neighbouring tasks of one op share one call of `ops[op]`.
 
     Raises:
         ConfigError: a task's op is not in `ops`; nothing has run then.
@@ -91,10 +95,10 @@ def answer_batch(tasks: Sequence[Task], ops: Mapping[str, Op]) -> list[object]:
 
 
 def setting(task: Task, key: str, kind: type[T], default: T | None = None) -> T:
-    """A key of the task's configuration.
+    """The value of a key in the task's configuration, or `default`.
 
     Raises:
-        ConfigError: it is missing without a default, or not a `kind`.
+        ConfigError: the key is missing and has no default, or its value is not of type `kind`.
     """
     value = task.config.get(key, default)
     if not isinstance(value, kind) or isinstance(value, bool):

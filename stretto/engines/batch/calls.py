@@ -1,4 +1,4 @@
-"""Native functions as an engine."""
+"""An engine that calls native functions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from stretto.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class CallsConfig:
-    """The functions a workflow may call, by the name it calls them by."""
+    """Configuration of `Calls`: the functions that workflows may call, by name."""
 
     functions: Mapping[str, Callable[..., object]] = field(default_factory=dict)
 
 
 class Calls:
-    """Runs native functions, one after the other.
+    """A `BatchEngine` that calls native functions, one after the other.
 
-    Op `call`: config `function` names one; the inputs become its keyword arguments.
+    Op `call`: config `function` names the function; the inputs become its keyword arguments.
     """
 
     def __init__(self, config: CallsConfig) -> None:
@@ -42,7 +42,7 @@ class Calls:
         name = setting(task, "function", str)
         if name not in self._functions:
             known = ", ".join(sorted(self._functions)) or "none"
-            raise ConfigError(f"no function {name!r}; there is: {known}", step=task.step)
+            raise ConfigError(f"there is no function {name!r}; there are: {known}", step=task.step)
         return self._functions[name]
 
     def _call(self, applications: Sequence[Application]) -> list[object]:

@@ -1,4 +1,4 @@
-"""Documents into chunks of whole sentences that the embedder reads to the end.
+"""Cuts documents into chunks of whole sentences, short enough for the embedder.
 
 A document's text is its sections' texts in order. A chunk is a piece of that text, character for
 character: sentences are packed while they fit, and the next chunk begins with the last few of them again.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DEFAULT_TOKENS = 256
 DEFAULT_OVERLAP = 30
 MIN_TOKENS = 16
-NUM_SPECIAL_TOKENS = 2  # before and behind a text, as [CLS] and [SEP]
+NUM_SPECIAL_TOKENS = 2  # before and after a text, as [CLS] and [SEP]
 _NO_LIMIT = 1_000_000  # tokenizers that know none name a huge number
 TINY = 4  # a chunk under 1/4 of the budget runs on past a heading
 MAX_TOKENS_PER_LETTER = 3  # a Hangul syllable is three
@@ -45,16 +45,20 @@ _UNBROKEN = re.compile(r"[^ \t\r\n]+")
 
 @dataclass(frozen=True, slots=True)
 class ChunkingConfig:
-    """`model` is the embedder whose tokens count, as in `EmbeddingConfig`; sizes come with each task."""
+    """Configuration of `Chunking`; sizes come with each task.
+
+    Attributes:
+        model: embedder whose tokens are counted, as in `EmbeddingConfig`.
+    """
 
     model: str = MINILM
 
 
 class Chunking:
-    """Cuts documents.
+    """A `BatchEngine` that cuts documents into chunks.
 
-    Op `chunk`: port `files` (a Document); config `tokens` (the most in a chunk, special tokens included)
-    and `overlap` (the most taken over from the chunk before). Answers the document's chunks in order.
+    Op `chunk`: port `files` (a Document); config `tokens` (largest chunk, special tokens included) and
+    `overlap` (most tokens repeated from the chunk before). Answers the document's chunks in order.
     """
 
     def __init__(self, config: ChunkingConfig) -> None:
@@ -76,10 +80,10 @@ class Chunking:
         return answer_batch(tasks, {"chunk": self._chunk})
 
     def release(self, query: str) -> None:
-        """Nothing is kept for a query."""
+        """Do nothing: no state is kept for a query."""
 
     def close(self) -> None:
-        """Memory goes with the object."""
+        """Do nothing: memory is freed with the object."""
 
     def _chunk(self, applications: Sequence[Application]) -> list[object]:
         return [
@@ -90,7 +94,7 @@ class Chunking:
         ]
 
     def _sizes(self, task: Task) -> tuple[int, int]:
-        """Tokens of a chunk's text, and of these the most that overlap."""
+        """Token budgets of a chunk's text and of its overlap."""
         tokens = setting(task, "tokens", int, DEFAULT_TOKENS)
         overlap = setting(task, "overlap", int, DEFAULT_OVERLAP)
         check_sizes(tokens, overlap, self._max_tokens, step=task.step)
@@ -100,7 +104,7 @@ class Chunking:
 def chunk_document(
     document: Document, tokenizer: Tokenizer, budget_tokens: int, overlap_tokens: int
 ) -> list[Chunk]:
-    """The document's chunks, of up to `budget_tokens` each without special tokens. O(length)."""
+    """Cut a document into chunks of up to `budget_tokens` each, without special tokens. O(length)."""
     text, pieces = _pieces(document.sections, tokenizer, budget_tokens)
     runs = [pieces[first:end] for first, end in _pack(pieces, budget_tokens, overlap_tokens)]
     return [
@@ -118,7 +122,7 @@ def chunk_document(
 
 
 class _Span(NamedTuple):
-    """`text[start:end]` and its tokens."""
+    """A span text[start:end] and its number of tokens."""
 
     start: int
     end: int
@@ -138,7 +142,7 @@ class _Piece(NamedTuple):
 def _pieces(
     sections: Sequence[Section], tokenizer: Tokenizer, budget_tokens: int
 ) -> tuple[str, list[_Piece]]:
-    """The document's text, and what its chunks are packed from."""
+    """The document's text, and the pieces that chunks are packed from."""
     text, starts, openings = _join(sections)
     sentences = [
         (begin + start, begin + end, position == 0)
@@ -161,7 +165,7 @@ def _pieces(
 
 
 def _join(sections: Sequence[Section]) -> tuple[str, list[int], list[int]]:
-    """The document's text, where each section starts in it, and which of these starts open a heading."""
+    """The document's text, the start of each section in it, and the starts of sections with a new heading."""
     parts: list[str] = []
     starts: list[int] = []
     openings: list[int] = []
@@ -179,7 +183,7 @@ def _join(sections: Sequence[Section]) -> tuple[str, list[int], list[int]]:
 
 
 def _pack(pieces: Sequence[_Piece], budget_tokens: int, overlap_tokens: int) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of `pieces`, one per chunk."""
+    """Yield half-open ranges of `pieces`, one per chunk."""
     first, used_tokens = 0, 0
     for index, piece in enumerate(pieces):
         is_full = used_tokens + piece.num_tokens > budget_tokens
@@ -193,7 +197,7 @@ def _pack(pieces: Sequence[_Piece], budget_tokens: int, overlap_tokens: int) -> 
 
 
 def _step_back(pieces: Sequence[_Piece], index: int, room_tokens: int) -> tuple[int, int]:
-    """Where a chunk of which `index` is the first new piece starts, and the tokens it takes over."""
+    """Start of the chunk whose first new piece is `index`, and the tokens that it repeats."""
     first, overlap_tokens = index, 0
     while not pieces[first].opens_heading:
         overlap_tokens += pieces[first - 1].num_tokens
@@ -204,7 +208,7 @@ def _step_back(pieces: Sequence[_Piece], index: int, room_tokens: int) -> tuple[
 
 
 def _split_long(sentence: str, encoding: Encoding, budget_tokens: int) -> list[_Span]:
-    """A sentence of more than `budget_tokens`, in parts that are as long as they can be."""
+    """Split a sentence of more than `budget_tokens` into parts that are as long as possible."""
     spans: list[_Span] = []
     for start, end, num_tokens in _atoms(sentence, encoding, budget_tokens):
         if spans and spans[-1].num_tokens + num_tokens <= budget_tokens:
@@ -215,10 +219,10 @@ def _split_long(sentence: str, encoding: Encoding, budget_tokens: int) -> list[_
 
 
 def _atoms(sentence: str, encoding: Encoding, budget_tokens: int) -> Iterator[_Span]:
-    """What a long sentence may be cut into: what stands between white space, where that fits.
+    """Yield the smallest parts of a long sentence: the texts between white space that fit into the budget.
 
-    What does not (text without spaces, long links) is cut into the tokenizer's words, and of these one that
-    still does not into runs of so few letters that they fit, however they are tokenised.
+    A longer one (text without spaces, a long link) is cut into the tokenizer's words. A word that is still
+    too long is cut into runs of so few letters that they fit, whatever their tokens are.
     """
     tokens = list(zip(encoding.word_ids, encoding.offsets, strict=True))
     after = 0
@@ -240,10 +244,10 @@ def _atoms(sentence: str, encoding: Encoding, budget_tokens: int) -> Iterator[_S
 
 
 def max_tokens(model: str) -> int:
-    """The most tokens of a text that an embedder reads, special ones included. Loads no model.
+    """Largest number of tokens that an embedder reads, special tokens included. Loads no model.
 
     Raises:
-        ConfigError: there is no such model, or it does not say.
+        ConfigError: there is no such model, or its configuration does not say.
     """
     for name, key in (
         ("sentence_bert_config.json", "max_seq_length"),
@@ -261,10 +265,10 @@ def max_tokens(model: str) -> int:
 
 
 def check_sizes(tokens: int, overlap: int, most_tokens: int, *, step: str | None = None) -> None:
-    """Refuse chunks that an embedder with `most_tokens` would not read to the end, and degenerate ones.
+    """Refuse sizes of chunks that are too large for an embedder with `most_tokens`, or too small.
 
     Raises:
-        ConfigError: what is out of range.
+        ConfigError: a size is out of range; the message names it.
     """
     if not MIN_TOKENS <= tokens <= most_tokens:
         raise ConfigError(
@@ -285,7 +289,7 @@ def _load_tokenizer(model: str) -> Tokenizer:
         raise ConfigError(f"chunking {MISSING_PACKAGES}") from cause
     path = model_file(model, "tokenizer.json")
     if path is None:
-        raise ConfigError(f"the model {model!r} has no tokenizer.json, by which chunks are measured")
+        raise ConfigError(f"the model {model!r} has no tokenizer.json, which is needed to measure chunks")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as cause:  # tokenizers raises nothing more special

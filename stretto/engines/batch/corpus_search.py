@@ -14,7 +14,10 @@ from stretto.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class CorpusSearchConfig:
-    """The documents; a passage is whole sentences of one section, of about `passage_chars` characters."""
+    """Configuration of `CorpusSearch`: the documents, and the approximate length of a passage in characters.
+
+    A passage is made of whole sentences of one section.
+    """
 
     documents: tuple[Document, ...]
     passage_chars: int = 600
@@ -23,14 +26,14 @@ class CorpusSearchConfig:
 class CorpusSearch:
     """A `BatchEngine`. Op `web_search`: port `queries` (a text); config `k`; answers up to `k` hits.
 
-    Passages that share no word with the query are no hits. Equal scores stand in document order.
+    Passages that share no word with the query are not hits. Equal scores are in document order.
     """
 
     def __init__(self, config: CorpusSearchConfig) -> None:
         """Index the documents.
 
         Raises:
-            ConfigError: there is no text in them, or packages are missing.
+            ConfigError: the documents contain no text, or packages are missing.
         """
         try:
             import bm25s
@@ -50,10 +53,10 @@ class CorpusSearch:
         return answer_batch(tasks, {"web_search": self._search})
 
     def release(self, query: str) -> None:
-        """Nothing is kept for a query."""
+        """Do nothing: no state is kept for a query."""
 
     def close(self) -> None:
-        """Memory goes with the object."""
+        """Do nothing: memory is freed with the object."""
 
     def _search(self, applications: Sequence[Application]) -> list[object]:
         return [self._hits(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]
@@ -81,7 +84,7 @@ def _passages(config: CorpusSearchConfig) -> Iterable[Chunk]:
 
 
 def _spans(text: str, size: int) -> Iterable[tuple[int, int]]:
-    """Half-open spans of whole sentences, each as long as it takes to reach `size`."""
+    """Yield half-open spans of whole sentences, each just long enough to reach `size` characters."""
     start: int | None = None
     end = 0
     for lo, end in split_sentences(text):

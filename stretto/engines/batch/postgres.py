@@ -1,9 +1,9 @@
-"""Vector search in PostgreSQL with pgvector: named collections that outlive the process.
+"""Engine for vector search in PostgreSQL with pgvector: named collections that outlive the process.
 
-A document's version is its source, the hash of its bytes and the *recipe* of its chunks (a text naming chunk
-size, overlap and embedder). A version is complete when all its chunks are there; only then is it found, and
-in the same transaction it takes the place of the versions before it. So a search meets one version of each
-document, the last complete one, whatever is being ingested or was cut off.
+The version of a document is its source, the hash of its bytes and the *recipe* of its chunks (a text with
+chunk size, overlap and embedder). A version is complete when all its chunks are stored. Only then can it be
+found, and the same transaction deletes the earlier versions. So a search finds exactly one version of each
+document, the last complete one, even while another one is ingested or after an ingestion was interrupted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Connection: TypeAlias = "psycopg.Connection[TupleRow]"
 Version: TypeAlias = tuple[str, str, str, str]  # collection, source, sha256, recipe
 
-# "C" collation is code point order, as Python's. Storage "main" keeps a vector beside its row.
+# "C" collation is code point order, like Python's. Storage "main" keeps a vector in the page of its row.
 _SCHEMA = """
     SELECT pg_advisory_xact_lock(hashtext('stretto schema'));
     CREATE EXTENSION IF NOT EXISTS vector;
@@ -73,7 +73,7 @@ _UPSERT = """
         num_chunks = excluded.num_chunks, text = excluded.text, title = excluded.title,
         page = excluded.page, embedding = excluded.embedding
 """
-# Chunks that do not say how many they are (0) are complete at once.
+# Chunks without a number of chunks (0) are complete at once.
 _COMPLETE = """
     UPDATE stretto_documents SET is_complete = true WHERE id = %s AND
         (SELECT count(*) >= max(num_chunks) FROM stretto_document_chunks WHERE document = id)
@@ -100,7 +100,7 @@ _COLLECTIONS = f"""
 
 @dataclass(frozen=True, slots=True)
 class PostgresConfig:
-    """Which server: a connection string, or a directory where an embedded server keeps its data."""
+    """Configuration of the server: a connection string, or a data directory of an embedded server."""
 
     dsn: str | None = None
     data_dir: Path | None = None
@@ -108,7 +108,7 @@ class PostgresConfig:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What a named collection holds; `recipes` are those its documents were made by, sorted."""
+    """Content of a named collection; `recipes` are those of its documents, sorted."""
 
     name: str
     num_documents: int
@@ -117,7 +117,7 @@ class Collection:
 
 
 class PostgresVectors:
-    """Named collections of chunks and their vectors, in a database. Search is exact.
+    """A `BatchEngine` with named collections of chunks and their vectors in a database. Search is exact.
 
     Ops `ingest` and `search` as in `MemoryVectors`, but always with a `collection`; `ingest` also reads the
     config `recipe` (default "").
@@ -148,7 +148,7 @@ class PostgresVectors:
         return answer_batch(tasks, {"ingest": self._ingest, "search": self._search})
 
     def release(self, query: str) -> None:
-        """Nothing is kept for a query."""
+        """Do nothing: no state is kept for a query."""
 
     def close(self) -> None:
         """Disconnect; the embedded server stops unless another process uses it."""
@@ -157,7 +157,7 @@ class PostgresVectors:
             self._server.close()
 
     def collections(self) -> list[Collection]:
-        """The collections with a complete document, by name."""
+        """List the collections that have a complete document, by name."""
         with self._session() as connection:
             rows = connection.execute(_COLLECTIONS).fetchall()
         return [
@@ -165,13 +165,13 @@ class PostgresVectors:
         ]
 
     def drop(self, collection: str) -> bool:
-        """Delete a collection; whether there was one."""
+        """Delete a collection; returns whether there was one."""
         with self._session() as connection:
             delete = "DELETE FROM stretto_documents WHERE collection = %s"
             return connection.execute(delete, [collection]).rowcount > 0
 
     def missing(self, collection: str, documents: Iterable[Document], recipe: str) -> list[Document]:
-        """The documents that are not there in full, made by `recipe`."""
+        """Find the documents that are not stored completely with this `recipe`."""
         documents = list(documents)
         sources = [document.source for document in documents]
         with self._session() as connection:
@@ -193,7 +193,7 @@ class PostgresVectors:
 
     @contextmanager
     def _session(self) -> Iterator[Connection]:
-        """The connection, made again if it was lost; its errors in our words."""
+        """Context with the connection, opened again if it was lost; translates PostgreSQL's errors."""
         if self._connection.closed:
             self._connection = self._connect()
         try:
@@ -224,7 +224,7 @@ class PostgresVectors:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A chunk in its collection."""
+    """A row to store: a chunk and its vector, in a collection."""
 
     collection: str
     recipe: str
@@ -265,7 +265,10 @@ def _collection(application: Application) -> str:
 
 
 def _store(connection: Connection, versions: Mapping[Version, Sequence[_Row]]) -> None:
-    """Insert or replace chunks, one writer to a collection at a time: the last one sees all the others'."""
+    """Insert or replace chunks.
+
+    A collection has one writer at a time, so that the writer of a document's last chunk sees all others.
+    """
     for collection in sorted({version[0] for version in versions}):
         connection.execute(_LOCK_COLLECTION, [collection])
     _check_dimensions(connection, [row for rows in versions.values() for row in rows])

@@ -1,11 +1,12 @@
-"""Reranking: how well a passage answers a question, one pair at a time.
+"""Engine for reranking: scores how well a passage answers a question, one pair at a time.
 
-Strictly pointwise: a pair's score depends on that pair alone, so reranking a list in pieces and merging
-gives the order of reranking it whole.
+Scores are pointwise: the score of a pair depends on that pair alone. So a list that is reranked in pieces and
+merged has the same order as a list that is reranked as a whole.
 
-Without a model the score mixes three numbers from 0 to 1, by 3 : 2 : 1: the score that the hit came with,
-the share of the question's content words in the passage's best sentence, and the share of its word pairs
-in the passage. Searches often ask an expanded question, so the first alone says little about this one.
+Without a model, the score is a mean of three numbers from 0 to 1 with weights 3 : 2 : 1: the score of the
+search, the share of the question's content words in the passage's best sentence, and the share of the
+question's word pairs in the passage. The score of the search alone is not enough, because it often belongs to
+an expanded question.
 
 Measured on the English part of XQuAD (240 paragraphs, the 16 best by all-MiniLM-L6-v2; weights chosen on
 the questions of every other article, figures from the 578 of the rest), in percent:
@@ -17,7 +18,7 @@ the questions of every other article, figures from the 578 of the rest), in perc
     (question vector + 0.7 x       reranked     96.5    99.5   97.9
     that of another question)
 
-Its questions were written with the paragraph in view and share words with it more than most do.
+XQuAD's questions were written by people who saw the paragraph, so they share more words with it than most.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ Pair: TypeAlias = tuple[str, Hit]
 
 @dataclass(frozen=True, slots=True)
 class RerankingConfig:
-    """`model` is a cross-encoder that sentence-transformers loads by name or path; None needs no weights."""
+    """Configuration of `Reranking`.
+
+    Attributes:
+        model: name or path of a cross-encoder for sentence-transformers; None scores by words, without
+            weights.
+    """
 
     model: str | None = None
     num_threads: int | None = 1
@@ -49,7 +55,7 @@ class RerankingConfig:
 
 
 class Reranking:
-    """Scores hits again.
+    """A `BatchEngine` that gives hits new scores.
 
     Op `rerank`: ports `question` and `hits` (a list of Hit). Answers the same chunks with new scores, best
     first. All pairs of a batch go through a cross-encoder in one call.
@@ -72,10 +78,10 @@ class Reranking:
         return answer_batch(tasks, {"rerank": self._rerank})
 
     def release(self, query: str) -> None:
-        """Nothing is kept for a query."""
+        """Do nothing: no state is kept for a query."""
 
     def close(self) -> None:
-        """Memory goes with the object."""
+        """Do nothing: memory is freed with the object."""
 
     def _rerank(self, applications: Sequence[Application]) -> list[object]:
         lists = [_hits(application) for application in applications]
@@ -102,7 +108,7 @@ def _score_lexically(pairs: Sequence[Pair]) -> list[float]:
 
 
 def _lexical_score(question: str, hit: Hit) -> float:
-    """From 0 to 1; see the head of this file."""
+    """Score from 0 to 1 without a model; see the module's docstring."""
     text = hit.chunk.text
     asked = _stems(question)
     terms = set(asked) - _STOP_STEMS
@@ -120,7 +126,7 @@ def _stems(text: str) -> list[str]:
 
 @lru_cache(maxsize=50_000)
 def _stem(word: str) -> str:
-    """The word without its commonest English endings: enough to join "leads", "leading" and "lead"."""
+    """Remove common English endings from a word, so that "leads", "leading" and "lead" become equal."""
     for ending, instead in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             word = word[: -len(ending)] + instead

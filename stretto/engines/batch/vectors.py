@@ -1,9 +1,9 @@
-"""Vector search in memory: exact, and the same to the last bit however it is called.
+"""Engine for exact vector search in memory, with results that do not depend on batches.
 
-A matrix product's last bits depend on its shape, hence on what else was ingested and asked. So the
-float32 product only nominates: every row that could be among the best `k` given the product's error bound
-is scored again by `math.fsum`, which rounds the true inner product correctly and so has one possible
-value. Equal scores go by document order.
+The last bits of a matrix product depend on its shape, and so on the other chunks and queries. The float32
+product therefore only selects candidates: every row that could be among the best `k`, given the product's
+error bound, is scored again with `math.fsum`, which rounds the exact inner product correctly. Equal scores
+are in document order.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ DEFAULT_K = 4
 
 @dataclass(frozen=True, slots=True)
 class MemoryVectorsConfig:
-    """Where collections are kept: with the configuration, so that they outlive any one instance."""
+    """Configuration of `MemoryVectors`. It holds the collections, so that they outlive an instance."""
 
     shelves: Shelves = field(default_factory=lambda: Shelves())
 
 
 class MemoryVectors:
-    """Collections of chunks and their vectors, in this process.
+    """A `BatchEngine` with collections of chunks and their vectors in this process.
 
     Op `ingest`: ports `chunks`, `vectors` (float32, one dimension; of unit length if scores are to be
     cosines), optional `collection`. Answers True. Ingesting a chunk again (same source, document and
@@ -44,7 +44,7 @@ class MemoryVectors:
     Op `search`: port `queries` (a vector), optional `collection`; config `k`. Answers the `k` best hits,
     all of them when there are fewer, none from a collection that does not exist.
 
-    A collection without a name belongs to its query and goes with it.
+    A collection without a name belongs to its query and is dropped at the end of the query.
     """
 
     def __init__(self, config: MemoryVectorsConfig) -> None:
@@ -65,7 +65,7 @@ class MemoryVectors:
         self._private.pop(query, None)
 
     def close(self) -> None:
-        """Memory goes with the configuration."""
+        """Do nothing: memory is freed with the configuration."""
 
     def _ingest(self, applications: Sequence[Application]) -> list[object]:
         for application in applications:
@@ -87,12 +87,12 @@ class MemoryVectors:
 
 
 def collection_name(application: Application) -> str | None:
-    """The collection's name; None for the query's own."""
+    """Name of the collection; None for the query's own."""
     return application.get("collection", str)
 
 
 def shelf_key(application: Application) -> str:
-    """What a collection is found by among the named or among the private ones."""
+    """Key of a collection: its name, or the query of a collection without a name."""
     return collection_name(application) or application.task.query
 
 
@@ -100,7 +100,7 @@ def vector_at(application: Application, port: str) -> Vector:
     """The vector at `port`, as float32.
 
     Raises:
-        BadReply: there is none.
+        BadReply: the value is not a vector.
     """
     vector = np.asarray(application.require(port, np.ndarray), dtype=np.float32)
     if vector.ndim != 1:
@@ -110,7 +110,7 @@ def vector_at(application: Application, port: str) -> Vector:
 
 
 def num_wanted(task: Task) -> int:
-    """The setting `k`."""
+    """Number of hits that are asked for: the setting `k`."""
     k = setting(task, "k", int, DEFAULT_K)
     if k < 1:
         raise ConfigError(f"search: k is {k}, must be at least 1", step=task.step)
@@ -127,7 +127,7 @@ def wrong_dimension(dimension: int, stored: int, step: str) -> ConfigError:
 
 @dataclass(slots=True)
 class _Collection:
-    """Rows by document order; the matrix is built when a search first needs it."""
+    """Vectors by document order; the matrix is built when a search first needs it."""
 
     chunks: dict[ChunkKey, Chunk] = field(default_factory=dict)
     vectors: dict[ChunkKey, Vector] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class _Collection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shelves:
-    """Collections by name, and those of one query by its id. Mutable; shared by all instances."""
+    """Collections by name, and private ones by query. Mutable; shared by all instances."""
 
     named: dict[str, _Collection] = field(default_factory=dict)
     private: dict[str, _Collection] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Shelves:
 
 
 class _Table:
-    """An immutable matrix of N rows and D columns, and what each row is the vector of."""
+    """An immutable matrix of N rows and D columns, and the chunk of each row."""
 
     def __init__(self, chunks: Sequence[Chunk], matrix_ND: Vector) -> None:  # noqa: N803
         self.chunks = chunks
@@ -176,7 +176,7 @@ class _Table:
         self._longest = float(np.linalg.norm(matrix_ND, axis=1).max())
 
     def best(self, query_D: Vector, k: int) -> list[Hit]:  # noqa: N803
-        """The best `k` hits in O(N D), plus O(D) for each row that is a candidate."""
+        """Find the best `k` hits in O(N D), plus O(D) for each candidate."""
         rows = self._candidates(query_D, k)
         products = self.matrix_ND[rows].astype(np.float64) * query_D.astype(np.float64)  # exact
         scores = map(math.fsum, products.tolist())

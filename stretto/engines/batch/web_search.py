@@ -1,9 +1,9 @@
-"""Web search over HTTP: any service that answers `GET /search?q=…&format=json` as SearXNG does.
+"""Engine for web search over HTTP, with any service that answers `GET /search?q=…&format=json` like SearXNG:
 
     {"results": [{"url": "…", "title": "…", "content": "…"}, …]}
 
-Results without a URL or a text are passed over. Scores fall with the rank, as services give none that
-compare.
+Results without a URL or a text are skipped. Scores fall with the rank, because the scores of services are not
+comparable.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _MAX_TEXT_CHARS = 4_000
 
 @dataclass(frozen=True, slots=True)
 class WebSearchConfig:
-    """Where the service is and how patient to be.
+    """Configuration of `WebSearch`.
 
     Attributes:
-        url: of the service, with or without `/search`.
-        key_env: environment variable that holds a bearer token, if there is one.
-        timeout_s: for one request, from its start to the end of its answer.
-        max_retries: further attempts after no connection, a time-out, a 429 or 5xx; `backoff_s` later and
-            twice as long each time.
-        max_parallel: queries of one batch that are asked at once.
+        url: URL of the service, with or without `/search`.
+        key_env: name of the environment variable with a bearer token, if the service needs one.
+        timeout_s: seconds allowed for one request, from its start to the end of the answer.
+        max_retries: number of further attempts after a failed connection, a time-out, a 429 or a 5xx.
+        backoff_s: seconds before the first further attempt; doubled for each one after it.
+        max_parallel: number of queries of a batch that are sent at once.
     """
 
     url: str
@@ -54,7 +54,11 @@ class WebSearch:
     def __init__(
         self, config: WebSearchConfig, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        """Raises ConfigError: the URL is none, or packages are missing."""
+        """Prepare the requests.
+
+        Raises:
+            ConfigError: the URL or a number is unusable, or packages are missing.
+        """
         try:
             import httpx
         except ImportError as cause:
@@ -63,12 +67,12 @@ class WebSearch:
             url = httpx.URL(config.url)
             url.host.encode("idna")  # as sockets will
         except (httpx.InvalidURL, UnicodeError) as error:
-            raise ConfigError(f"the web search's URL is none: {error}") from error
+            raise ConfigError(f"the URL of the web search is invalid: {error}") from error
         self._name = str(url.copy_with(userinfo=b""))
         if url.scheme not in ("http", "https"):
-            raise ConfigError(f"{self._name!r} is no URL: it has to start with http:// or https://")
+            raise ConfigError(f"{self._name!r} is not a URL: it must start with http:// or https://")
         if not url.host or url.query or url.fragment:
-            raise ConfigError(f"{self._name!r} is no URL of a service: a host and perhaps a path")
+            raise ConfigError(f"{self._name!r} is not a URL of a service: a host and perhaps a path")
         if not config.timeout_s > 0 or config.max_retries < 0 or config.max_parallel < 1:
             raise ConfigError(
                 f"web search cannot work with timeout_s={config.timeout_s}, max_retries={config.max_retries},"
@@ -86,17 +90,17 @@ class WebSearch:
         """See `BatchEngine`.
 
         Raises:
-            EngineUnavailable: no answer but refusals, retries included.
-            EngineTimeout: no answer in time, retries included.
-            BadReply: an answer that is not as above, or a refusal that no retry would change.
+            EngineUnavailable: the service refused all attempts, or cannot be reached.
+            EngineTimeout: the service gave no answer in time, in all attempts.
+            BadReply: the answer is not of the form above, or a refusal that a retry would not change.
         """
         return answer_batch(tasks, {"web_search": self._search})
 
     def release(self, query: str) -> None:
-        """Nothing is kept for a query."""
+        """Do nothing: no state is kept for a query."""
 
     def close(self) -> None:
-        """Nothing is kept between batches."""
+        """Do nothing: no state is kept between batches."""
 
     def _search(self, applications: Sequence[Application]) -> list[object]:
         asked = [(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]
@@ -158,12 +162,12 @@ def _refusal(problem: str, status: int) -> StrettoError:
 
 
 def _hits(body: bytes, k: int) -> list[Hit]:
-    """The first `k` results that have a URL and a text."""
+    """Parse the first `k` results that have a URL and a text."""
     try:
         results = json.loads(body)["results"]
         rows = [(row.get("url"), row.get("title") or "", row.get("content") or "") for row in results]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise BadReply(f"not the results of a search: {body[:200]!a}") from error
+        raise BadReply(f"expected the results of a search, got {body[:200]!a}") from error
     hits: list[Hit] = []
     for url, title, content in rows:
         if not all(isinstance(part, str) for part in (url, title, content)):

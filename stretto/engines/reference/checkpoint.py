@@ -1,4 +1,4 @@
-"""Loads a checkpoint in Hugging Face layout, or says what is wrong with it."""
+"""Loads a checkpoint in Hugging Face layout for the reference engine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stretto.errors import ConfigError
 
 
 def load_checkpoint(folder: Path, dtype: str, device: str) -> tuple[PromptTokenizer, PreTrainedModel]:
-    """The tokenizer and the model in `folder`, ready for inference. Never looks on the network.
+    """Load the tokenizer and the model in `folder`, ready for inference, without network access.
 
     Raises:
-        ConfigError: the checkpoint is missing, incomplete, corrupt, or not one of a causal language
-            model that uses attention in every layer; or there is no such dtype or device.
+        ConfigError: the checkpoint is missing, incomplete or corrupt, is not a causal language model with
+            attention in every layer, or there is no such dtype or device.
     """
     if not (folder / "config.json").is_file():
         raise ConfigError(f"no checkpoint in {folder}: config.json is missing")

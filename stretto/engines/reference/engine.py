@@ -1,7 +1,7 @@
-"""The reference LLM engine: transformers' own model and cache, one sequence at a time.
+"""The reference LLM engine: the model and cache of transformers, one sequence at a time.
 
-Slow and plain on purpose, as faster engines are tested against it: nothing is batched, paged or fused.
-With float32 its logits agree to about 1e-5 however a prompt was cut and however much of it was cached.
+The engine is slow and simple on purpose, because faster engines are tested against it: nothing is batched,
+paged or fused. In float32 its logits differ by about 1e-5 at most between ways to cut and cache a prompt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ _CHUNK_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class ReferenceConfig:
-    """`path` is a checkpoint in Hugging Face layout; `max_cached_tokens` bounds the prefixes kept."""
+    """Configuration of `ReferenceLLM`.
+
+    Attributes:
+        path: folder of a checkpoint in Hugging Face layout.
+        max_cached_tokens: largest number of tokens in all cached prefixes.
+    """
 
     path: str | Path
     dtype: str = "float32"
@@ -40,7 +45,7 @@ class ReferenceConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceUsage(Usage):
-    """`min_gap` is the smallest gap between the two best logits of any greedy step: how near to a tie."""
+    """Token counts, and `min_gap`: the smallest difference of the two best logits in any greedy step."""
 
     min_gap: float = math.inf
 
@@ -66,7 +71,11 @@ class ReferenceLLM:
     """A `SteppedLLM`: a step prefills one chunk of one sequence, or decodes a token of each running one."""
 
     def __init__(self, config: ReferenceConfig) -> None:
-        """Raises ConfigError if the checkpoint is missing, corrupt or of an unsupported kind."""
+        """Load the model.
+
+        Raises:
+            ConfigError: the checkpoint is missing, corrupt or of an unsupported kind.
+        """
         torch.set_num_threads(config.num_threads)
         self._max_running = config.max_running
         self._tokenizer, self._model = load_checkpoint(Path(config.path), config.dtype, config.device)
@@ -87,7 +96,7 @@ class ReferenceLLM:
         self._waiting.reprioritise(task, rank)
 
     def cancel(self, task: int) -> None:
-        """Stop a task, waiting or running; what it computed is not kept."""
+        """Stop a task, waiting or running; its KV are not kept."""
         self._waiting.discard(task)
         self._decoding.pop(task, None)
         if self._prefilling is not None and self._prefilling.task.id == task:
@@ -107,7 +116,10 @@ class ReferenceLLM:
 
     @torch.inference_mode()
     def step(self) -> list[LLMEvent]:
-        """Prefill goes first; the next task starts when the last prefill is over, so it finds its prefix."""
+        """Run one step; prefills go before decodes.
+
+        A task starts only after the prefill of the task before it, so that it finds that prefix.
+        """
         if self._prefilling is not None:
             return self._prefill(self._prefilling)
         if self._waiting and len(self._decoding) < self._max_running:
@@ -164,7 +176,7 @@ class ReferenceLLM:
         return []
 
     def _decode(self, sequence: _Sequence) -> list[LLMEvent]:
-        """Choose a token and, unless it is the last one, run it."""
+        """Choose a token and, unless it is the last one, compute its KV."""
         task, output = sequence.task, sequence.output
         assert output is not None
         assert task.decode is not None
@@ -200,7 +212,7 @@ class ReferenceLLM:
         return int(sequence.logits.argmax())
 
     def _new_text(self, sequence: _Sequence) -> str:
-        """What the last token added; nothing while the text ends within a character."""
+        """Text that the last token added; empty while the text ends within a character."""
         text = self._tokenizer.decode(sequence.generated)
         if text.endswith("\N{REPLACEMENT CHARACTER}"):
             return ""
@@ -208,7 +220,7 @@ class ReferenceLLM:
         return text[start:]
 
     def _done(self, sequence: _Sequence, value: object) -> Done:
-        """The prompt's part of the cache is kept; what was generated is text from now on."""
+        """End a task with its value; keep the prompt's part of the cache."""
         prompt = sequence.tokens[: sequence.num_prompt_tokens]
         self._prefixes.keep(sequence.task.tenant, sequence.task.query, prompt, sequence.cache)
         counts = (len(sequence.tokens), sequence.num_cached_tokens, len(sequence.generated))

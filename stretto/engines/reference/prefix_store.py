@@ -1,4 +1,4 @@
-"""Key-value caches of finished prompts, kept whole to be forked by later prompts that begin alike."""
+"""Keeps the key-value caches of finished prompts; a later prompt with the same beginning copies one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Key: TypeAlias = tuple[str, str, tuple[int, ...]]
 
 
 class PrefixStore:
-    """Caches by tenant, query and tokens, the least recently used first, of at most `max_tokens` in all.
+    """Caches by tenant, query and tokens, of at most `max_tokens` in all; evicts the least recently used.
 
-    A cache is never shared: it is copied on its way in and out, so nobody writes into another's.
+    A cache is copied when it is stored and when it is used, so no sequence writes to another's.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -23,7 +23,7 @@ class PrefixStore:
         self._held: OrderedDict[_Key, DynamicCache] = OrderedDict()
 
     def keep(self, tenant: str, query: str, tokens: list[int], cache: DynamicCache) -> None:
-        """Hold the part of `cache` that belongs to `tokens`, in place of the prefixes it extends."""
+        """Store the part of `cache` that belongs to `tokens`; it replaces the prefixes that it extends."""
         for key in list(self._held):
             if key[:2] == (tenant, query) and _num_shared(key[2], tokens) == len(key[2]):
                 del self._held[key]
@@ -32,7 +32,7 @@ class PrefixStore:
             self._held.popitem(last=False)
 
     def fork(self, tenant: str, tokens: list[int]) -> DynamicCache:
-        """A new cache of the tenant's longest held prefix of `tokens`, less than all: one is left to run."""
+        """Copy the cache of the tenant's longest stored prefix of `tokens`, without the last token."""
         own = (key for key in self._held if key[0] == tenant)
         best = max(own, key=lambda key: _num_shared(key[2], tokens), default=None)
         num_shared = 0 if best is None else min(_num_shared(best[2], tokens), len(tokens) - 1)
@@ -42,13 +42,13 @@ class PrefixStore:
         return _copy(self._held[best], num_shared)
 
     def release(self, query: str) -> None:
-        """Drop what was kept for `query`."""
+        """Drop the caches of `query`."""
         for key in [key for key in self._held if key[1] == query]:
             del self._held[key]
 
 
 def _copy(cache: DynamicCache, num_tokens: int) -> DynamicCache:
-    """A cache of the first `num_tokens` of `cache`, with tensors of its own."""
+    """Copy the first `num_tokens` of a cache."""
     return DynamicCache(
         [(keys[..., :num_tokens, :], values[..., :num_tokens, :]) for keys, values, _ in cache]
     )

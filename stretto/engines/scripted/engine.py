@@ -1,4 +1,4 @@
-"""An LLM engine without a model: everything of one but the weights.
+"""An LLM engine without a model, whose text is scripted.
 
 Its text is a function of the task, and it spends steps, slots and cached prefixes on it as a model
 would, a word counting as a token, and its number in the text as the token's id. The stand-in and the fake
@@ -31,9 +31,9 @@ _END = ""  # stands for the end-of-text token
 class ScriptedLLM:
     """A `SteppedLLM` that writes `answer(task, decode)` word by word.
 
-    A step gives every running sequence one chunk of prefill or one token of output. Prefixes are held
-    per query until its release. A `StrettoError` out of `answer` fails the task; anything else leaves
-    `step`, as a crash of the instance would.
+    A step gives every running sequence one chunk of prefill or one token of output. Prefixes are kept
+    for each query until its release. A `StrettoError` of `answer` fails the task; any other exception leaves
+    `step`, like a crash of the instance.
     """
 
     def __init__(self, answer: Answer, max_running: int) -> None:
@@ -70,7 +70,7 @@ class ScriptedLLM:
         return bool(self._waiting or self._running)
 
     def step(self) -> list[LLMEvent]:
-        """Fill the slots by rank, then let every running sequence take its turn."""
+        """Fill the slots by rank, then run one turn of every running sequence."""
         events: list[LLMEvent] = []
         while self._waiting and len(self._running) < self._max_running:
             task = self._waiting.pop()
@@ -93,10 +93,10 @@ class ScriptedLLM:
         return ()
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def sequence(self, task: LLMTask) -> Iterator[list[LLMEvent]]:
-        """The life of a task: the events of its turns, the last of which ends with `Done` or `Failed`."""
+        """Yield the events of each turn of a task; the last turn ends with `Done` or `Failed`."""
         try:
             tokens = _tokens(task.prompt)
             num_cached = self._num_cached(task.query, tokens)
@@ -126,12 +126,12 @@ class ScriptedLLM:
             yield [Failed(task.id, error.at(task.step))]
 
     def _num_cached(self, query: str, tokens: list[str]) -> int:
-        """Length of the longest held prefix; as in a model, one token is left to run."""
+        """Length of the longest kept prefix, without the last token, which is computed as in a model."""
         shared = (_num_shared(tokens, held) for held in self._held.get(query, ()))
         return max(0, min(max(shared, default=0), len(tokens) - 1))
 
     def _hold(self, query: str, tokens: list[str]) -> None:
-        """Hold `tokens` in place of the prefixes that they extend."""
+        """Keep `tokens` as a prefix; it replaces the prefixes that it extends."""
         held = self._held.get(query, ())
         self._held[query] = [*(old for old in held if _num_shared(old, tokens) < len(old)), tokens]
 

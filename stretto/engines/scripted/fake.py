@@ -1,7 +1,7 @@
 """Deterministic engines for tests, examples and simulation.
 
-Answers are small pure functions of the inputs, equal in every process and whatever the batches, so two
-runs of a workflow can be compared value by value. Nothing sleeps: time is the drivers' business.
+Answers are small pure functions of the inputs, equal in every process and independent of batches, so two
+runs of a workflow can be compared value by value. Nothing sleeps, because the drivers keep the time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Inputs: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class FakeBatchConfig:
-    """`fail_on` says which tasks fail, and with what."""
+    """Configuration of `FakeBatch`; `fail_on` returns the error of a task that fails, else None."""
 
     fail_on: Callable[[Task], BaseException | None] | None = None
 
@@ -31,8 +31,8 @@ class FakeBatchConfig:
 class FakeBatch:
     """A `BatchEngine` for every op that runs on one.
 
-    Collections are named by the input or the setting `collection`; without a name, a collection belongs
-    to its query and goes with it.
+    The input or the setting `collection` names a collection. A collection without a name belongs to its query
+    and is dropped at the end of the query.
     """
 
     def __init__(self, config: FakeBatchConfig) -> None:
@@ -48,7 +48,7 @@ class FakeBatch:
         self._collections.pop(query, None)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def _run_task(self, task: Task) -> object:
         if self._fail_on is not None and (error := self._fail_on(task)) is not None:
@@ -83,21 +83,26 @@ class FakeBatch:
 
 @dataclass(frozen=True, slots=True)
 class FakeLLMConfig:
-    """`fail_on` says which tasks fail: a `StrettoError` fails its task, anything else the instance."""
+    """Configuration of `FakeLLM`.
+
+    Attributes:
+        fail_on: returns the error of a task that fails, else None. A `StrettoError` fails the task, any other
+            error the instance.
+    """
 
     max_running: int = 16
     fail_on: Callable[[LLMTask], BaseException | None] | None = None
 
 
 class FakeLLM(ScriptedLLM):
-    """Answers with words made from a hash of the prompt's text and of how it is decoded."""
+    """A scripted LLM whose words are made from a hash of the prompt's text and its decode settings."""
 
     def __init__(self, config: FakeLLMConfig) -> None:
         super().__init__(_write, config.max_running)
         self._fail_on = config.fail_on
 
     def sequence(self, task: LLMTask) -> Iterator[list[LLMEvent]]:
-        """As any scripted answer, unless the task is to fail."""
+        """Yield the events of a task; fail if `fail_on` says so."""
         error = None if self._fail_on is None else self._fail_on(task)
         if isinstance(error, StrettoError):
             return iter([[Failed(task.id, error.at(task.step))]])
@@ -135,7 +140,7 @@ def _collection(task: Task, inputs: Inputs) -> str:
 
 
 def _chunk(document: Document, tokens: int) -> list[Chunk]:
-    """Runs of `tokens` words, never across sections."""
+    """Cut a document into runs of `tokens` words, which never cross sections."""
     runs = [
         (section, " ".join(words[start : start + tokens]))
         for section in document.sections
@@ -153,7 +158,7 @@ def _embed(text: str) -> Vector:
 
 
 def _score(a: object, b: object) -> float:
-    """In [0, 1)."""
+    """Score in [0, 1) of two values."""
     return int.from_bytes(_digest(a, b)[:4], "big") / 2**32
 
 
@@ -163,5 +168,5 @@ def _web_search(query: str, k: int) -> list[Hit]:
 
 
 def _digest(*values: object) -> bytes:
-    """32 bytes; values count by their repr, which has no addresses for plain data."""
+    """Hash the reprs of values to 32 bytes; the repr of plain data contains no addresses."""
     return blake2b(repr(values).encode("utf-8", "backslashreplace"), digest_size=32).digest()

@@ -1,8 +1,8 @@
 """An extractive stand-in for a language model: no weights, no network, always the same answer.
 
-It is honestly *not* a language model. It reads the named segments of a prompt (`question`, `context`,
-`draft`, or several `drafts` to combine) and copies what fits: enough to run every workflow on a bare
-machine, with answers that read as answers because they are sentences of the user's own documents.
+The stand-in is *not* a language model. It reads the named segments of a prompt (`question`, `context`,
+`draft`, or several `drafts` to combine) and copies the sentences that fit. That is enough to run every
+workflow on a machine without a model; the answers are sentences of the user's own documents.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _LIST_MARKER = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 
 @dataclass(frozen=True, slots=True)
 class StandInConfig:
-    """`max_running` is the number of sequences that run side by side."""
+    """Configuration of `StandIn`; `max_running` sequences run at the same time."""
 
     max_running: int = 16
 
 
 class StandIn(ScriptedLLM):
-    """A `SteppedLLM` that quotes."""
+    """A `SteppedLLM` that quotes sentences of the prompt's context."""
 
     def __init__(self, config: StandInConfig) -> None:
         super().__init__(_answer, config.max_running)
@@ -70,7 +70,7 @@ def _segment(prompt: Prompt, name: str) -> str:
 
 
 def reformulate(question: str, num_items: int, max_words: int) -> list[str]:
-    """Up to `num_items` different ways to ask `question`, of `max_words` words together."""
+    """Make up to `num_items` different versions of `question`, of `max_words` words together."""
     words = question.split()
     keywords = [word.strip(_MARKS) for word in words if _is_keyword(word)]
     runs = [list(run) for is_run, run in groupby(words, key=_is_keyword) if is_run]
@@ -94,7 +94,8 @@ def _is_keyword(word: str) -> bool:
 
 
 def quote(question: str, context: str, draft: str) -> str:
-    """The one or two sentences of `context` that fit `question`, or `draft` if none fits better."""
+    """Choose the one or two sentences of `context` that best fit `question`, or `draft` if none fits
+    better."""
     candidates = sentences(context)
     drafted = [] if draft.strip() == NO_ANSWER else sentences(draft)
     weights = _weights(question, [*candidates, *drafted])
@@ -112,7 +113,7 @@ def quote(question: str, context: str, draft: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of `text`, unwrapped, without headings and list markers; long ones are clipped."""
+    """Split a text into sentences, unwrapped, without headings and list markers; long ones are clipped."""
     found: list[str] = []
     for paragraph in _PARAGRAPH_END.split(_HEADING.sub("\n\n", text)):
         line = " ".join(_LIST_MARKER.sub("", paragraph).split())
@@ -131,7 +132,7 @@ def _clip(sentence: str) -> str:
 
 
 def _terms(text: str) -> set[str]:
-    """The words that mean something, without their commonest endings."""
+    """Content words of a text, without common endings."""
     words = re.findall(r"\w+", text.casefold())
     return {
         re.sub(r"(?<=\w{3})(?:ies|es|s|ing|ed|e|y)$", "", word) for word in words if word not in _STOP_WORDS
@@ -139,7 +140,7 @@ def _terms(text: str) -> set[str]:
 
 
 def _weights(question: str, candidates: Sequence[str]) -> dict[str, float]:
-    """What each term of the question is worth: the rarer among the candidates, the more."""
+    """Weight of each term of the question: the rarer among the candidates, the larger."""
     frequency = Counter(term for sentence in candidates for term in _terms(sentence))
     return {
         term: math.log(1 + (1 + len(candidates)) / (1 + frequency[term])) for term in sorted(_terms(question))
@@ -147,7 +148,8 @@ def _weights(question: str, candidates: Sequence[str]) -> dict[str, float]:
 
 
 def _fit(sentence: str, weights: dict[str, float]) -> float:
-    """Weight of the shared terms, 0 below a quarter of all; less for fragments, questions and length."""
+    """Weight of a sentence's shared terms; 0 below a quarter of all, and less for fragments, questions and
+    long sentences."""
     terms = _terms(sentence)
     shared = sum(weight for term, weight in weights.items() if term in terms)
     if shared == 0 or 4 * shared < sum(weights.values()):

@@ -1,4 +1,4 @@
-"""The tasks that wait in an LLM engine: smallest rank first, and among equals the first come."""
+"""Queue of the waiting tasks of an LLM engine: smallest rank first, equal ones in order of arrival."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stretto.tasks import LLMTask
 
 
 class TaskQueue:
-    """Tasks by rank, each of which can be found by its id."""
+    """A queue by rank from which a task can be removed by its id."""
 
     def __init__(self) -> None:
         self._sorted = SortedQueue[LLMTask]()

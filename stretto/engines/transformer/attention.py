@@ -1,12 +1,12 @@
-"""Paged attention in plain torch, with prefixes that several sequences share attended to once.
+"""Paged attention in plain torch; a prefix that several sequences share is read once for all of them.
 
-Keys and values lie in blocks; a sequence's blocks may be anywhere. A run of consecutive blocks is read in
-place, any others are gathered. Prompt chunks go through torch's fused attention one by one, decoding
-sequences of like length together as one batched matrix product.
+Keys and values are stored in blocks; a sequence's blocks may be anywhere. A run of consecutive blocks is read
+in place, other blocks are gathered. Prompt chunks use torch's fused attention one by one. Decoding sequences
+of similar length are computed together as one batched matrix product.
 
-Sequences that share a long prefix have the same leading blocks. Their queries, one of each, are stacked, and
-their scores over the prefix are one matrix product, as is what they take from it; each attends to its own
-part besides. One softmax runs over both.
+Sequences that share a long prefix have the same leading blocks. Their queries are stacked, so that the scores
+over the prefix are one matrix product, and the weighted sum of its values is another. Each sequence also
+attends to its own tokens. One softmax normalises both parts.
 Source: Parrot §7; Hydragen. Differs: the two parts, merged there by log-sum-exp, are normalised together.
 
     T  tokens of the step    B  sequences of a part   L  keys, padded       P  keys of a shared prefix
@@ -30,7 +30,7 @@ from stretto.engines.transformer.kv_cache import KVCache
 
 
 class Keys:
-    """The keys and values of the tokens [0, num_tokens) that a list of blocks holds."""
+    """Keys and values of the tokens [0, num_tokens) in a list of blocks."""
 
     def __init__(self, blocks: list[int], num_tokens: int, kv: KVCache) -> None:
         self.num_tokens = num_tokens
@@ -40,7 +40,7 @@ class Keys:
         self._rows = None if is_run else kv.block_rows([blocks])
 
     def read(self, kv: KVCache, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values, each (K, num_tokens, D)."""
+        """Read the keys and the values, each (K, num_tokens, D)."""
         if self._rows is None:
             both = kv.run(layer, self._first, self._num_blocks)
         else:
@@ -52,7 +52,7 @@ class Keys:
 
 
 class Part(Protocol):
-    """Rows [start, stop) of a step, which attend in the same way."""
+    """Rows [start, stop) of a step that attend in the same way."""
 
     @property
     def start(self) -> int: ...
@@ -61,12 +61,12 @@ class Part(Protocol):
     def stop(self) -> int: ...
 
     def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """The attended values of its rows, (T, H, D)."""
+        """Compute the attended values of the part's rows, (T, H, D)."""
 
 
 @dataclass(slots=True)
 class PrefillChunk:
-    """Rows [start, stop) of the step: the last tokens of those that `keys` holds, of one sequence."""
+    """Rows [start, stop) of the step: the last tokens in `keys`, of one sequence."""
 
     start: int
     stop: int
@@ -75,12 +75,12 @@ class PrefillChunk:
 
     @classmethod
     def of(cls, start: int, stop: int, keys: Keys, windows: tuple[int | None, ...]) -> PrefillChunk:
-        """A chunk, with its mask for every window that a layer has."""
+        """Make a chunk, with a mask for each different window of the layers."""
         masks = {window: _chunk_mask(stop - start, keys, window) for window in dict.fromkeys(windows)}
         return cls(start, stop, keys, masks)
 
     def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """The attended values of its rows, (T, H, D)."""
+        """Compute the attended values of the part's rows, (T, H, D)."""
         k_KLD, v_KLD = self.keys.read(kv, layer)
         mask = self.masks[window]
         if len(q_THD) == 1:
@@ -89,7 +89,7 @@ class PrefillChunk:
                 q_1KGD, k_KLD.unsqueeze(0), v_KLD.unsqueeze(0), attn_mask=mask
             )
             return out_1KGD.flatten(1, 2)
-        # The queries of a key-value head are the batch: one stride-0 view serves them all.
+        # The batch has the queries of one key-value head, so one stride-0 view of the keys serves all.
         num_rows, _, dim = q_THD.shape
         q_GKTD = q_THD.reshape(num_rows, len(k_KLD), -1, dim).permute(2, 1, 0, 3)
         shape = (q_GKTD.shape[0], *k_KLD.shape)
@@ -104,7 +104,7 @@ class PrefillChunk:
 
 
 def _chunk_mask(num_rows: int, keys: Keys, window: int | None) -> Tensor | None:
-    """Which keys each row sees, (T, L); None if plain causal attention, or none, says it all."""
+    """Mask of the keys that each row sees, (T, L); None if causal attention or no mask is enough."""
     num_before = keys.num_tokens - num_rows
     reaches_all = window is None or window >= keys.num_tokens
     if reaches_all and (num_rows == 1 or num_before == 0):
@@ -117,14 +117,15 @@ def _chunk_mask(num_rows: int, keys: Keys, window: int | None) -> Tensor | None:
 
 @dataclass(slots=True)
 class Decodes:
-    """Rows [start, stop) of the step: the last token of as many sequences, which may share `prefix`."""
+    """Rows [start, stop) of the step: the last token of each of several sequences, which may share
+    `prefix`."""
 
     start: int
     stop: int
     prefix: Keys | None
     rows: Tensor
     masks: dict[int | None, Tensor]
-    newest: Tensor  # where in the plain mask each sequence's last token is, flat
+    newest: Tensor  # flat index in the mask of each sequence's last token
 
     @classmethod
     def of(
@@ -136,7 +137,7 @@ class Decodes:
         kv: KVCache,
         windows: tuple[int | None, ...],
     ) -> Decodes:
-        """Sequences whose blocks, the first `num_shared` of them the same, hold `lengths` tokens."""
+        """Make the part of sequences with `lengths` tokens, whose first `num_shared` blocks are the same."""
         widest = max(map(len, tables))
         padded = [table[num_shared:] + table[-1:] * (widest - len(table)) for table in tables]
         num_before = num_shared * kv.block_tokens
@@ -155,11 +156,11 @@ class Decodes:
         return cls(start, start + len(tables), prefix, kv.block_rows(padded), masks, newest)
 
     def advance(self) -> None:
-        """Become the part of the next step: each sequence sees one token more, in the block it wrote last."""
+        """Change to the part of the next step: each sequence has one more token, in its last block."""
         self.masks[None].view(-1).index_fill_(0, self.newest.add_(1), 0)
 
     def attend(self, q_BHD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """The attended values of its rows, (B, H, D)."""
+        """Compute the attended values of the part's rows, (B, H, D)."""
         mask_BK1L = self.masks[window]
         num_pairs, _, num_keys = mask_BK1L.shape
         dim = q_BHD.shape[-1]
@@ -177,10 +178,11 @@ class Decodes:
 
 
 def _attend_together(q_BKGD: Tensor, k_KPD: Tensor, v_KPD: Tensor, own_BKGL: Tensor, kv: KVCache) -> Tensor:
-    """What all sequences take from one prefix that each sees whole, (B, K, G, D).
+    """Attend to a prefix that all sequences share and see as a whole; returns their sums over it, (B, K, G,
+    D).
 
-    `own_BKGL` are their scores over the rest, and become the weights of these. Head by head, so that what is
-    worked on stays in the CPU's cache.
+    `own_BKGL` are the scores over the sequences' own tokens; they are replaced by weights. Heads are computed
+    one by one, so that the data stay in the CPU's cache.
     """
     num_sequences, _, group, dim = q_BKGD.shape
     num_shared, num_own = k_KPD.shape[1], own_BKGL.shape[3]
@@ -200,7 +202,7 @@ def _attend_together(q_BKGD: Tensor, k_KPD: Tensor, v_KPD: Tensor, own_BKGL: Ten
 
 @dataclass(slots=True)
 class StepAttention:
-    """How a step's tokens attend: worked out once, used by every layer."""
+    """Attention of a step's tokens: prepared once, used by every layer."""
 
     parts: list[Part]
     token_rows: Tensor
@@ -208,7 +210,7 @@ class StepAttention:
     heads: int
 
     def attend(self, qkv_TRD: Tensor, kv: KVCache, layer: int) -> Tensor:
-        """Write the step's keys and values, and attend: (T, H, D)."""
+        """Write the step's keys and values, and return the attended values, (T, H, D)."""
         q_THD = qkv_TRD[:, : self.heads]
         kv.write(layer, self.token_rows, qkv_TRD[:, self.heads :])
         window = self.windows[layer]

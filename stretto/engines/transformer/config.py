@@ -1,4 +1,4 @@
-"""What of a checkpoint's config.json the model needs; anything it does not implement is an error."""
+"""Reads the config.json of a checkpoint; a setting that the model does not implement is an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_SIZES = {"num_hidden_layers": 10_000, "max_position_embeddings": 2**24}
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Stretches low rotary frequencies by `factor`, high ones not at all, those between smoothly."""
+    """Scaling of rotary frequencies: low ones by `factor`, high ones not at all, those between smoothly."""
 
     factor: float
     low_freq_factor: float
@@ -27,12 +27,13 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One decoder-only transformer of the Llama kind.
+    """Configuration of a decoder-only transformer of the Llama kind.
 
     Attributes:
-        windows: of each layer, how many tokens back it attends, itself included; None for all.
-        has_qkv_bias: of the projections to queries, keys and values; `has_output_bias` of the one back.
-        has_qk_norm: queries and keys are normalised by head, before the rotation.
+        windows: number of tokens that each layer attends to, the newest included; None for all.
+        has_qkv_bias: whether the projections to queries, keys and values have a bias.
+        has_output_bias: whether the output projection of the attention has a bias.
+        has_qk_norm: whether queries and keys are normalised by head, before the rotation.
     """
 
     family: str
@@ -58,7 +59,7 @@ def read_config(folder: Path) -> ModelConfig:
     """Read `folder`/config.json.
 
     Raises:
-        ConfigError: it is missing or no JSON, lacks a value, or asks for what is not implemented.
+        ConfigError: the file is missing or not JSON, lacks a value, or has an unsupported setting.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -80,7 +81,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def is_supported(folder: Path) -> bool:
-    """Whether `read_config` takes it."""
+    """Whether `read_config` accepts the checkpoint in `folder`."""
     try:
         read_config(folder)
     except ConfigError:
@@ -126,20 +127,22 @@ def _parse(raw: Mapping[str, Any]) -> ModelConfig:
 
 def _size(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
     size = int(raw[name] if default is None else raw.get(name) or default)
-    if not 1 <= size <= _MAX_SIZES.get(name, 2**31):
-        raise ConfigError(f"{name} is {size}")
+    largest = _MAX_SIZES.get(name, 2**31)
+    if not 1 <= size <= largest:
+        raise ConfigError(f"{name} must be from 1 to {largest}, got {size}")
     return size
 
 
 def _positive(raw: Mapping[str, Any], name: str) -> float:
     number = float(raw[name])
     if not 0 < number < math.inf:
-        raise ConfigError(f"{name} is {number}: expected a positive number")
+        raise ConfigError(f"{name} must be a positive number, got {number}")
     return number
 
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
-    """Base and scaling, from today's `rope_parameters` or yesterday's `rope_theta` and `rope_scaling`."""
+    """Base and scaling of the rotation, from `rope_parameters` or the older `rope_theta` and
+    `rope_scaling`."""
     rope = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
     theta = _positive({"rope_theta": rope.get("rope_theta") or raw.get("rope_theta") or 1e4}, "rope_theta")
     kind = rope.get("rope_type") or rope.get("type") or "default"
@@ -156,7 +159,7 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
 
 
 def _windows(raw: Mapping[str, Any], family: str, layers: int) -> tuple[int | None, ...]:
-    """Mistral's window is for all layers; Qwen's has to be switched on, and says for which."""
+    """Window of each layer. Mistral's applies to all layers; Qwen's must be switched on, for some layers."""
     window = _size(raw, "sliding_window") if raw.get("sliding_window") else None
     if family == "mistral" and window:
         return (window,) * layers

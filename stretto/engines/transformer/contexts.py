@@ -1,8 +1,9 @@
-"""The engine as Parrot sees one: contexts that are filled, generated from, forked and freed.
+"""Parrot's interface to the engine: contexts that are filled, generated from, forked and freed.
 
-A context is a list of tokens. Its KV are a hint that the engine's cache keeps as long as the context lives; a
-fork copies the tokens and shares the KV. So a context that was evicted, or is only filled when it is needed,
+A context is a list of tokens. The engine's cache keeps its KV while the context lives, if there is room; a
+fork copies the tokens and shares the KV. A context whose KV were evicted, or that is filled only when needed,
 costs time and nothing else.
+
 Source: Parrot §7. Differs: fill takes segments, and generate may run on several contexts at once.
 """
 
@@ -31,15 +32,16 @@ class _Context:
 
     @property
     def query(self) -> str:
-        """Under which its prefixes are kept."""
+        """Query id under which the context's prefixes are cached."""
         return f"context {self.id}"
 
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """An output in the making. Iterate over it, with `for` or `async for`, to get its pieces.
+    """A running generation. Iterate over it, with `for` or `async for`, to get its pieces.
 
-    `value` and `usage` are there when the iteration is over; it raises what the generation failed with.
+    `value` and `usage` are set at the end of the iteration. If the generation fails, iterating raises its
+    error.
     """
 
     contexts: Contexts
@@ -52,7 +54,7 @@ class Generation:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is an ending, good or bad."""
+        """Whether the generation has ended, with a value or an error."""
         return self.usage is not None or self.error is not None
 
     def __iter__(self) -> Iterator[str]:
@@ -81,9 +83,9 @@ class Generation:
 
 
 class Contexts:
-    """Drives an engine that nobody else drives.
+    """Drives an engine that has no other driver.
 
-    Everything but a step is quick; it waits for a step that runs in another thread.
+    All methods except the steps are quick, but wait for a step that runs in another thread.
     """
 
     def __init__(self, llm: TransformerLLM) -> None:
@@ -93,18 +95,19 @@ class Contexts:
         self._fills: dict[int, _Context] = {}
         self._num_contexts = 0
         self._num_tasks = 0
-        self._turn = asyncio.Lock()  # whose step it is, of the coroutines
-        self._engine = threading.RLock()  # held by whoever uses the engine
+        self._turn = asyncio.Lock()  # held by the coroutine that steps
+        self._engine = threading.RLock()  # held by the thread that uses the engine
 
     def fill(
         self, prompt: Prompt, *, context: int | None = None, lazily: bool = False, tenant: str = ""
     ) -> int:
-        """Append segments to a context, or to a new one; returns which.
+        """Append segments to a context, or to a new one; returns its number.
 
-        The KV are computed in the next steps; `lazily`, only when something is generated.
+        Args:
+            lazily: compute the KV when something is generated, instead of in the next steps.
 
         Raises:
-            StrettoError: the context is unknown, busy or would be too long, or a segment is no text. Nothing
+            StrettoError: the context is unknown, busy or would be too long, or a segment is not text. Nothing
                 has changed then.
         """
         before = None if context is None else self._idle(context)
@@ -127,10 +130,10 @@ class Contexts:
         return found.id
 
     def generate(self, context: int, decode: Decode, rank: tuple[float, ...] = ()) -> Generation:
-        """Complete a context; when that is over, the output's tokens are part of it.
+        """Complete a context; at the end, the tokens of the output are appended to it.
 
         Raises:
-            StrettoError: the context is unknown, busy or too long, or `decode` makes no sense.
+            StrettoError: the context is unknown, busy or too long, or `decode` is invalid.
         """
         found = self._idle(context)
         task = self._task(found, "generate", decode)
@@ -140,33 +143,33 @@ class Contexts:
         return found.generation
 
     def generate_several(self, context: int, decode: Decode, n: int) -> list[Generation]:
-        """`n` completions, each in a fork of its own with a seed of its own.
+        """Start `n` completions, each in a separate fork with a different seed.
 
         Raises:
             ConfigError: `n` is less than 1.
-            StrettoError: as from `generate`.
+            StrettoError: an error of `generate`.
         """
         if n < 1:
-            raise ConfigError(f"n is {n}: at least 1")
+            raise ConfigError(f"n must be at least 1, got {n}")
         return [self.generate(self.fork(context), replace(decode, seed=decode.seed + i)) for i in range(n)]
 
     def fork(self, context: int) -> int:
-        """A new context that begins with what this one holds."""
+        """Make a new context with the tokens of this one."""
         found = self._idle(context)
         return self._open(list(found.tokens), found.tenant).id
 
     def abort(self, generation: Generation) -> None:
-        """Stop generating; the context is as before. One that is over stays what it is."""
+        """Stop a generation; its context stays as it was before. An ended generation is not changed."""
         with self._engine:
             if not generation.is_over:
                 self._llm.cancel(generation.task)
                 self._end(generation, QueryCancelled("the generation was aborted"))
 
     def free(self, context: int) -> None:
-        """Forget a context, and what it alone has in the cache.
+        """Forget a context, and the KV in the cache that only it used.
 
         Raises:
-            UserError: it is unknown, perhaps because it was freed before.
+            UserError: the context is unknown, perhaps because it was freed before.
         """
         found = self._known(context)
         with self._engine:
@@ -179,11 +182,11 @@ class Contexts:
             self._llm.release(found.query)
 
     def tokens(self, context: int) -> tuple[int, ...]:
-        """What a context holds."""
+        """Tokens of a context."""
         return tuple(self._known(context).tokens)
 
     def step(self) -> None:
-        """One step of the engine, for everything that runs in it."""
+        """Run one step of the engine, for all its running tasks."""
         with self._engine:
             for event in self._llm.step():
                 if event.task in self._generations:
@@ -192,7 +195,7 @@ class Contexts:
                     self._fills.pop(event.task).fills.remove(event.task)
 
     async def step_for(self, generation: Generation) -> None:
-        """A step beside the event loop, unless somebody else's has brought `generation` on meanwhile."""
+        """Run a step outside the event loop, unless another coroutine's step has advanced `generation`."""
         async with self._turn:
             if not generation.is_over and not generation._pieces:
                 await asyncio.to_thread(self.step)
@@ -216,7 +219,7 @@ class Contexts:
 
     def _known(self, context: int) -> _Context:
         if context not in self._contexts:
-            raise UserError(f"there is no context {context}: never made, or freed")
+            raise UserError(f"there is no context {context}; it was never made, or was freed")
         return self._contexts[context]
 
     def _idle(self, context: int) -> _Context:
@@ -232,4 +235,4 @@ class Contexts:
     def _end(self, generation: Generation, error: StrettoError | None) -> None:
         del self._generations[generation.task]
         self._contexts[generation.context].generation = None
-        generation.error = error  # at last, for another thread may wait for it
+        generation.error = error  # set last, because another thread may wait for it

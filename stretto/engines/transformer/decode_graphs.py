@@ -1,7 +1,7 @@
-"""Decode steps as CUDA graphs: hundreds of kernels are enqueued at once instead of one by one.
+"""Runs decode steps as CUDA graphs: hundreds of kernels are enqueued at once instead of one by one.
 
-A graph reads and writes fixed memory, so a step's inputs are copied to where the graph wants them. Steps
-with equally many sequences and tiles have the same graph, however long the sequences are.
+A graph reads and writes fixed memory, so a step's inputs are copied there. Steps with the same numbers of
+sequences and tiles use the same graph, for any lengths of sequences.
 """
 
 # ruff: noqa: N803, N815  (tensors carry their shape as a suffix)
@@ -23,7 +23,9 @@ Forward = Callable[[Tensor, Tensor, StepAttention], Tensor]
 
 @dataclass(slots=True)
 class _Step:
-    """Fixed inputs; and once there is a graph, what runs it and returns its fixed output."""
+    """Fixed inputs of a step, and the function that runs its graph and returns its fixed output, once
+    captured.
+    """
 
     tokens_T: Tensor
     positions_T: Tensor
@@ -32,7 +34,7 @@ class _Step:
     replay: Callable[[], Tensor] | None = None
 
     def load(self, tokens_T: Tensor, positions_T: Tensor, attention: StepAttention) -> None:
-        """Copy a step's inputs to here."""
+        """Copy a step's inputs into the fixed ones."""
         decodes = _only_part(attention)
         self.tokens_T.copy_(tokens_T)
         self.positions_T.copy_(positions_T)
@@ -44,7 +46,7 @@ class _Step:
 
 
 class DecodeGraphs:
-    """The graphs of one model and KV cache, made as they are needed."""
+    """The graphs of one model and KV cache, captured when they are needed."""
 
     def __init__(
         self,
@@ -54,9 +56,9 @@ class DecodeGraphs:
     ) -> None:
         """
         Args:
-            forward: from tokens, positions and how they attend to logits; enqueues, and never waits.
-            max_blocks: of one sequence.
-            capture: makes a graph of what a function enqueues; what it returns runs the graph.
+            forward: computes logits from tokens, positions and attention; enqueues kernels and never waits.
+            max_blocks: largest number of blocks of one sequence.
+            capture: records the kernels that a function enqueues; returns a function that runs them again.
         """
         self._forward = forward
         self._max_blocks = max_blocks
@@ -65,13 +67,13 @@ class DecodeGraphs:
 
     @staticmethod
     def takes(attention: StepAttention) -> bool:
-        """Whether a step is of the kind that is captured: it decodes, and nothing else."""
+        """Whether a step can be captured: it has decodes only."""
         return len(attention.parts) == 1 and isinstance(attention.parts[0], PagedDecodes)
 
     def run(self, tokens_T: Tensor, positions_T: Tensor, attention: StepAttention) -> Tensor:
-        """The logits of a step that it `takes`: good until the next one.
+        """Compute the logits of a step that `takes` accepts; they are valid until the next step.
 
-        The first step of a kind runs without a graph, and has the kernels compiled. The second is captured.
+        The first step of a kind runs without a graph, and compiles the kernels. The second is captured.
         """
         decodes = _only_part(attention)
         key = (len(tokens_T), len(decodes.tiles_X2), decodes.tile_rows)
@@ -114,12 +116,12 @@ def _only_part(attention: StepAttention) -> PagedDecodes:
 
 
 def _cuda_capture() -> Callable[[Callable[[], Tensor]], Callable[[], Tensor]]:
-    """Captures CUDA graphs, which share the memory of what is between their inputs and outputs."""
+    """Make a function that captures CUDA graphs, which share their memory for intermediate results."""
     pool = torch.cuda.graph_pool_handle()
 
     def capture(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
         graph = torch.cuda.CUDAGraph()
-        # Other instances may allocate in their threads meanwhile.
+        # Threads of other instances may allocate memory during the capture.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             output = work()
 

@@ -1,4 +1,4 @@
-"""Where a model runs, and how what the host worked out gets there."""
+"""Chooses the device of a model, and copies arrays to it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from stretto.errors import ConfigError
 
 
 def device_of(name: str) -> torch.device:
-    """`cpu`, `cuda`, `cuda:1` and the like, or `auto`: the first GPU if there is one, else the CPU.
+    """The device named `cpu`, `cuda`, `cuda:1` and so on; `auto` is the first GPU if there is one, else the
+    CPU.
 
     Raises:
-        ConfigError: there is no such device here.
+        ConfigError: this machine has no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -30,11 +31,12 @@ def device_of(name: str) -> torch.device:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Whether the Triton kernels can be used there; without them torch does the same, slower."""
+    """Whether the Triton kernels can be used on a device; otherwise torch does the same, more slowly."""
     return device.type == "cuda" and find_spec("triton") is not None
 
 
 def upload(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
-    """The array there. To a GPU without waiting: the copy is made before whatever is enqueued next."""
+    """Copy an array to a device. A copy to a GPU does not wait, and ends before work that is enqueued
+    later."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

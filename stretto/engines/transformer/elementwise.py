@@ -1,4 +1,4 @@
-"""What a layer does besides products and attention, in torch. `triton_elementwise` has the same for GPUs.
+"""Elementwise operations of a layer in torch. `triton_elementwise` has the same operations for GPUs.
 
 T  tokens    E  hidden size    F  intermediate size    H, K, R, D  as in `model`
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Elementwise(Protocol):
-    """This module, or the one for GPUs."""
+    """Interface of this module and of the one for GPUs."""
 
     def add_and_norm(
         self, x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float
@@ -26,21 +26,21 @@ class Elementwise(Protocol):
 
 
 def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The sum, and its root-mean-square norm: each (T, E)."""
+    """Add two tensors; returns the sum and its root-mean-square norm, each (T, E)."""
     x_TE = x_TE + delta_TE
     return x_TE, F.rms_norm(x_TE, weight_E.shape, weight_E, eps)
 
 
 def gate(gate_up_TF: Tensor) -> Tensor:
-    """SiLU of the first half of each row times the second, (T, F)."""
+    """Multiply the SiLU of the first half of each row with the second half, (T, F)."""
     gate_TF, up_TF = gate_up_TF.chunk(2, dim=1)
     return F.silu(gate_TF).mul_(up_TF)
 
 
 def rotate(qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None:
-    """Turn the first `heads` heads of each token by its position's angles, in place.
+    """Rotate the first `heads` heads of each token by the angles of its position, in place.
 
-    Cosines and sines are given for both halves of a head; the sines of the first are negative.
+    Cosines and sines are given for both halves of a head; the sines of the first half are negated.
     """
     qk_TD = qkv_TRD[:, :heads]
     swapped_TD = qk_TD.roll(qkv_TRD.shape[2] // 2, dims=2)

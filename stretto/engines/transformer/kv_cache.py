@@ -1,4 +1,4 @@
-"""The keys and values of an instance's blocks, on whatever device it runs.
+"""The keys and values of an instance's blocks, on its device.
 
 K  key-value heads       N  blocks
 T  tokens of a step      B  sequences of a part
@@ -23,7 +23,7 @@ from stretto.engines.transformer.device import upload
 class KVCache:
     """The keys and values of all blocks: (layer, key or value, K, N, block_tokens, D).
 
-    It starts as zeros: what is masked is multiplied by zero, and must be finite.
+    The memory starts as zeros, because masked values are multiplied by zero and must be finite.
     """
 
     def __init__(
@@ -43,38 +43,39 @@ class KVCache:
         self.block_tokens = block_tokens
         self.kv_heads = config.kv_heads
         self.positions = torch.arange(config.context_tokens + block_tokens, device=device)
-        # Places are worked out by numpy: for a few numbers it takes a fraction of torch's time.
+        # Indices are computed with numpy, which takes a fraction of torch's time for a few numbers.
         self._first_rows = np.arange(2 * config.kv_heads).reshape(2, config.kv_heads) * num_blocks
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Device of the memory."""
         return self._data.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its numbers."""
+        """Type of the keys and values."""
         return self._data.dtype
 
     def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
-        """Copy whole blocks, (from, to): all are read before any is written."""
+        """Copy whole blocks, (from, to); all are read before any is written."""
         if copies:
             sources, targets = self.tensor(np.array(copies)).unbind(1)
             self._data[:, :, :, targets] = self._data[:, :, :, sources]
 
     def token_rows(self, blocks: list[int], positions: list[int]) -> Tensor:
-        """Where `write` puts the keys and values of tokens at `positions`, in `blocks`: (T · 2 · K,)."""
+        """Rows where `write` stores the keys and values of tokens at `positions`, in `blocks`: (T · 2 ·
+        K,)."""
         rows = self._first_rows.ravel() + np.array(blocks)[:, None]
         offsets = np.array(positions)[:, None] % self.block_tokens
         return self.tensor((rows * self.block_tokens + offsets).ravel())
 
     def block_rows(self, tables: list[list[int]]) -> Tensor:
-        """What `gather` reads for tables of equally many blocks: (2 · B · K · N,)."""
+        """Rows that `gather` reads for block tables of equal length: (2 · B · K · N,)."""
         blocks_BN = np.array(tables)
         return self.tensor((self._first_rows[:, None, :, None] + blocks_BN[:, None]).ravel())
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        """An array, where the cache is."""
+        """Copy an array to the device of the cache."""
         return upload(array, self.device)
 
     def write(self, layer: int, rows: Tensor, kv_TRD: Tensor) -> None:
@@ -82,19 +83,19 @@ class KVCache:
         self._by_token[layer].index_copy_(0, rows, kv_TRD.flatten(0, 1))
 
     def gather(self, layer: int, rows: Tensor, use: str) -> Tensor:
-        """A copy of those blocks in a workspace, (rows, block_tokens · D)."""
+        """Copy blocks to a workspace, (rows, block_tokens · D)."""
         blocks = self._by_block[layer]
         return torch.index_select(blocks, 0, rows, out=self.workspace(use, len(rows), blocks.shape[1]))
 
     def planes(self, layer: int) -> tuple[Tensor, Tensor]:
-        """All keys and all values of a layer, in place: each (K, N, block_tokens, D)."""
+        """Views of all keys and all values of a layer, each (K, N, block_tokens, D)."""
         keys, values = self._data[layer]
         return keys, values
 
     def workspace(self, use: str, *shape: int) -> Tensor:
-        """Memory to write into, good until the next one for that use.
+        """Memory to write to, valid until the next call for the same use.
 
-        Always the same: taking it anew for every layer costs more than filling it.
+        The memory is reused, because allocating it for every layer takes longer than filling it.
         """
         num_elements = math.prod(shape)
         if use not in self._workspaces or num_elements > len(self._workspaces[use]):
@@ -102,12 +103,12 @@ class KVCache:
         return self._workspaces[use][:num_elements].view(shape)
 
     def run(self, layer: int, first: int, num_blocks: int) -> Tensor:
-        """Consecutive blocks in place: (2, K, num_blocks · block_tokens, D)."""
+        """View of consecutive blocks: (2, K, num_blocks · block_tokens, D)."""
         return self._data[layer, :, :, first : first + num_blocks].flatten(2, 3)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On the CPU memory that is taken only as it is written, so that a large cache costs what it holds."""
+    """Allocate zeros. On the CPU, pages of memory are taken only when they are written."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)

@@ -7,7 +7,7 @@ Tensors carry their shape as a suffix:
     H  query heads              K  key-value heads          R  all heads of a token: H + K + K
     D  size of a head           S  tokens for which a next one is chosen
 
-There is no batch dimension: what belongs to which sequence matters to attention alone.
+There is no batch dimension, because only attention needs to know the sequence of a token.
 """
 
 # ruff: noqa: N803, N806  (tensors carry their shape as a suffix)
@@ -29,21 +29,22 @@ from stretto.engines.transformer.weights import LayerWeights, Weights
 
 
 class Transformer:
-    """Weights and the tables of the rotation."""
+    """A model: its weights, and the tables of the rotation."""
 
     def __init__(self, config: ModelConfig, weights: Weights, with_kernels: bool) -> None:
-        """`with_kernels`: those for GPUs, instead of torch's."""
+        """Prepare the model; `with_kernels` chooses Triton kernels instead of torch's operations."""
         self.config = config
         self._elementwise = _triton_elementwise() if with_kernels else torch_elementwise
         self.weights = weights
         device = weights.embedding.device
         angles = torch.outer(torch.arange(config.context_tokens).float(), _frequencies(config))
         self._cos = angles.cos().repeat(1, 2).unsqueeze(1).to(device, weights.embedding.dtype)
-        # The half that changes its sign does so here, once for all.
+        # The sines of the first half are negated here, once.
         self._sin = torch.cat((-angles.sin(), angles.sin()), 1).unsqueeze(1).to(self._cos)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attention: StepAttention, kv: KVCache) -> Tensor:
-        """The tokens' last hidden states, normalised, (T, E); keys and values are written into `kv`."""
+        """Compute the normalised last hidden states of tokens, (T, E); keys and values are written to
+        `kv`."""
         rotation = self._cos[positions_T], self._sin[positions_T]
         x_TE = F.embedding(tokens_T, self.weights.embedding)
         layers, eps, elementwise = self.weights.layers, self.config.norm_eps, self._elementwise
@@ -59,11 +60,12 @@ class Transformer:
         return h_TE
 
     def logits(self, h_SE: Tensor) -> Tensor:
-        """Of the next token, in float32, (S, V)."""
+        """Compute the logits of the next tokens, in float32, (S, V)."""
         return self.weights.vocabulary(h_SE).float()
 
     def _project(self, h_TE: Tensor, layer: LayerWeights, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
-        """Queries and keys, normalised if the family does so and rotated, and values: (T, R, D)."""
+        """Compute queries, keys and values, (T, R, D); queries and keys are rotated, and normalised if
+        needed."""
         heads, turned = self.config.heads, self.config.heads + self.config.kv_heads
         qkv_TRD = layer.qkv(h_TE).view(len(h_TE), -1, self.config.head_dim)
         if layer.q_norm is not None and layer.k_norm is not None:
@@ -83,14 +85,14 @@ def _triton_elementwise() -> Elementwise:
 
 
 def _frequencies(config: ModelConfig) -> Tensor:
-    """Radians per token of each pair of a head's dimensions, (D / 2,)."""
+    """Rotation of each pair of a head's dimensions, in radians per token, (D / 2,)."""
     exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponents
     return frequencies if config.rope_scaling is None else _stretch(frequencies, config.rope_scaling)
 
 
 def _stretch(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Source: Llama 3.1's reference code."""
+    """Scale the frequencies of a rotation. Source: Llama 3.1's reference code."""
     turns = scaling.original_context_tokens * frequencies / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     share_kept = ((turns - low) / (high - low)).clamp(0, 1)

@@ -1,7 +1,7 @@
-"""Decoding sequences on a GPU: their part of a step, read in place by the Triton kernels.
+"""The decodes of a step on a GPU; the Triton kernels read the blocks in place.
 
-Unlike the torch part, which gathers, it takes all of a step's decodes at once, whatever their lengths and
-whichever share a prefix.
+In contrast to torch's version, which gathers blocks, this one computes all decodes of a step at once, for any
+lengths and any groups that share a prefix.
 
     B  sequences    W  blocks of the longest    X  tiles    H, K, D  as in `attention`
 """
@@ -22,15 +22,16 @@ from torch import Tensor
 
 from stretto.engines.transformer.kv_cache import KVCache
 
-_MIN_ROWS = 16  # of a matrix product
+_MIN_ROWS = 16  # smallest number of rows of a matrix product
 _MAX_SPLITS = 32
 _NO_WINDOW = 2**30
 
 
 class Group(NamedTuple):
-    """Sequences attended together: their blocks, how many tokens these hold, how many blocks are the same.
+    """Sequences that are attended together: their block tables, their lengths, and their number of equal
+    blocks.
 
-    A table ends with the block that holds its sequence's newest token, which is never shared.
+    A table ends with the block of its sequence's newest token, which is never shared.
     """
 
     tables: list[list[int]]
@@ -40,13 +41,13 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How the kernels are cut for a device. What is attended to is split until there are programs enough.
+    """Sizes of the kernels for a device. Contexts are split until there are enough programs.
 
     Attributes:
-        rows: queries stacked into one matrix product, at most.
+        rows: largest number of queries stacked into one matrix product.
         keys: tokens that a kernel reads at once.
-        num_own: programs that attend to what sequences have of their own.
-        num_shared: programs that attend to shared prefixes: fewer, as each leaves more to be merged.
+        num_own: number of programs that attend to sequences' own tokens.
+        num_shared: number of programs that attend to shared prefixes; fewer, because each adds more to merge.
     """
 
     rows: int
@@ -59,28 +60,29 @@ class Tuning:
 
 @cache
 def tuning(device: torch.device, dtype: torch.dtype) -> Tuning:
-    """By the number of multiprocessors.
+    """Choose the sizes by the number of multiprocessors.
 
-    Chosen by what the compiler says of registers, not yet by measurements: `benchmarks.gpu` tries others.
+    They were chosen by the compiler's counts of registers, not by measurements; `benchmarks.gpu` tries
+    others.
     """
     count = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-    # In float32 there are no tensor cores to use, and a product takes many more registers.
+    # In float32 there are no tensor cores, and a product needs many more registers.
     rows, keys, num_stages = (16, 16, 2) if dtype.itemsize > 2 else (64, 64, 3)
     return Tuning(rows, keys, num_warps=4, num_stages=num_stages, num_own=8 * count, num_shared=2 * count)
 
 
 @dataclass(slots=True)
 class PagedDecodes:
-    """Rows [start, start + B) of the step: the last token of as many sequences.
+    """Rows [start, start + B) of the step: the last token of each of B sequences.
 
     All tensors are int32, and on the device.
 
     Attributes:
-        tables_BW: blocks; those behind a sequence's own are any.
-        lengths_B: tokens that a sequence's blocks hold.
-        num_shared_B: of those, leading ones that its whole group shares; 0 for none.
-        tiles_X2: first sequence and count of what is stacked into one matrix product.
-        tile_rows: queries that such a product has room for.
+        tables_BW: block tables; entries after a sequence's last block are arbitrary.
+        lengths_B: number of tokens of each sequence.
+        num_shared_B: number of leading tokens that a sequence's whole group shares; 0 for none.
+        tiles_X2: first sequence, and number of sequences, of each matrix product.
+        tile_rows: largest number of queries in one matrix product.
     """
 
     start: int
@@ -92,12 +94,12 @@ class PagedDecodes:
 
     @property
     def stop(self) -> int:
-        """Behind its last row."""
+        """End of the rows (exclusive)."""
         return self.start + len(self.lengths_B)
 
     @classmethod
     def of(cls, start: int, groups: Sequence[Group], heads: int, kv: KVCache) -> PagedDecodes:
-        """The groups one behind the other."""
+        """Make the part of several groups, one after the other."""
         group_heads = heads // kv.kv_heads
         batch = sum(len(group.tables) for group in groups)
         most = min(tuning(kv.device, kv.dtype).rows, batch * group_heads)
@@ -116,7 +118,7 @@ class PagedDecodes:
             per_tile = tile_rows // group_heads
             for offset in range(0, count if group.num_shared else 0, per_tile):
                 tiles += (first + offset, min(per_tile, count - offset))
-        # One upload for all.
+        # All tensors are uploaded together.
         others = np.array([*lengths, *num_shared, *tiles], np.int32)
         together = kv.tensor(np.concatenate([tables.ravel(), others]))
         tables_, lengths_B, num_shared_B, tiles_ = torch.split(
@@ -125,11 +127,11 @@ class PagedDecodes:
         return cls(start, tables_.view(tables.shape), lengths_B, num_shared_B, tiles_.view(-1, 2), tile_rows)
 
     def advance(self) -> None:
-        """Become the part of the next step: each sequence sees one token more, in the block it wrote last."""
+        """Change to the part of the next step: each sequence has one more token, in its last block."""
         self.lengths_B.add_(1)
 
     def attend(self, q_BHD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """The attended values of its rows, (B, H, D)."""
+        """Compute the attended values of the part's rows, (B, H, D)."""
         # Triton launches on the current device, whatever device the tensors are on.
         with torch.cuda.device_of(q_BHD):  # type: ignore[no-untyped-call]
             return attend_paged(q_BHD, *kv.planes(layer), self, window, tuning(kv.device, kv.dtype))
@@ -143,7 +145,10 @@ def attend_paged(
     window: int | None,
     cut: Tuning,
 ) -> Tensor:
-    """The attended values, (B, H, D), in q's type. Heads of q must lie side by side; k and v alike."""
+    """Compute the attended values, (B, H, D), in q's type.
+
+    The heads of a token in q must be contiguous; k and v must have the same layout.
+    """
     from stretto.engines.transformer import triton_kernels
 
     batch, heads, dim = q_BHD.shape
@@ -216,10 +221,10 @@ def attend_paged(
 
 
 def _num_splits(num_programs: int, num_parts: int) -> int:
-    """Of each part, to come to so many programs."""
+    """Number of splits of each part that gives about `num_programs` programs."""
     return max(1, min(_MAX_SPLITS, num_programs // num_parts))
 
 
 def _power_of_two(number: int) -> int:
-    """The least that is no smaller."""
+    """Smallest power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Executes steps: everything between a `StepBatch` and the tokens chosen in it."""
+"""Executes steps: from a `StepBatch` to the chosen tokens."""
 
 # ruff: noqa: N803, N806, N815  (tensors carry their shape as a suffix)
 
@@ -32,7 +32,8 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Inputs:
-    """A step as tensors. A token is chosen behind each row in `sample_rows`, for each in `sampling`."""
+    """The tensors of a step. A token is chosen after each row in `sample_rows`, for the slices in
+    `sampling`."""
 
     tokens_T: Tensor
     positions_T: Tensor
@@ -42,7 +43,7 @@ class _Inputs:
 
 
 class Runner:
-    """A model, its KV cache, and the way through them."""
+    """A model and its KV cache; computes steps."""
 
     def __init__(
         self,
@@ -54,7 +55,11 @@ class Runner:
         block_tokens: int,
         shares_attention: bool,
     ) -> None:
-        """Raises ConfigError for a checkpoint, dtype or device that cannot be used, or too few `kv_bytes`."""
+        """Load a model and allocate its KV cache.
+
+        Raises:
+            ConfigError: the checkpoint, dtype or device cannot be used, or `kv_bytes` is too small.
+        """
         if dtype not in _DTYPES:
             raise ConfigError(f"unknown dtype {dtype!r}: {', '.join(_DTYPES)}")
         where = device_of(device)
@@ -62,7 +67,8 @@ class Runner:
         self.num_blocks = kv_bytes // self._block_bytes(block_tokens, _DTYPES[dtype])
         if self.num_blocks < 1:
             raise ConfigError(
-                f"kv_bytes is {kv_bytes}: one block takes {self._block_bytes(block_tokens, _DTYPES[dtype])}"
+                f"kv_bytes must be at least {self._block_bytes(block_tokens, _DTYPES[dtype])} (one block), "
+                f"got {kv_bytes}"
             )
         self._has_kernels = has_kernels(where)
         try:
@@ -76,7 +82,7 @@ class Runner:
         self._graphs: DecodeGraphs | None = None
         if self._has_kernels:
             self._graphs = DecodeGraphs(self._logits, -(-self.config.context_tokens // block_tokens))
-        # Through a window no sequence sees a whole prefix, and what it sees does not only grow.
+        # A sequence with a window does not see the whole prefix, and what it sees moves.
         self._is_plain = set(self.config.windows) == {None}
         self._shares_attention = shares_attention and self._is_plain
         self._last: _Inputs | None = None
@@ -90,10 +96,10 @@ class Runner:
     def run(
         self, batch: StepBatch, choice_of: Callable[[TokenSequence, list[Chosen]], Choice | None]
     ) -> Mapping[int, list[Chosen]]:
-        """Compute a step; by sequence id the tokens chosen, one for each repeat.
+        """Compute a step; returns the chosen tokens by sequence id, one for each repeat.
 
         Args:
-            choice_of: how to choose a sequence's next token, given what was chosen for it in this very batch.
+            choice_of: returns how to choose a sequence's next token, given its tokens chosen in this batch.
         """
         self.kv.copy_blocks(batch.copies)
         chosen: dict[int, list[Chosen]] = {piece.sequence.id: [] for piece in batch.slices if piece.samples}
@@ -109,7 +115,7 @@ class Runner:
         return chosen
 
     def forward(self, inputs: _Inputs) -> Tensor | None:
-        """The logits of the rows that sample, (S, V), if there are any."""
+        """Compute the logits of the rows that sample, (S, V); None if there are no such rows."""
         step = (inputs.tokens_T, inputs.positions_T, inputs.attention)
         if self._graphs is not None and self._graphs.takes(inputs.attention):
             return self._graphs.run(*step)
@@ -124,7 +130,7 @@ class Runner:
         return self.model.logits(self.model.forward(tokens_T, positions_T, attention, self.kv))
 
     def prepare(self, slices: list[Slice], repeat: int, chosen: Mapping[int, list[Chosen]]) -> _Inputs:
-        """Rows in the order chunks, then decodes group by group; and how they attend."""
+        """Prepare a step's tensors: rows of prompt chunks first, then decodes group by group."""
         key = [(piece.sequence.id, piece.start + repeat, piece.sequence.num_preemptions) for piece in slices]
         inputs = self._advance(key, repeat, chosen) or self._prepare(slices, repeat, chosen)
         can_advance = self._is_plain and all(
@@ -181,7 +187,7 @@ class Runner:
         return _Inputs(tokens_T, positions_T, attention, sample_rows, [piece.sequence for piece in rows])
 
     def _decode_parts(self, start: int, groups: list[Group]) -> list[Part]:
-        """How decodes attend: with the kernels all of them at once, without them group by group."""
+        """Parts of the decodes: one for all if kernels are used, else one for each group."""
         if self._has_kernels and groups:
             return [PagedDecodes.of(start, groups, self.config.heads, self.kv)]
         parts: list[Part] = []
@@ -197,10 +203,10 @@ class Runner:
     def _advance(
         self, key: list[tuple[int, int, int]], repeat: int, chosen: Mapping[int, list[Chosen]]
     ) -> _Inputs | None:
-        """The last step's inputs with every position one further, if that is all that changes.
+        """The last step's inputs with each position advanced by one, if nothing else changes; else None.
 
-        So it is while the same sequences decode and none of them enters a block: most steps, and a
-        fraction of the work of making them anew.
+        This applies while the same sequences decode and none of them starts a block. That is so in most
+        steps, and takes a fraction of the time of new inputs.
         """
         size = self.kv.block_tokens
         if self._last is None or key != self._next_key or any(start % size == 0 for _, start, _ in key):
@@ -219,11 +225,12 @@ class Runner:
         return replace(inputs, tokens_T=self.kv.tensor(np.array(tokens)))
 
     def _groups(self, decodes: list[Slice], repeat: int) -> list[tuple[list[Slice], int]]:
-        """Decodes that are attended together: those that share a prefix, the others by like length."""
+        """Group decodes that are attended together: those that share a prefix, and others by similar
+        length."""
         size = self.kv.block_tokens
         groups: list[tuple[list[Slice], int]] = []
         if self._shares_attention and sum(piece.start > MIN_SHARED_TOKENS for piece in decodes) > 1:
-            # All before the block that a decode writes to are full.
+            # All blocks before the one that a decode writes to are full.
             tables = [piece.sequence.blocks[: piece.start // size + 1] for piece in decodes]
             sharers = group_by_prefix(tables, -(-MIN_SHARED_TOKENS // size))
             groups = [([decodes[member] for member in found.members], found.num_blocks) for found in sharers]

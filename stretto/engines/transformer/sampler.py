@@ -1,7 +1,7 @@
 """Chooses the next tokens from their logits.
 
-A sequence's choice depends on its logits, its own tokens and its seed: not on what else is in the batch, nor
-on the steps it took to get there.
+The choice for a sequence depends on its logits, its tokens and its seed. It does not depend on the other
+sequences of the batch, or on how the sequence's tokens were divided into steps.
 """
 
 # ruff: noqa: N803, N806  (tensors carry their shape as a suffix)
@@ -21,7 +21,7 @@ from stretto.tasks import Decode
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log-probabilities before temperature and penalties: of the chosen token and of the likeliest."""
+    """Log-probabilities of the chosen token and of the most likely ones, before temperature and penalties."""
 
     token: int
     logprob: float
@@ -30,12 +30,13 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to know for choosing a sequence's next token.
+    """Information for the choice of a sequence's next token.
 
     Attributes:
-        generated: the output so far; `prompt` what led to it.
+        prompt: tokens of the prompt.
+        generated: tokens of the output so far.
         ending: tokens that would end the output.
-        allowed: which tokens its structure allows, (V,); None for all.
+        allowed: mask of the tokens that the structure allows, (V,); None for all.
     """
 
     decode: Decode
@@ -46,14 +47,14 @@ class Choice:
 
 
 class Chosen(NamedTuple):
-    """A token, and its log-probabilities if they were asked for."""
+    """A chosen token, and its log-probabilities if they were asked for."""
 
     token: int
     logprobs: TokenLogprobs | None = None
 
 
 def choose(logits_SV: Tensor, choices: list[Choice | None]) -> list[Chosen]:
-    """The next token of each row; None says: the likeliest, and nothing else to it."""
+    """Choose the next token of each row; a choice of None takes the most likely token."""
     best = logits_SV.argmax(1).tolist()
     return [
         Chosen(token) if choice is None else _choose(logits_SV[row], choice)
@@ -92,7 +93,7 @@ def _penalise(logits_V: Tensor, choice: Choice) -> Tensor:
 
 
 def _sample(logits_V: Tensor, decode: Decode, position: int) -> int:
-    """By exponential noise: the token whose probability over its noise is largest is a fair draw."""
+    """Draw a token with exponential noise: the largest ratio of probability to noise is a fair draw."""
     if decode.top_k:
         kth = logits_V.topk(min(decode.top_k, logits_V.numel())).values[-1]
         logits_V = logits_V.masked_fill(logits_V < kth, -torch.inf)

@@ -1,8 +1,8 @@
-"""Output that follows a JSON schema or a regular expression: which tokens may come next, by `llguidance`.
+"""Output that follows a JSON schema or a regular expression: `llguidance` says which tokens may come next.
 
-The library is given a vocabulary of what tokens add to the text that is read in the end, see `token_texts`,
-and forces no tokens upon the model: it would find those by tokenising, and a tokenizer that normalises does
-not give back what it was given.
+The library is given the text that each token adds to the final output, see `token_texts`. It never forces
+tokens upon the model: it would find those by tokenising, and a tokenizer that normalises text does not
+reproduce it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
 def is_structured(decode: Decode) -> bool:
-    """Whether the output's form is prescribed."""
+    """Whether the output must follow a schema or a regular expression."""
     return decode.json_schema is not None or decode.regex is not None
 
 
@@ -34,7 +34,11 @@ class Structures:
     """Makes `Structure`s for the tokenizer of one checkpoint."""
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
-        """Raises ConfigError if the library is not installed, or cannot use the tokenizer."""
+        """Read the vocabulary.
+
+        Raises:
+            ConfigError: the library is not installed, or cannot use the tokenizer.
+        """
         try:
             from llguidance import LLTokenizer, TokenizerWrapper
             from llguidance.hf import from_tokenizer
@@ -54,12 +58,16 @@ class Structures:
             self._tokenizer = LLTokenizer(TokenizerWrapper(_Vocabulary(self._texts.texts)))
 
     def make(self, decode: Decode) -> Structure:
-        """Raises ConfigError for a schema or an expression that cannot be used."""
+        """Make the structure of a new output.
+
+        Raises:
+            ConfigError: the schema or the regular expression cannot be used.
+        """
         from llguidance import LLMatcher
 
         if decode.ignore_eos or decode.min_tokens or None not in (decode.json_schema, decode.regex):
             raise ConfigError(
-                "json_schema and regex exclude each other, ignore_eos and min_tokens: the end is part of them"
+                "json_schema and regex cannot be combined with each other, with ignore_eos or with min_tokens"
             )
         with _failing_as(ConfigError, "unusable structure"):
             grammar = LLMatcher.grammar_from_lark(_OPTIONS + _rule(decode))
@@ -69,19 +77,19 @@ class Structures:
 
 
 class Structure:
-    """One output's progress. It follows the tokens, whatever steps they came in."""
+    """Progress of one output. It depends on the tokens, not on the steps that generated them."""
 
     def __init__(self, matcher: Any, texts: TokenTexts) -> None:
         self._matcher = matcher
         self._texts = texts
         self._num_consumed = 0
-        self._end = b""  # of what was read, marks included
+        self._end = b""  # last bytes of the text so far, marks included
 
     def allowed(self, generated: list[int]) -> Tensor:
-        """Which tokens may follow `generated`, (V,); at the end, the end of sequence alone.
+        """Mask of the tokens that may follow `generated`, (V,); at the end, only the end of sequence.
 
         Raises:
-            EngineFailure: the library gave up, or there is no such token.
+            EngineFailure: the library failed, or no token may follow.
         """
         with _failing_as(EngineFailure, "the output's structure cannot be followed"):
             for token in generated[self._num_consumed :]:
@@ -100,7 +108,7 @@ class Structure:
         is_allowed = np.unpackbits(bits, bitorder="little").astype(bool)
         is_allowed[NOTHING] = False
         allowed = is_allowed[self._numbers]
-        if not self._num_consumed:  # the space before an output is no part of it
+        if not self._num_consumed:  # the space before an output is not part of it
             allowed |= is_allowed[texts.behind_mark]
         allowed[texts.spelling_mark(self._end)] = False
         return allowed
@@ -117,12 +125,13 @@ class Structure:
 
     @property
     def _numbers(self) -> NDArray[np.intp]:
-        """By token, of its text where the output is now."""
+        """Number of each token's text at the current position of the output."""
         return self._texts.behind_mark if self._texts.is_behind_mark(self._end) else self._texts.elsewhere
 
 
 class _Vocabulary:
-    """Texts as the library wants a tokenizer to have them. It has no use for their tokens: it forces none."""
+    """Texts of tokens in the form of a tokenizer, for the library. It never tokenises, as it forces no
+    tokens."""
 
     eos_token_id = END
     bos_token_id = None
@@ -144,14 +153,14 @@ def _rule(decode: Decode) -> str:
 
 
 def _check(matcher: Any) -> None:
-    """The library tells of its errors and panics only if it is asked."""
+    """Raise ValueError if the library reports an error or a panic of its own; it does not raise them."""
     if matcher.is_error():
         raise ValueError(matcher.get_error().partition("\n<backtrace>")[0])
 
 
 @contextmanager
 def _failing_as(kind: type[StrettoError], problem: str) -> Iterator[None]:
-    """Whatever the library raises, with a panic of its Rust code, which is no Exception."""
+    """Context that turns all errors of the library into `kind`, even panics of its Rust code."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Generated tokens as text, delta by delta."""
+"""Turns generated tokens into text, delta by delta."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Decoder(Protocol):
-    """A tokenizer's way back."""
+    """The decoding half of a tokenizer."""
 
     def decode(self, tokens: list[int]) -> str: ...
 
 
 class TextStream:
-    """What each token adds to the text; nothing while the text ends within a character.
+    """Computes the text that each token adds; empty while the text ends within a character.
 
-    A token's text may depend on the one before it (a leading space), so a delta is the difference between two
-    short texts that begin alike: with the new tokens and without. The rest is never decoded again.
+    The text of a token may depend on the one before it (a leading space). So a delta is the difference of two
+    short texts: with and without the new tokens. Earlier tokens are never decoded again.
     """
 
     def __init__(self, tokenizer: Decoder, known: dict[int, str] | None = None) -> None:
-        """`known` are the texts of single tokens, which streams may share."""
+        """Start a stream; `known` caches texts of single tokens, and may be shared by streams."""
         self._tokenizer = tokenizer
         self._known = {} if known is None else known
         self._tokens: list[int] = []
-        self._num_told = 0
-        self._text_told = ""
+        self._num_context = 0
+        self._context_text = ""
 
     def feed(self, token: int) -> str:
-        """The text that `token` completes."""
+        """Take a token; returns the text that it completes."""
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
-        if text.endswith(_REPLACEMENT) or len(text) <= len(self._text_told):
+        if text.endswith(_REPLACEMENT) or len(text) <= len(self._context_text):
             return ""
-        delta = text[len(self._text_told) :]
-        # What was told just now is the context of what follows.
-        self._tokens = self._tokens[self._num_told :]
-        self._num_told = len(self._tokens)
-        self._text_told = self._told()
+        delta = text[len(self._context_text) :]
+        # The tokens of this delta are the context of the next one.
+        self._tokens = self._tokens[self._num_context :]
+        self._num_context = len(self._tokens)
+        self._context_text = self._decoded()
         return delta
 
-    def _told(self) -> str:
-        if self._num_told != 1:
+    def _decoded(self) -> str:
+        if self._num_context != 1:
             return self._tokenizer.decode(self._tokens)
         (token,) = self._tokens
         if token not in self._known:

@@ -1,8 +1,8 @@
-"""What each token adds to the decoded text, in bytes: a structure is followed in what is read in the end.
+"""Computes the bytes that each token adds to the decoded text; structured output is checked on that text.
 
-A tokenizer may have a mark that its decoder takes out again, with the space behind it: so a word has the same
-token behind a bracket or a quote, where no space is, as in a sentence. A token then has two texts: one behind
-a mark, without its leading space, and one elsewhere.
+A tokenizer may have a mark that its decoder removes together with the following space, so that a word has the
+same token after a bracket or a quote, without a space, as in a sentence. A token then has two texts: one
+after a mark, without its leading space, and one elsewhere.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ NOTHING, END = 0, 1
 
 
 class TokenTexts:
-    """The different texts of a vocabulary, numbered: `"` with a mark behind it and without one share theirs.
+    """The different texts of a vocabulary, numbered. Tokens that add the same text share a number.
 
     Attributes:
-        texts: by number, perhaps parts of characters; NOTHING of tokens that add none or are not to be
-            generated, END of the ends of sequence.
-        elsewhere: by token the number of its text, (V,).
-        behind_mark: the same behind a mark.
+        texts: texts by number, perhaps parts of characters; NOTHING for tokens that add no text or must not
+            be generated, END for the ends of sequence.
+        elsewhere: number of each token's text, (V,).
+        behind_mark: number of each token's text after a mark, (V,).
     """
 
     def __init__(
         self, tokens: Sequence[bytes], special: Iterable[int], ends: Iterable[int], mark: str
     ) -> None:
-        """`tokens` are with their marks; `mark` is empty if the tokenizer has none."""
+        """Number the texts of `tokens`, which include their marks; `mark` is empty if the tokenizer has
+        none."""
         self._tokens, self._mark = tokens, mark.encode()
         read = [self._without_marks(token) for token in tokens]
         for token in special:
@@ -46,15 +47,15 @@ class TokenTexts:
         self.elsewhere[list(ends)] = self.behind_mark[list(ends)] = END
 
     def end_behind(self, end: bytes, token: int) -> bytes:
-        """The last bytes of a text, as long as a mark, when `token` has followed those in `end`."""
+        """Last bytes of a text, as many as a mark has, after `token` followed the bytes in `end`."""
         return (end + self._tokens[token])[-len(self._mark) :] if self._mark else b""
 
     def is_behind_mark(self, end: bytes) -> bool:
-        """Whether a text that ends so ends with a mark."""
+        """Whether a text with these last bytes ends with a mark."""
         return bool(self._mark) and end == self._mark
 
     def spelling_mark(self, end: bytes) -> list[int]:
-        """Tokens that would complete the mark, if a text that ends so has begun one."""
+        """Tokens that would complete a mark that a text with these last bytes has begun."""
         size = len(self._mark)
         rests = tuple(self._mark[cut:] for cut in range(1, size) if end.endswith(self._mark[:cut]))
         return [token for token, text in enumerate(self._tokens) if text.startswith(rests)] if rests else []
@@ -64,7 +65,7 @@ class TokenTexts:
 
 
 def mark_of(tokenizer_json: str) -> str:
-    """What the tokenizer's decoder takes out, by itself and with a space behind it; empty for none."""
+    """Find the mark that the tokenizer's decoder removes, also with a following space; empty for none."""
     decoder = json.loads(tokenizer_json)["decoder"] or {}
     removed = [
         step["pattern"].get("String")

@@ -1,7 +1,7 @@
-"""Triton kernels for what a layer does besides products and attention, one kernel for each step of it.
+"""Triton kernels for the elementwise operations of a layer, one kernel for each operation.
 
-Torch needs two or three for each: on a GPU a decode step would spend a third of its time starting them.
-Everything is worked out in float32, and rounded where torch rounds.
+Torch needs two or three kernels for each, and on a GPU a decode step would spend a third of its time starting
+them. Everything is computed in float32, and rounded where torch rounds.
 
     T  tokens    E  hidden size    F  intermediate size    H, K, R, D  as in `model`
 """
@@ -21,7 +21,7 @@ _COLUMNS = 1024
 
 @triton.jit
 def _add_and_norm(x, delta, weight, total, normed, eps, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """A row each. Grid: (T,)."""
+    """Add and normalise one row per program. Grid: (T,)."""
     columns = tl.arange(0, WIDTH)
     is_column = columns < SIZE
     places = tl.program_id(0).to(tl.int64) * SIZE + columns
@@ -37,7 +37,7 @@ def _add_and_norm(x, delta, weight, total, normed, eps, SIZE: tl.constexpr, WIDT
 
 @triton.jit
 def _gate(gate_up, out, SIZE: tl.constexpr, COLUMNS: tl.constexpr):
-    """A piece of a row each. Grid: (T, F / COLUMNS, rounded up)."""
+    """Gate one piece of a row per program. Grid: (T, F / COLUMNS, rounded up)."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     is_column = columns < SIZE
@@ -58,7 +58,7 @@ def _rotate(
     HALF: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """The first HEADS heads of a token, in place. Grid: (T,)."""
+    """Rotate the first HEADS heads of one token per program, in place. Grid: (T,)."""
     token = tl.program_id(0).to(tl.int64)
     heads = tl.arange(0, HEADS_WIDTH)
     dims = tl.arange(0, WIDTH)
@@ -67,7 +67,7 @@ def _rotate(
     lower = qkv + token * stride + heads[:, None] * (2 * HALF) + dims[None, :]
     a = tl.load(lower, mask=mask, other=0.0).to(tl.float32)
     b = tl.load(lower + HALF, mask=mask, other=0.0).to(tl.float32)
-    # Both halves of the cosines are equal; those of the sines are too but for the first's sign.
+    # Both halves of the cosines are equal; those of the sines are equal except for the sign.
     c = tl.load(cos + token * (2 * HALF) + dims, mask=is_dim, other=0.0).to(tl.float32)[None, :]
     s = tl.load(sin + token * (2 * HALF) + HALF + dims, mask=is_dim, other=0.0).to(tl.float32)[None, :]
     tl.store(lower, (a * c - b * s).to(qkv.dtype.element_ty), mask=mask)
@@ -75,7 +75,7 @@ def _rotate(
 
 
 def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The sum, and its root-mean-square norm: each (T, E)."""
+    """Add two tensors; returns the sum and its root-mean-square norm, each (T, E)."""
     rows, size = x_TE.shape
     total_TE, normed_TE = torch.empty_like(x_TE), torch.empty_like(x_TE)
     width = triton.next_power_of_2(size)
@@ -94,7 +94,7 @@ def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -
 
 
 def gate(gate_up_TF: Tensor) -> Tensor:
-    """SiLU of the first half of each row times the second, (T, F)."""
+    """Multiply the SiLU of the first half of each row with the second half, (T, F)."""
     rows, double = gate_up_TF.shape
     out_TF = gate_up_TF.new_empty(rows, double // 2)
     _gate[rows, triton.cdiv(double // 2, _COLUMNS)](gate_up_TF, out_TF, SIZE=double // 2, COLUMNS=_COLUMNS)
@@ -102,7 +102,7 @@ def gate(gate_up_TF: Tensor) -> Tensor:
 
 
 def rotate(qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None:
-    """Turn the first `heads` heads of each token by its position's angles, in place."""
+    """Rotate the first `heads` heads of each token by the angles of its position, in place."""
     half = qkv_TRD.shape[2] // 2
     _rotate[len(qkv_TRD),](
         qkv_TRD,
@@ -118,5 +118,5 @@ def rotate(qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> Non
 
 
 def _num_warps(elements: int) -> int:
-    """About eight elements for a thread."""
+    """Number of warps for about eight elements per thread."""
     return int(min(16, max(1, triton.next_power_of_2(elements) // 256)))

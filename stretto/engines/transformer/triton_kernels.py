@@ -1,12 +1,12 @@
 """Triton kernels: attention of decoding sequences over paged keys and values.
 
-What a sequence attends to is cut into splits that are worked on side by side: first those of a prefix that
-it shares with others, then its own. A split's result is the weighted mean of its values, and the logarithm
-of what the weights were divided by; from these `merge_splits` makes the whole, exactly. All logarithms are to
-base 2, which the hardware is fast at. Products of float32 are in float32: no tf32.
+The context of a sequence is cut into splits that are computed in parallel: first those of a prefix that it
+shares with others, then its own. The result of a split is the weighted mean of its values, and the logarithm
+of the sum of its weights. From these, `merge_splits` computes the exact total. All logarithms are to base 2,
+which the hardware computes fast. Products of float32 are computed in float32, not in tf32.
 
-Every grid is known before the lengths are, which are read on the device: a captured CUDA graph stays valid
-as sequences grow. Nothing that changes from step to step is compiled in.
+Lengths are read on the device and no grid depends on them, so a captured CUDA graph stays valid as sequences
+grow. Nothing that changes from step to step is compiled in.
 
     ROWS   queries of a tile, at least 16 as `tl.dot` wants    KEYS    tokens read at once
     WIDTH  the next power of two to DIM                        GROUP   query heads of a key-value head
@@ -40,10 +40,10 @@ def _attend(
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Queries (ROWS, WIDTH) over tokens [low, high) of a table: means (ROWS, WIDTH), log-sum-exps (ROWS,).
+    """Attend with queries (ROWS, WIDTH) to tokens [low, high) of a block table.
 
-    `keys` and `values` point to one head's blocks, `factor` is the scale times log2(e). Of no tokens the
-    mean is zero, and the log-sum-exp minus infinity.
+    Returns means (ROWS, WIDTH) and log-sum-exps (ROWS,). `keys` and `values` point to the blocks of one head,
+    `factor` is the scale times log2(e). For no tokens, the mean is zero and the log-sum-exp minus infinity.
     """
     dims = tl.arange(0, WIDTH)
     is_dim = dims < DIM
@@ -60,7 +60,7 @@ def _attend(
         )
         scores = tl.dot(q, k, input_precision="ieee") * factor
         scores = tl.where(is_seen[None, :], scores, float("-inf"))
-        # Every round sees at least its first token, so this is finite.
+        # Every iteration sees at least its first token, so this is finite.
         new_highest = tl.maximum(highest, tl.max(scores, 1))
         decay = tl.exp2(highest - new_highest)
         weights = tl.exp2(scores - new_highest[:, None])
@@ -84,7 +84,7 @@ def attend_own(
     values,
     tables,  # (B, blocks of the longest), rows `table_stride` apart: block numbers
     lengths,  # (B,): tokens of a sequence, the newest included
-    num_shared,  # (B,): leading tokens that `attend_shared` sees to
+    num_shared,  # (B,): number of leading tokens that `attend_shared` computes
     means,  # out: (S, B, HEADS, DIM), splits [first_split, first_split + num_splits)
     logs,  # out: (S, B, HEADS), the same splits
     factor,
@@ -102,7 +102,10 @@ def attend_own(
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """A sequence's queries of one key-value head over a split of its own tokens. Grid: (B, K, num_splits)."""
+    """Attend with a sequence's queries of one key-value head to a split of its own tokens.
+
+    Grid: (B, K, num_splits).
+    """
     sequence = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     split = tl.program_id(2)
@@ -149,7 +152,7 @@ def attend_shared(
     values,
     tables,
     num_shared,
-    tiles,  # (tiles, 2): a tile's first sequence and how many; all of one group, which shares a prefix
+    tiles,  # (tiles, 2): first sequence and number of sequences, all of one group that shares a prefix
     means,  # out, splits [0, num_splits)
     logs,
     factor,
@@ -166,7 +169,8 @@ def attend_shared(
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """A tile's stacked queries over one split of the prefix they share. Grid: (tiles, K, num_splits)."""
+    """Attend with a tile's stacked queries to one split of their shared prefix. Grid: (tiles, K,
+    num_splits)."""
     tile = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
@@ -219,12 +223,12 @@ def merge_splits(
     SPLITS_WIDTH: tl.constexpr,  # the next power of two to `num_splits`
     WIDTH: tl.constexpr,
 ):
-    """The attended values of one head of one sequence, of all splits together. Grid: (B, HEADS)."""
+    """Merge all splits to the attended values of one head of one sequence. Grid: (B, HEADS)."""
     sequence = tl.program_id(0).to(tl.int64)
     place = sequence * HEADS + tl.program_id(1)
     splits = tl.arange(0, SPLITS_WIDTH)
     dims = tl.arange(0, WIDTH)
-    # Who shares nothing is in no tile: nobody wrote its part of the shared splits.
+    # A sequence that shares nothing is in no tile, so its part of the shared splits was not written.
     first = tl.where(tl.load(num_shared + sequence) > 0, 0, shared_splits)
     is_written = (splits >= first) & (splits < num_splits)
     places = splits * tl.num_programs(0).to(tl.int64) * HEADS + place

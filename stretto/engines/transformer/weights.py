@@ -1,4 +1,4 @@
-"""Reads a checkpoint's tensors from safetensors files, one or many, into the shapes that the model uses."""
+"""Reads the tensors of a checkpoint from one or several safetensors files, in the shapes of the model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from stretto.errors import ConfigError
 
 
 class Linear:
-    """A matrix (out, in), as in the checkpoint, and perhaps a bias.
+    """A linear layer: a matrix (out, in), as in the checkpoint, and perhaps a bias.
 
-    In bfloat16 on the CPU the matrix is laid out as oneDNN's kernels want it, where torch can do that: they
-    take a third less time for a few rows than with a plain one, which they lay out anew every time.
+    In bfloat16 on the CPU the matrix has the layout of oneDNN's kernels, if torch supports that. For few rows
+    this takes a third less time than a plain matrix, which the kernels rearrange in every call.
     """
 
     def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
@@ -30,7 +30,7 @@ class Linear:
         self._matrix = torch.ops.mkldnn._reorder_linear_weight(matrix, 16) if self._is_packed else matrix
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x times the transposed matrix, plus the bias."""
+        """Multiply x with the transposed matrix, and add the bias."""
         if self._is_packed:
             result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._matrix, self._bias, "none", [], "")
             return result
@@ -49,7 +49,7 @@ def _can_pack(matrix: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerWeights:
-    """One layer. Projections that read the same input are one matrix: q, k, v; and gate, up."""
+    """Weights of one layer. Projections with the same input are one matrix: q, k and v; gate and up."""
 
     attention_norm: Tensor
     qkv: Linear
@@ -63,7 +63,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """All of a model."""
+    """All weights of a model."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
@@ -99,12 +99,12 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
 
 
 def _locate(folder: Path) -> dict[str, str]:
-    """Tensor name to file name."""
+    """Find the file of each tensor, by name."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         where = dict(json.loads(index.read_text("utf-8"))["weight_map"])
         if strange := [file for file in where.values() if file != Path(file).name]:
-            raise ConfigError(f"{index} names {strange[0]!r}, which is no file beside it")
+            raise ConfigError(f"{index} names {strange[0]!r}, which is not a file in the same folder")
         return where
     single = "model.safetensors"
     if not (folder / single).is_file():

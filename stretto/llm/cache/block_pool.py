@@ -1,4 +1,4 @@
-"""The allocator of KV blocks: which of an instance's fixed number of blocks are held."""
+"""Allocator of KV blocks: keeps which of an instance's fixed number of blocks are held."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable, Iterator
 
 
 class BlockPool:
-    """Blocks 0 ≤ id < `num_blocks`, each free or held, by one sequence or by the prefix cache.
+    """Blocks 0 ≤ id < `num_blocks`, each free or held by one sequence or by the prefix cache.
 
-    The lowest free ids go first, so that what is allocated together mostly lies together: a run of
+    The lowest free ids are given out first, so that blocks acquired together are mostly consecutive: a run of
     consecutive blocks can be read without gathering it.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
-        """Blocks that nobody holds."""
-        self._starts = [0]  # of ranges of free blocks, in their order, with others in between
+        """Number of blocks that are not held."""
+        self._starts = [0]  # first blocks of the ranges of free blocks, in ascending order
         self._ends = [num_blocks]
 
     def acquire(self, num_blocks: int) -> list[int]:
-        """So many free blocks, held from now on. There have to be as many: see `num_free`."""
+        """Take `num_blocks` free blocks. There must be enough of them, see `num_free`."""
         assert num_blocks <= self.num_free
         self.num_free -= num_blocks
         starts, ends = self._starts, self._ends
@@ -39,7 +39,7 @@ class BlockPool:
         return blocks
 
     def release(self, blocks: Iterable[int]) -> None:
-        """They are free again."""
+        """Make held blocks free again."""
         starts, ends = self._starts, self._ends
         for start, end in _ranges(blocks):
             self.num_free += end - start
@@ -63,13 +63,13 @@ class BlockPool:
                 ends.insert(place, end)
 
     def free(self) -> set[int]:
-        """The blocks that nobody holds."""
+        """Ids of the blocks that are not held."""
         return {
             block for start, end in zip(self._starts, self._ends, strict=True) for block in range(start, end)
         }
 
     def check_invariants(self) -> None:
-        """Raises AssertionError unless the ranges are in order and the count is right."""
+        """Raise AssertionError unless the ranges are in order and the count is right."""
         bounds = [bound for range_ in zip(self._starts, self._ends, strict=True) for bound in range_]
         assert bounds == sorted(set(bounds))
         assert not bounds or (bounds[0] >= 0 and bounds[-1] <= self.num_blocks)
@@ -77,7 +77,7 @@ class BlockPool:
 
 
 def _ranges(blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """As few ranges [start, end) as possible."""
+    """Merge block ids into as few ranges [start, end) as possible."""
     start = end = -1
     for block in sorted(blocks):
         if block != end:

@@ -1,4 +1,4 @@
-"""The nodes of a prefix cache's tree, and who wants them kept."""
+"""The nodes of a prefix cache's tree, and their owners."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ _MAX_TAILS = 16
 
 @dataclass(slots=True, eq=False)
 class BlockRun:
-    """Cached blocks, one behind the other, that always had the same fate; a root has none.
+    """A run of consecutive cached blocks, held and evicted together; a root has no blocks.
 
-    All full, or a single one that is not: such a node is a leaf for ever.
+    Either all blocks are full, or the run is a single block that is not; then the node stays a leaf.
 
     Attributes:
-        start: how many blocks are before it.
-        hashes: of the full blocks, if they are told.
-        children: by their first token, and then by all tokens of their first block; oldest first.
-        owners: the queries that used it.
-        lessees: those of them for whom it was prefilled ahead.
-        num_holders: sequences that hold it, and so all before it.
+        start: number of blocks before the run, on the path from the root.
+        hashes: hashes of the full blocks, if the cache reports events.
+        children: nodes that follow, by their first token and then by all tokens of their first block; oldest
+            first.
+        owners: queries that used the run.
+        lessees: owners for which the run was prefilled ahead and not used yet.
+        num_holders: number of sequences that hold the run, and with it all nodes before it.
     """
 
     salt: str
@@ -39,31 +40,35 @@ class BlockRun:
     last_used: int = 0
 
     def path(self) -> Iterator[BlockRun]:
-        """It and all before it but the root, the last first."""
+        """Yield the node and all nodes before it except the root, the last one first."""
         node = self
         while node.parent is not None:
             yield node
             node = node.parent
 
     def child(self, tokens: Sequence[int], start: int, size: int) -> BlockRun | None:
-        """The one whose first block is tokens[start : start + size]."""
+        """Find the child whose first block is tokens[start : start + size]."""
         siblings = self.children.get(tokens[start])
         return siblings.get(tuple(tokens[start : start + size])) if siblings else None
 
     def adopt(self, child: BlockRun, block: tuple[int, ...]) -> None:
-        """A child that begins with `block`, perhaps in the place of another one."""
+        """Add a child that begins with `block`; it replaces another one that begins so."""
         self.children.setdefault(block[0], {})[block] = child
         child.parent = self
 
     def disown(self, block: tuple[int, ...]) -> None:
-        """The child that begins with `block` goes."""
+        """Remove the child that begins with `block`."""
         siblings = self.children[block[0]]
         del siblings[block]
         if not siblings:
             del self.children[block[0]]
 
     def longest_tail(self, rest: Sequence[int]) -> tuple[BlockRun | None, int]:
-        """The child whose first block begins with most of `rest`, and how many; of the newest few."""
+        """Find the child whose first block has the longest common prefix with `rest`; returns it and the
+        length.
+
+        Only the newest few children are considered.
+        """
         best, num_best = None, 0
         if rest and (siblings := self.children.get(rest[0])):
             newest = list(islice(reversed(siblings.items()), _MAX_TAILS))
@@ -75,7 +80,7 @@ class BlockRun:
 
 
 def num_common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Number of tokens in the common prefix of two sequences."""
     for index, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return index
@@ -83,37 +88,39 @@ def num_common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class Owners:
-    """The nodes of each owner and each lessee. Owners of a node own all before it."""
+    """The nodes of each owner and of each lessee. An owner of a node owns all nodes before it."""
 
     def __init__(self) -> None:
         self._owned: dict[str, dict[BlockRun, None]] = {}
         self._leased: dict[str, dict[BlockRun, None]] = {}
 
     def _may_own(self, parent: BlockRun, owner: str) -> bool:
-        """Whether it owns what is before, if there is something. One that was forgotten while it ran does
-        not, and does not come back in the middle of a prompt."""
+        """Whether an owner may own a child of `parent`: it must own `parent`, unless that is a root.
+
+        An owner that was forgotten while its sequence ran does not, and is not added again in mid-prompt.
+        """
         return parent.parent is None or owner in parent.owners
 
     def own(self, node: BlockRun, owner: str) -> None:
-        """One owner more, if it may."""
+        """Add an owner to a node, unless it was forgotten meanwhile."""
         assert node.parent is not None
         if owner not in node.owners and self._may_own(node.parent, owner):
             node.owners.add(owner)
             self._owned.setdefault(owner, {})[node] = None
 
     def lease(self, node: BlockRun, owner: str) -> None:
-        """Until `end_lease`; for owners only."""
+        """Put a node under a lease of one of its owners, until `end_lease`."""
         if owner in node.owners:
             node.lessees.add(owner)
             self._leased.setdefault(owner, {})[node] = None
 
     def end_lease(self, node: BlockRun, owner: str) -> None:
-        """There has to be one."""
+        """End an owner's lease of a node. There must be one."""
         node.lessees.remove(owner)
         _take(self._leased, node, owner)
 
     def copy(self, node: BlockRun, other: BlockRun) -> None:
-        """`other`, which nobody knows yet, belongs to the same."""
+        """Give `other`, which has no owners yet, the owners and lessees of `node`."""
         for owner in node.owners:
             other.owners.add(owner)
             self._owned[owner][other] = None
@@ -122,7 +129,9 @@ class Owners:
             self._leased[lessee][other] = None
 
     def forget(self, owner: str) -> tuple[list[BlockRun], list[BlockRun]]:
-        """Nothing is its own any more; returns what it had leased, and what it had owned, deepest first."""
+        """Remove an owner from all nodes; returns the nodes it had leased, and those it had owned, deepest
+        first.
+        """
         leased = list(self._leased.pop(owner, ()))
         owned = list(self._owned.pop(owner, ()))
         for node in leased:
@@ -132,14 +141,14 @@ class Owners:
         return leased, sorted(owned, key=_start, reverse=True)
 
     def drop(self, node: BlockRun) -> None:
-        """The node goes."""
+        """Forget a node that leaves the tree."""
         for owner in node.owners:
             _take(self._owned, node, owner)
         for lessee in node.lessees:
             _take(self._leased, node, lessee)
 
     def check_invariants(self) -> None:
-        """Raises AssertionError unless nodes know their owners, and lessees are owners."""
+        """Raise AssertionError unless nodes know their owners, and lessees are owners."""
         assert all(owner in node.owners for owner, nodes in self._owned.items() for node in nodes)
         for lessee, nodes in self._leased.items():
             assert nodes

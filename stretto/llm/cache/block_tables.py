@@ -1,7 +1,7 @@
-"""The blocks of running sequences: found in the prefix cache, filled, and left there.
+"""Manages the blocks of running sequences: found in the prefix cache, filled, and left to it.
 
-Of a sequence's blocks the leading `num_shared_blocks` are full and the cache's, which others may hold too;
-those behind them are its own, and the only ones that it writes to.
+The leading `num_shared_blocks` of a sequence's blocks are full and belong to the cache; other sequences may
+hold them too. The blocks after them belong to the sequence, which writes to these only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stretto.llm.sequence import TokenSequence
 
 
 class BlockTables:
-    """Changes the blocks of sequences, and with them what `cache` holds of `pool`."""
+    """Changes the blocks of sequences, and the blocks of `pool` that `cache` holds."""
 
     def __init__(self, pool: BlockPool, cache: PrefixCache, block_tokens: int) -> None:
         self._pool = pool
@@ -25,16 +25,19 @@ class BlockTables:
         self._copies: list[tuple[int, int]] = []
 
     def num_blocks(self, num_tokens: int) -> int:
-        """That hold so many tokens."""
+        """Number of blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self._block_tokens)
 
     def look_up(self, sequence: TokenSequence) -> CacheHit:
-        """What the cache has of it: all, but one token has to be computed if another is to be chosen."""
+        """Find the longest cached prefix of a sequence.
+
+        If the sequence is to generate, its last token is left out, because it must be computed.
+        """
         limit = len(sequence.tokens) - (1 if sequence.max_new_tokens else 0)
         return self._cache.look_up(sequence.salt, sequence.tokens, limit)
 
     def start(self, sequence: TokenSequence, hit: CacheHit) -> None:
-        """Give a sequence what the cache has, and a copy of the block that it is to write on."""
+        """Give a sequence the cached blocks, and a copy of the partly used block that it continues."""
         sequence.cached = self._cache.hold(hit, sequence.query)
         sequence.blocks = list(hit.blocks)
         sequence.num_shared_blocks = len(hit.blocks)
@@ -48,7 +51,8 @@ class BlockTables:
             sequence.blocks.append(own)
 
     def grow(self, sequence: TokenSequence, num_tokens: int) -> bool:
-        """Give it blocks for its first `num_tokens`; False, and none at all, if there are too few."""
+        """Give a sequence blocks for its first `num_tokens`; if there are too few, give none and return
+        False."""
         num_needed = self.num_blocks(num_tokens) - len(sequence.blocks)
         if num_needed > self._cache.num_available:
             return False
@@ -57,7 +61,7 @@ class BlockTables:
         return True
 
     def append_free(self, sequences: list[TokenSequence]) -> bool:
-        """Give each of them one more block; False, and none at all, if that would evict something."""
+        """Give each sequence one more block; if that would evict something, give none and return False."""
         if len(sequences) > self._pool.num_free:
             return False
         for sequence, block in zip(sequences, self._pool.acquire(len(sequences)), strict=True):
@@ -65,14 +69,15 @@ class BlockTables:
         return True
 
     def shrink(self, sequence: TokenSequence, num_tokens: int) -> None:
-        """Take back what it does not need for its first `num_tokens`."""
+        """Take back the blocks that a sequence does not need for its first `num_tokens`."""
         num_blocks = self.num_blocks(num_tokens)
         if len(sequence.blocks) > num_blocks:
             self._pool.release(sequence.blocks[num_blocks:])
             del sequence.blocks[num_blocks:]
 
     def share_full(self, sequence: TokenSequence) -> None:
-        """Leave the blocks that are full by now to the cache, or take those that it has for them instead."""
+        """Give a sequence's full blocks to the cache; if the cache has equal ones, the sequence uses
+        those."""
         size = self._block_tokens
         first, end = sequence.num_shared_blocks, sequence.num_computed // size
         tokens = sequence.tokens[first * size : end * size]
@@ -82,7 +87,7 @@ class BlockTables:
         sequence.num_shared_blocks = end
 
     def keep(self, sequence: TokenSequence) -> None:
-        """Leave all that it has computed to the cache, leased if it was a prefill."""
+        """Give all computed blocks of an ended sequence to the cache, under a lease if it was a prefill."""
         num_full = sequence.num_shared_blocks
         rest = sequence.tokens[num_full * self._block_tokens : sequence.num_computed]
         last = sequence.cached
@@ -96,7 +101,7 @@ class BlockTables:
             self._cache.lease(last, sequence.query)
 
     def give_up(self, sequence: TokenSequence) -> None:
-        """Take all its blocks away; a copy into one of them is not made."""
+        """Take away all blocks of a sequence; a pending copy into one of them is dropped."""
         own = sequence.blocks[sequence.num_shared_blocks :]
         if self._copies:
             self._copies = [(source, target) for source, target in self._copies if target not in own]
@@ -107,12 +112,13 @@ class BlockTables:
         sequence.num_shared_blocks = 0
 
     def take_copies(self) -> tuple[tuple[int, int], ...]:
-        """The copies (from, to) that sequences started since the last call need before anything else."""
+        """Return the copies (from, to) that sequences started since the last call need before their next
+        step."""
         copies, self._copies = self._copies, []
         return tuple(copies)
 
     def check_invariants(self, running: Iterable[TokenSequence]) -> None:
-        """Raises AssertionError unless running sequences hold all that is held, and own what they write."""
+        """Raise AssertionError unless running sequences hold all held blocks, and own those they write to."""
         self._cache.check_invariants()
         own: list[int] = []
         num_holders: Counter[BlockRun] = Counter()

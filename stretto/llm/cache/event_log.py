@@ -1,4 +1,4 @@
-"""What a prefix cache tells of the blocks it holds."""
+"""Event log of a prefix cache: which full blocks it stored and removed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stretto.llm.cache.block_runs import BlockRun
 
 
 class CacheEventLog:
-    """Events of full blocks, whose chained hashes are kept by the nodes; none if it is not `wanted`."""
+    """Records events of full blocks; the nodes keep their chained hashes. Records nothing unless `wanted`."""
 
     def __init__(self, block_tokens: int, *, wanted: bool) -> None:
         self._is_wanted = wanted
@@ -17,7 +17,8 @@ class CacheEventLog:
         self._events: list[KVEvent] = []
 
     def stored(self, node: BlockRun, parent: BlockRun, tokens: list[int]) -> None:
-        """Blocks have come behind `parent`, the last ones of `node`, which may be `parent` itself."""
+        """Record blocks that were added after `parent`; they are the last ones of `node`, which may be
+        `parent`."""
         if not self._is_wanted or len(tokens) < self._block_tokens:
             return
         above = parent.hashes[-1] if parent.hashes else self._hasher.root(parent.salt)
@@ -31,18 +32,18 @@ class CacheEventLog:
         node.hashes += hashes
 
     def removed(self, node: BlockRun, num_blocks: int) -> None:
-        """The last blocks of `node` are about to go."""
+        """Record that the last `num_blocks` of `node` are about to be removed."""
         if node.hashes:
             self._events += map(BlockRemoved, node.hashes[: -num_blocks - 1 : -1])
             del node.hashes[-num_blocks:]
 
     def cleared(self) -> None:
-        """The cache is empty."""
+        """Record that the cache is empty."""
         if self._is_wanted:
             self._events.append(AllBlocksCleared())
 
     def take(self) -> list[KVEvent]:
-        """What happened since the last call."""
+        """Return the events since the last call."""
         if not self._events:
             return []
         events, self._events = self._events, []

@@ -1,4 +1,4 @@
-"""Which leaf of the prefix cache to give up next."""
+"""Chooses which leaf of the prefix cache is evicted next."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _Rank: TypeAlias = tuple[bool, int]
 
 
 class EvictionQueue:
-    """Nodes, the least recently used first, but those under a lease last.
+    """Queue of nodes that can be evicted: least recently used first, nodes under a lease last.
 
-    A node is offered whenever it may be evicted with a new rank. Older entries stay behind and are
-    recognised when they come up: their rank is not the node's any more, or the node has none.
+    A node is offered again whenever its rank changes. Outdated entries stay in the queue and are dropped when
+    they come up: their rank differs from the node's rank.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class EvictionQueue:
         self._max_entries = 64
 
     def offer(self, node: BlockRun) -> None:
-        """Enter a node, if it can be evicted."""
+        """Add a node, if it can be evicted."""
         rank = _rank(node)
         if rank is None:
             return
@@ -35,7 +35,7 @@ class EvictionQueue:
             self._max_entries = 64 + 2 * len(self._heap)
 
     def pop(self) -> BlockRun:
-        """Take out the first node that can be evicted. There has to be one."""
+        """Take out the first node that can be evicted. There must be one."""
         while True:
             rank, _, node = heappop(self._heap)
             if _rank(node) == rank:
@@ -46,7 +46,7 @@ class EvictionQueue:
 
 
 def _rank(node: BlockRun) -> _Rank | None:
-    """None for what cannot be evicted, as it is held, has children, or is gone."""
+    """Rank of a node; None if it cannot be evicted because it is held, has children, or was removed."""
     if node.num_holders or node.children or not node.blocks:
         return None
     return bool(node.lessees), node.last_used

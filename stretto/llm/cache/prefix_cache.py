@@ -1,17 +1,16 @@
-"""Finds the KV blocks of a prompt's leading tokens, and decides which to give up.
+"""Prefix cache: finds the KV blocks of a prompt's leading tokens, and decides which blocks to evict.
 
-The cache is a tree. A node is a run of blocks whose tokens are known; a path from a root, of which every
-tenant has its own, spells a prefix. Nodes are split where prefixes part, and wherever a part of one is
-treated otherwise than the rest, so all that is done costs by the node and not by the block. The rules:
+The cache is a tree with one root for each tenant. A node is a run of blocks whose tokens are known; the path
+from a root to a node is a prefix. A node is split where prefixes differ, and where one part of it is used and
+the rest is not, so that costs grow with the number of nodes and not of blocks. The rules:
 
-- A block is a sequence's own or the cache's, and of the cache's a node counts the sequences that hold it. A
-  node that none holds is *idle*. Who holds a node holds all before it, so nothing idle ever has a descendant
-  in use.
-- Only full blocks are shared. Where a prompt leaves the tree within a block, full or not, that block is
-  copied and the copy written on. So the last block of a sequence is always its own.
-- Idle blocks are evicted when the pool runs dry: leaves first, the least recently used first. Those under
-  a *lease*, prefilled ahead for a query whose next sequence has yet to come, go last.
-- A node has owners, the queries that used it. When the last of them is released, it goes.
+- A block belongs to one sequence or to the cache. A node counts the sequences that hold it; a node without
+  holders is *idle*. A holder of a node holds all nodes before it, so an idle node has no descendants in use.
+- Only full blocks are shared. If a prompt differs from the tree within a block, that block is copied, and the
+  sequence continues the copy. So the last block of a sequence always belongs to the sequence.
+- Idle blocks are evicted when the pool has no free ones: leaves first, the least recently used first. Nodes
+  under a *lease* are evicted last: they were prefilled ahead for a query whose next sequence has not arrived.
+- A node has owners, which are the queries that used it. It is removed when its last owner is released.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ __all__ = ["CacheHit", "PrefixCache"]
 
 
 class PrefixCache:
-    """Holds blocks of `pool` beyond the sequences that filled them."""
+    """Keeps blocks of `pool` after the end of the sequences that filled them."""
 
     def __init__(self, pool: BlockPool, block_tokens: int, *, with_events: bool = False) -> None:
         self.version = 0
-        """Changes whenever a lookup may have a new answer."""
+        """Number that changes whenever a lookup may have a new answer."""
         self.pool = pool
         self._block_tokens = block_tokens
         self._tree = PrefixTree(block_tokens)
@@ -46,23 +45,25 @@ class PrefixCache:
 
     @property
     def num_available(self) -> int:
-        """Blocks that `acquire` could hand out, evicting as many as it takes."""
+        """Number of blocks that `acquire` can give out, with evictions."""
         return self.pool.num_free + self._num_idle
 
     def num_idle_in(self, hit: CacheHit) -> int:
-        """Blocks of `hit` that no sequence holds."""
+        """Number of blocks of `hit` that no sequence holds."""
         if hit.node is None or hit.node.num_holders:
             return 0
         before = (len(node.blocks) for node in hit.node.path() if not node.num_holders)
         return sum(before) - len(hit.node.blocks) + hit.num_in_node
 
     def look_up(self, salt: str, tokens: list[int], limit: int) -> CacheHit:
-        """The longest cached prefix of tokens[:limit]. Changes nothing."""
+        """Find the longest cached prefix of tokens[:limit]. Changes nothing."""
         return self._tree.look_up(salt, tokens, limit)
 
     def hold(self, hit: CacheHit, owner: str) -> BlockRun | None:
-        """One more holder of what was found, until it releases the node that is returned. Ends the owner's
-        leases on it. The next block of `hit.tail` is its first now."""
+        """Hold the blocks of `hit` until the returned node is released, and end the owner's leases on them.
+
+        Splits nodes so that the hit ends at the end of a node, and `hit.tail` begins there.
+        """
         self._clock += 1
         node = hit.node
         if node is None:
@@ -74,7 +75,7 @@ class PrefixCache:
         return node
 
     def touch(self, node: BlockRun) -> int:
-        """The first block of a node, which this returns, was used, if only to be copied."""
+        """Mark the first block of a node as used and return it; the caller copies it."""
         self._clock += 1
         if len(node.blocks) > 1:
             node = self._tree.split(node, 1)
@@ -83,7 +84,7 @@ class PrefixCache:
         return node.blocks[0]
 
     def acquire(self, num_blocks: int) -> list[int]:
-        """Blocks for new tokens, evicting others if need be. There have to be enough: see `num_available`."""
+        """Take blocks for new tokens, with evictions if needed. There must be enough, see `num_available`."""
         blocks = self.pool.acquire(min(num_blocks, self.pool.num_free))
         while (num_missing := num_blocks - len(blocks)) > 0:
             node = self._evictable.pop()
@@ -91,7 +92,7 @@ class PrefixCache:
         return blocks
 
     def release(self, node: BlockRun | None) -> None:
-        """One holder less of a node and of all before it."""
+        """End one sequence's hold of a node and of all nodes before it."""
         for part in node.path() if node is not None else ():
             part.num_holders -= 1
             if part.num_holders == 0:
@@ -104,11 +105,11 @@ class PrefixCache:
     def store(
         self, salt: str, parent: BlockRun | None, tokens: list[int], blocks: list[int], owner: str
     ) -> tuple[BlockRun, list[int]]:
-        """Register a sequence's own full blocks that now have the KV of `tokens`, behind `parent`, which it
-        holds.
+        """Add a sequence's full blocks, which hold the KV of `tokens`, after `parent`, which it holds.
 
-        Returns the node that it holds instead of `parent`, and the blocks that the cache has for these
-        tokens: `blocks`, or older ones, and then those of `blocks` are free.
+        Returns the node that the sequence now holds instead of `parent`, and the cache's blocks of these
+        tokens. Where the cache already has a block of these tokens, that one is returned and the sequence's
+        is freed.
         """
         node = parent or self._tree.root(salt)
         size = self._block_tokens
@@ -129,10 +130,10 @@ class PrefixCache:
     def store_tail(
         self, salt: str, parent: BlockRun | None, tokens: list[int], block: int, owner: str
     ) -> tuple[BlockRun, bool]:
-        """Register a sequence's last block, which is not full, behind `parent`; only if it adds something.
+        """Add a sequence's last block, which is not full, after `parent`, unless the cache has its tokens.
 
-        Returns the node of one block that has these tokens, and whether it is `block`: then the sequence
-        holds that node instead of `parent`.
+        Returns the node of one block with these tokens, and whether that block is `block`. If so, the
+        sequence holds that node instead of `parent`.
         """
         above = parent or self._tree.root(salt)
         key = tuple(tokens)
@@ -144,14 +145,14 @@ class PrefixCache:
         return self._insert(above, list(tokens), [block], owner), True
 
     def lease(self, node: BlockRun, owner: str) -> None:
-        """Keep the last block of a node, and so all before it, longer than what is not under a lease."""
+        """Put the last block of a node, and so all before it, under a lease: it is evicted last."""
         if len(node.blocks) > 1:
             self._tree.split(node, len(node.blocks) - 1)
         self._tree.owners.lease(node, owner)
         self._evictable.offer(node)
 
     def forget(self, owner: str) -> None:
-        """The owner's leases end, and what only it used goes, as soon as it is idle."""
+        """End the owner's leases, and remove the nodes that only it used, as soon as they are idle."""
         leased, owned = self._tree.owners.forget(owner)
         for node in leased:
             self._evictable.offer(node)
@@ -160,14 +161,14 @@ class PrefixCache:
                 self._remove(node)
 
     def clear(self) -> None:
-        """Evict everything idle."""
+        """Evict all idle nodes."""
         while self._num_idle:
             self._remove(self._evictable.pop())
         if not self._num_blocks:
             self._event_log.cleared()
 
     def take_events(self) -> list[KVEvent]:
-        """What happened since the last call."""
+        """Return the events since the last call."""
         return self._event_log.take()
 
     def _hold(self, node: BlockRun, owner: str) -> None:
@@ -180,14 +181,15 @@ class PrefixCache:
             self._tree.owners.end_lease(node, owner)
 
     def _insert(self, parent: BlockRun, tokens: list[int], blocks: list[int], owner: str) -> BlockRun:
-        """New blocks behind `parent`, held by one sequence. Idle tails that they extend go."""
+        """Add new blocks, held by one sequence, after `parent`. Idle shorter blocks that they extend are
+        removed."""
         first = tuple(tokens[: self._block_tokens])
         shorter = [
             other
             for block, other in parent.children.get(first[0], {}).items()
             if first[: len(block)] == block and not other.num_holders
         ]
-        if shorter and len(blocks) > 1:  # their owners are those of one block only
+        if shorter and len(blocks) > 1:  # owners of the shorter blocks own the first new block only
             parent = self._insert(parent, list(first), blocks[:1], owner)
             return self._insert(parent, tokens[len(first) :], blocks[1:], owner)
         self.version += 1
@@ -215,11 +217,11 @@ class PrefixCache:
         return node
 
     def _remove(self, node: BlockRun) -> None:
-        """Give the blocks of an idle leaf back to the pool."""
+        """Evict an idle leaf and return its blocks to the pool."""
         self.pool.release(self._cut(node, len(node.blocks)))
 
     def _cut(self, node: BlockRun, num_blocks: int) -> list[int]:
-        """Take an idle leaf's last blocks out of the tree, the last first."""
+        """Take an idle leaf's last blocks out of the tree; returns them, the last one first."""
         assert node.parent is not None
         self.version += 1
         self._num_idle -= num_blocks
@@ -232,12 +234,12 @@ class PrefixCache:
             return evicted
         node.blocks.clear()
         self._tree.drop(node)
-        if node.parent.owners:  # or it is a root, or goes next
+        if node.parent.owners:  # without owners it is a root, or about to be removed
             self._evictable.offer(node.parent)
         return evicted
 
     def check_invariants(self) -> None:
-        """Raises AssertionError unless the rules above hold."""
+        """Raise AssertionError unless the rules above hold."""
         self.pool.check_invariants()
         self._tree.check_invariants()
         nodes = self._tree.nodes()

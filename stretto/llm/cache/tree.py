@@ -1,4 +1,4 @@
-"""The tree of a prefix cache: finding the way in it, and splitting its nodes."""
+"""The tree of a prefix cache: lookups, and splits of nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from stretto.llm.cache.block_runs import BlockRun, Owners, num_common
 
 
 class CacheHit(NamedTuple):
-    """The leading `num_tokens` of a prompt are in `blocks`, and behind them in the next block of `tail`.
+    """The cached prefix of a prompt; valid as long as the cache does not change.
 
-    The last of `blocks` is number `num_in_node` of `node`. Holds as long as the cache does not change.
+    Attributes:
+        blocks: full blocks of the prefix.
+        num_tokens: length of the prefix; tokens after `blocks` are in the next block of `tail`.
+        node: the node of the last of `blocks`.
+        num_in_node: number of blocks of `node` that belong to the prefix.
+        tail: node with the partly used block; None if there is none.
     """
 
     blocks: Sequence[int] = ()
@@ -22,7 +27,7 @@ class CacheHit(NamedTuple):
 
 
 class PrefixTree:
-    """The nodes behind the root of each tenant, which is there as long as there are any."""
+    """Nodes after one root for each tenant; a root exists as long as it has nodes."""
 
     def __init__(self, block_tokens: int) -> None:
         self.owners = Owners()
@@ -30,11 +35,11 @@ class PrefixTree:
         self._roots: dict[str, BlockRun] = {}
 
     def root(self, salt: str) -> BlockRun:
-        """Of a tenant, perhaps a new one: it is in the tree when something is added to it."""
+        """Find or make a tenant's root. A new one becomes part of the tree when a node is added to it."""
         return self._roots.get(salt) or BlockRun(salt, [], [], None)
 
     def look_up(self, salt: str, tokens: list[int], limit: int) -> CacheHit:
-        """The longest known prefix of tokens[:limit]. Changes nothing."""
+        """Find the longest known prefix of tokens[:limit]. Changes nothing."""
         node = self._roots.get(salt)
         if node is None:
             return CacheHit()
@@ -59,7 +64,7 @@ class PrefixTree:
         return CacheHit(blocks, place + num_in_tail, node if blocks else None, num_in_node, tail)
 
     def num_equal(self, node: BlockRun, tokens: list[int], place: int, limit: int) -> int:
-        """How many of the node's full blocks tokens[place:limit] begins with; the first does."""
+        """Number of the node's full blocks with which tokens[place:limit] begins; at least the first does."""
         size = self._block_tokens
         most = min(len(node.blocks), (limit - place) // size)
         wanted = tokens[place : place + most * size]
@@ -68,14 +73,17 @@ class PrefixTree:
         return num_common(wanted, node.tokens) // size
 
     def add(self, node: BlockRun) -> None:
-        """A new leaf behind its parent."""
+        """Add a new leaf to its parent."""
         assert node.parent is not None
         if node.parent.parent is None:
             self._roots[node.salt] = node.parent
         node.parent.adopt(node, tuple(node.tokens[: self._block_tokens]))
 
     def split(self, node: BlockRun, num_blocks: int) -> BlockRun:
-        """Make the leading blocks of a node one of its own, which is returned. Who held `node` still does."""
+        """Move the leading blocks of a node to a new parent node, which is returned.
+
+        Holders of `node` hold both.
+        """
         assert node.parent is not None
         size = self._block_tokens
         num_tokens = num_blocks * size
@@ -97,7 +105,7 @@ class PrefixTree:
         return head
 
     def drop(self, node: BlockRun) -> None:
-        """A leaf goes, and a root without children with it."""
+        """Remove a leaf, and its root if that has no other children."""
         assert node.parent is not None
         assert not node.children
         node.parent.disown(tuple(node.tokens[: self._block_tokens]))
@@ -106,7 +114,7 @@ class PrefixTree:
             del self._roots[node.salt]
 
     def nodes(self) -> list[BlockRun]:
-        """All but the roots."""
+        """All nodes except the roots."""
         found: list[BlockRun] = []
         stack = list(self._roots.values())
         while stack:
@@ -116,7 +124,7 @@ class PrefixTree:
         return found
 
     def check_invariants(self) -> None:
-        """Raises AssertionError unless nodes fit together, and their owners know them."""
+        """Raise AssertionError unless nodes and their owners are consistent."""
         size = self._block_tokens
         self.owners.check_invariants()
         for salt, root in self._roots.items():

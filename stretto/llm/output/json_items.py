@@ -1,19 +1,19 @@
-"""An incremental parser of a JSON list of strings: each item as soon as its closing quote arrives.
+"""Incremental parser of a JSON list of strings: yields each item as soon as its closing quote arrives.
 
-A language model is asked for a list and answers token by token, often with prose or a code fence
+A language model that is asked for a list answers token by token, often with prose or a code fence
 around it. The parser is a state machine over single characters, so a delta may end anywhere:
 
     PROSE   before the list: everything up to the first `[` is skipped, so "Sure! ```json" and
-            `{"queries":` need no rule of their own
-    FIRST   behind `[`: an item, or `]` (the empty list)
-    ITEM    behind a comma: an item
+            `{"queries":` need no further rule
+    FIRST   after `[`: an item, or `]` (the empty list)
+    ITEM    after a comma: an item
     STRING  inside an item, up to its closing quote
-    ESCAPE  behind a backslash inside an item: the next character belongs to the item, quote or not
-    AFTER   behind an item: a comma, or `]`
-    END     behind the list: whatever follows is ignored
+    ESCAPE  after a backslash inside an item: the next character belongs to the item, even a quote
+    AFTER   after an item: a comma, or `]`
+    END     after the list: everything is ignored
 
-An item's characters are kept as they came and decoded at its closing quote by `json`, so escapes and
-surrogate pairs mean what they mean there, wherever the deltas cut them. Total work is linear.
+The characters of an item are kept unchanged, and `json` decodes them at the closing quote. So escapes and
+surrogate pairs have their JSON meaning wherever deltas end. Total work is linear.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _State(Enum):
 
 
 class JsonItems:
-    """Parses one reply. More lenient than JSON in one point: line breaks may stand raw in a string."""
+    """Parses one reply. In contrast to JSON, a string may contain unescaped line breaks."""
 
     def __init__(self) -> None:
         self._state = _State.PROSE
@@ -51,7 +51,7 @@ class JsonItems:
         return self._state is _State.END
 
     def feed(self, delta: str) -> Iterator[str]:
-        """Read `delta` as far as the caller iterates, yielding the items that it completes.
+        """Read `delta` as far as the caller iterates; yields the items that it completes.
 
         Raises:
             BadReply: the list is not JSON, or an item is not a string.
@@ -63,10 +63,10 @@ class JsonItems:
                 yield item
 
     def finish(self) -> None:
-        """The reply is over.
+        """End the parsing: the reply is complete.
 
         Raises:
-            BadReply: the list is not.
+            BadReply: the list is not complete.
         """
         if self._state is _State.PROSE:
             raise self._bad("no JSON list in the reply")
@@ -74,7 +74,7 @@ class JsonItems:
             raise self._bad(f"the JSON list was cut off after {self._num_items} items")
 
     def _read(self, char: str) -> str | None:
-        """Take one character; returns the item that it closes."""
+        """Take one character; returns the item that it completes, if any."""
         match self._state:
             case _State.STRING:
                 self._literal.append(char)
@@ -101,7 +101,7 @@ class JsonItems:
             case _State.FIRST | _State.AFTER if char == "]":
                 self._state = _State.END
             case _State.AFTER:
-                raise self._bad(f"expected ',' or ']' behind item {self._num_items} of the JSON list")
+                raise self._bad(f"expected ',' or ']' after item {self._num_items} of the JSON list")
             case _:
                 raise self._bad(f"item {self._num_items + 1} of the JSON list is not a string")
         return None
@@ -111,7 +111,7 @@ class JsonItems:
             item = json.loads("".join(self._literal), strict=False)
         except ValueError as error:
             raise self._bad(f"item {self._num_items + 1} of the JSON list: {error}") from error
-        # Half a surrogate pair is no character, and no tokenizer or socket would take it.
+        # Half a surrogate pair is no character; tokenizers and sockets refuse it.
         return str(item).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _bad(self, problem: str) -> BadReply:

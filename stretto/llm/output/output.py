@@ -1,7 +1,7 @@
 """Turns the text that an LLM generates, delta by delta, into pieces and a value.
 
-Every LLM engine puts its deltas through an `Output`, so that stop strings, white space and lists mean
-the same everywhere, however an engine happens to cut its text.
+Every LLM engine passes its deltas through an `Output`, so that stop strings, white space and lists mean the
+same for all engines, independent of the lengths of their deltas.
 """
 
 from __future__ import annotations
@@ -22,45 +22,52 @@ class _Reader(Protocol):
 class Output:
     """The output of one task, independent of how its text is cut into deltas.
 
-    As text, the value ends before the first stop string and has no white space around it, and joining
-    the pieces gives the value. As a list, the pieces are the items of the value.
+    A text value ends before the first stop string, without white space around it; its pieces joined are the
+    value. The pieces of a list value are its items.
     """
 
     def __init__(self, decode: Decode) -> None:
-        """Raises ConfigError for a `decode` that makes no sense."""
+        """Start an output.
+
+        Raises:
+            ConfigError: a field of `decode` is out of range.
+        """
         if type(decode.max_tokens) is not int or decode.max_tokens < 1:
-            raise ConfigError(f"max_tokens is {decode.max_tokens!r}: a number of at least 1")
+            raise ConfigError(f"max_tokens must be at least 1, got {decode.max_tokens!r}")
         if decode.max_items is not None and (type(decode.max_items) is not int or decode.max_items < 1):
-            raise ConfigError(f"max_items is {decode.max_items!r}: a number of at least 1, or None")
+            raise ConfigError(f"max_items must be at least 1 or None, got {decode.max_items!r}")
         if not isinstance(decode.stop, tuple) or not all(isinstance(s, str) and s for s in decode.stop):
-            raise ConfigError(f"stop is {decode.stop!r}: a tuple of strings that are not empty")
+            raise ConfigError(f"stop must be a tuple of non-empty strings, got {decode.stop!r}")
         self._reader: _Reader
         if decode.items is None:
             self._reader = _Text(decode.stop)
         elif decode.items == "json_list":
             self._reader = _JsonList(decode.max_items)
         else:
-            raise ConfigError(f"unknown items {decode.items!r}: None or 'json_list'")
+            raise ConfigError(f"items must be None or 'json_list', got {decode.items!r}")
 
     def feed(self, delta: str) -> tuple[list[str], bool]:
-        """The pieces that `delta` completes, and whether the output is finished: then feed no more.
+        """Take a delta; returns the pieces that it completes, and whether the output is finished.
+
+        A finished output takes no more deltas.
 
         Raises:
-            BadReply: the text is not the list that was asked for.
+            BadReply: a list was asked for, and the text is none.
         """
         return self._reader.feed(delta)
 
     def finish(self) -> tuple[list[str], object]:
-        """The text is over, or `feed` said so: the last pieces, held back until now, and the value.
+        """End the output, at the end of the text or when `feed` said so; returns the last pieces and the
+        value.
 
         Raises:
-            BadReply: the text ended before its list did.
+            BadReply: the text ended before the end of its list.
         """
         return self._reader.finish()
 
 
 class _JsonList:
-    """Finished at the end of the list, or behind `max_items` items whatever follows."""
+    """List output; finished at the end of the list or after `max_items` items."""
 
     def __init__(self, max_items: int | None) -> None:
         self._max_items = max_items
@@ -85,11 +92,11 @@ class _JsonList:
 
 
 class _Text:
-    """Text passes two stages, each holding back what may yet have to go.
+    """Text output. The text passes two stages, which hold back characters that may not belong to the value.
 
-    The first cuts at the stop string that is complete first (of several complete at the same character,
-    the longest) and holds the end of the text while it may be the beginning of one. The second drops leading
-    white space and holds trailing white space until something follows it.
+    The first stage cuts at the stop string that is complete first (the longest, if several are complete at
+    the same character). It holds the end of the text back while that may be the beginning of a stop string.
+    The second stage drops leading white space, and holds trailing white space back until something follows.
     """
 
     def __init__(self, stop: tuple[str, ...]) -> None:
@@ -116,7 +123,7 @@ class _Text:
         return last, "".join(self._pieces)
 
     def _strip(self, text: str) -> list[str]:
-        """What of `text` is known to be inside the value: no piece, or one."""
+        """Return the part of `text` that certainly belongs to the value, as one piece or none."""
         if not self._pieces:
             text = text.lstrip()
         inside = text.rstrip()
@@ -130,5 +137,5 @@ class _Text:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
+    """Length of the longest suffix of `text` that is a prefix of `stop`."""
     return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,4 +1,4 @@
-"""How tokens are chosen: the sampling part of a `Decode`, checked."""
+"""Checks the sampling fields of a `Decode`, and derives what a sampler needs from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_LOGPROBS = 20
 
 
 def check_sampling(decode: Decode, vocabulary: int) -> None:
-    """Raises ConfigError, naming the field, for a value that makes no sense."""
+    """Raise ConfigError if a field is out of range; the message names it."""
     _check(decode, "temperature", decode.temperature, 0.0, math.inf)
     _check(decode, "top_p", decode.top_p, 0.0, 1.0, above=True)
     _check(decode, "top_k", decode.top_k, 0, math.inf)
@@ -23,20 +23,20 @@ def check_sampling(decode: Decode, vocabulary: int) -> None:
     _check(decode, "min_tokens", decode.min_tokens, 0, decode.max_tokens)
     if decode.logprobs is not None:
         if type(decode.logprobs) is not int:
-            raise ConfigError(f"logprobs is {decode.logprobs!r}: expected an integer or None")
+            raise ConfigError(f"logprobs must be an integer or None, got {decode.logprobs!r}")
         _check(decode, "logprobs", decode.logprobs, 0, min(MAX_LOGPROBS, vocabulary))
     if type(decode.seed) is not int:
-        raise ConfigError(f"seed is {decode.seed!r}: expected an integer")
+        raise ConfigError(f"seed must be an integer, got {decode.seed!r}")
     if not isinstance(decode.stop_tokens, tuple):
-        raise ConfigError(f"stop_tokens is {decode.stop_tokens!r}: expected a tuple")
+        raise ConfigError(f"stop_tokens must be a tuple, got {decode.stop_tokens!r}")
     for token in decode.stop_tokens:
         if not (type(token) is int and 0 <= token < vocabulary):
-            raise ConfigError(f"stop_tokens: {token!r} is no token of a vocabulary of {vocabulary}")
+            raise ConfigError(f"stop_tokens must be ids below {vocabulary}, got {token!r}")
     for name in ("json_schema", "regex"):
         if not isinstance(getattr(decode, name), str | None):
-            raise ConfigError(f"{name} is {getattr(decode, name)!r}: expected text")
+            raise ConfigError(f"{name} must be text, got {getattr(decode, name)!r}")
     if not isinstance(decode.ignore_eos, bool):
-        raise ConfigError(f"ignore_eos is {decode.ignore_eos!r}: expected True or False")
+        raise ConfigError(f"ignore_eos must be True or False, got {decode.ignore_eos!r}")
 
 
 def _check(decode: Decode, name: str, value: float, low: float, high: float, *, above: bool = False) -> None:
@@ -45,12 +45,12 @@ def _check(decode: Decode, name: str, value: float, low: float, high: float, *, 
         is_number = False
     if not is_number or not low <= value <= high or (above and value == low):
         raise ConfigError(
-            f"{name} is {value!r}: expected {'above' if above else 'at least'} {low} and at most {high}"
+            f"{name} must be {'above' if above else 'at least'} {low} and at most {high}, got {value!r}"
         )
 
 
 def is_plain_greedy(decode: Decode) -> bool:
-    """Whether the likeliest token is chosen with nothing else to it."""
+    """Whether the most likely token is always chosen, without penalties, structure or log-probabilities."""
     return (
         decode.temperature == 0
         and decode.repetition_penalty == 1
@@ -62,10 +62,10 @@ def is_plain_greedy(decode: Decode) -> bool:
 
 
 def ending_tokens(decode: Decode, eos: Set[int]) -> frozenset[int]:
-    """Tokens that end the output."""
+    """Set of the tokens that end the output."""
     return frozenset(decode.stop_tokens) | (frozenset() if decode.ignore_eos else frozenset(eos))
 
 
 def noise_seed(seed: int, position: int) -> int:
-    """The seed of the noise that chooses an output's token number `position`, whatever else runs."""
+    """Seed of the noise that chooses token number `position` of an output, independent of other requests."""
     return (seed * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**63

@@ -1,0 +1,117 @@
+"""Docstrings stand alone: the first word of each is not one that hangs on the name above it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CLONE = Path(__file__).resolve().parents[1]
+FOLDERS = ("stretto", "benchmarks", "checks", "tools")
+EXEMPT = (
+    "stretto/cluster",
+    "stretto/deployment.py",
+    "stretto/engine.py",
+    "stretto/engines/catalogue.py",
+    "stretto/engines/contract.py",
+    "stretto/engines/decoding.py",
+    "stretto/engines/loading.py",
+    "stretto/engines/openai_server",
+    "stretto/engines/openai_wire",
+    "stretto/engines/profiling.py",
+    "stretto/engines/prompt_tokens.py",
+    "stretto/frontend",
+    "stretto/graph",
+    "stretto/llm/*.py",
+    "stretto/messages.py",
+    "stretto/observer.py",
+    "stretto/runtime",
+    "stretto/sched",
+    "stretto/sim",
+    "stretto/trace/recorder.py",
+)
+HANGING = {
+    *("as", "at", "behind", "beside", "between", "beyond", "by", "for", "from", "in", "likewise", "of", "on"),
+    *("than", "to", "unless", "until", "whom", "whose", "with"),
+    *("it", "its", "that", "their", "they", "those"),
+}
+ENTRY = re.compile(r"[\w`*., ]+?: (.+)")
+
+
+def sources() -> list[Path]:
+    exempt = {path for pattern in EXEMPT for path in CLONE.glob(pattern)}
+    return [
+        path
+        for folder in FOLDERS
+        for path in sorted((CLONE / folder).rglob("*.py"))
+        if not exempt.intersection((path, *path.parents))
+    ]
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of the docstrings of modules, classes, functions and attributes."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for statement in node.body:
+                match statement:
+                    case ast.Expr(ast.Constant(str(text))):
+                        yield statement.lineno, text
+
+
+def entries(text: str) -> Iterator[str]:
+    """The texts of the `name: text` lines under Attributes and Args."""
+    section: int | None = None
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if line.strip() in ("Attributes:", "Args:"):
+            section = indent
+        elif section is not None and line.strip() and indent <= section:
+            section = None
+        elif section is not None and indent == section + 4 and (entry := ENTRY.match(line.strip())):
+            yield entry[1]
+
+
+def hangs(text: str) -> bool:
+    word = re.match(r"\W*([\w']*)", text)
+    return word is not None and word[1].lower() in HANGING
+
+
+@pytest.mark.parametrize(
+    ("text", "is_hanging"),
+    [
+        ("Of its numbers.", True),
+        ("of its numbers.", True),
+        ('"As" is a word.', True),
+        ("Official numbers.", False),
+        ("Type of the numbers.", False),
+        ("", False),
+    ],
+)
+def test_a_hanging_word_is_recognised(text: str, is_hanging: bool) -> None:
+    assert hangs(text) == is_hanging
+
+
+def test_entries_are_found() -> None:
+    text = """A size.
+
+    Attributes:
+        a: of b,
+            or c: d.
+        e, f: the rest.
+    End: no.
+    """
+    assert list(entries(text)) == ["of b,", "the rest."]
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun_phrase() -> None:
+    found = [
+        f"{path.relative_to(CLONE)}:{line}: {start.strip().splitlines()[0]}"
+        for path in sources()
+        for line, text in docstrings(path)
+        for start in (text, *entries(text))
+        if hangs(start)
+    ]
+    assert not found, "\n".join(found)
