@@ -106,7 +106,7 @@ class LLMTask:
     never relied on. A task without `decode` is answered with `Done(None)` when the instance holds its prefix.
 
     Attributes:
-        tenant: for whom: what the task of one leaves in a cache, no other's ever finds.
+        tenant: owner of the task. Caches are never shared between tenants.
         objective: what the query asks of the instances that serve it.
         generated: tokens that it had generated when it was suspended elsewhere. They count for its limits,
             and the pieces that they make are delivered again.

@@ -27,7 +27,7 @@ from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import NewOrder
 
 Expansion: TypeAlias = Callable[[Mapping[str, object]], Graph]
-"""From the input values of an `expand` to the graph it becomes: inputs of the same names, one output."""
+"""Makes, from the input values of an `expand`, the graph that it becomes: same inputs, one output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Vocabulary:
 
     Attributes:
         ops: op specifications, and the names of types (`Ops.types`).
-        passes: in pipeline order.
+        passes: rewriting functions in pipeline order.
         expansions: what the `body` of an `expand` may name.
         policies: what `Engine.policy` may name, each of which makes the order of a queue.
         placements: what `Engine.placement` may name.

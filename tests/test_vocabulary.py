@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stretto.sched.policies import POLICIES, PolicyConfig, Selection, per_invocation
-from stretto.sched.work import Work
 from support.virtual_loop import in_virtual_time
 
-from stretto import DEFAULT, Component, Engine, Input, Runtime, Task, Template, Vocabulary
+from stretto import DEFAULT, Component, Input, Runtime, Task, Template, Vocabulary
+from stretto.deployment import Deployment, deploy
 from stretto.errors import ConfigError, GraphError, TemplateError, UserError
 from stretto.frontend.component import Builder
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -24,6 +23,9 @@ from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph, print_graph
 from stretto.graph.unroll import unroll
 from stretto.graph.verify import verify
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.arrival import PerInvocation
+from stretto.sched.orders.order import Fits, Hold, NewOrder, Take
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.replay import WhatIf, replay_engines
 from stretto.trace.drawing import draw_graph
@@ -97,12 +99,13 @@ def vocabulary(name: str, spec: OpSpec, body: str) -> Vocabulary:
 USED: list[str] = []
 
 
-def own_policy(name: str) -> Any:
-    def own(queue: Sequence[Work], budget: int, now_s: float, config: PolicyConfig) -> Selection:
-        USED.append(name)
-        return per_invocation(queue, budget, now_s, config)
+def own_policy(name: str) -> NewOrder:
+    class Own(PerInvocation):
+        def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+            USED.append(name)
+            return super().take(to_fill, fits, now_s)
 
-    return own
+    return Own
 
 
 LEFT = vocabulary(
@@ -122,8 +125,8 @@ def app(of: Vocabulary) -> Template:
     return Template("working", working, {"found": working["found"]}, of)
 
 
-def engine() -> Engine:
-    return Engine("own", Saying, runs_in="loop", policy="own", timeout_s=None)
+def engine() -> Deployment:
+    return deploy("own", Saying, runs_in="loop", policy="own", timeout_s=None)
 
 
 @in_virtual_time
@@ -149,13 +152,13 @@ async def test_two_runtimes_at_once_use_the_same_names_for_different_things() ->
 
 
 def test_what_is_added_is_in_the_new_vocabulary_alone() -> None:
-    before = (set(OPS), set(PASSES), set(POLICIES), set(DEFAULT.expansions), OPS.types)
+    before = (set(OPS), set(PASSES), set(ORDERS), set(DEFAULT.expansions), OPS.types)
     assert "work" in LEFT.ops
     assert "thing" in LEFT.ops.types
     assert tuple(LEFT.passes) == (*tuple(PASSES)[:-1], "sign", "drop_dead")
     assert LEFT.select_passes("all") == tuple(LEFT.passes)
-    assert set(LEFT.policies) == {*POLICIES, "own"}
-    assert before == (set(OPS), set(PASSES), set(POLICIES), set(DEFAULT.expansions), OPS.types)
+    assert set(LEFT.policies) == {*ORDERS, "own"}
+    assert before == (set(OPS), set(PASSES), set(ORDERS), set(DEFAULT.expansions), OPS.types)
     assert DEFAULT.select_passes("all") == tuple(PASSES)
     with pytest.raises(ConfigError, match="there is no pass 'sign'; there are prune_order"):
         DEFAULT.select_passes("sign")
@@ -246,7 +249,7 @@ async def test_a_runtime_refuses_what_it_has_no_words_for() -> None:
         Runtime([engine()])
     with pytest.raises(ConfigError, match="there is no policy 'own'; there are"):
         VirtualDriver([engine()])
-    async with Runtime([replace(engine(), policy="least_work")]) as runtime:
+    async with Runtime([engine().changed(policy="least_work")]) as runtime:
         with pytest.raises(TemplateError, match="there is no op 'work'"):
             await runtime.run(app(LEFT), {"text": "x"})
 
@@ -264,7 +267,7 @@ def test_an_own_op_is_drawn_recorded_and_read_back(tmp_path: Path) -> None:
     record.close()
     run = read_run(path, own)
     assert run.graphs[0].graph == egraph.graph
-    assert replay_engines(run, WhatIf(policy="own"), own)[0].policy == "own"
+    assert replay_engines(run, WhatIf(policy="own"), own)[0].engine.policy == "own"
     with pytest.raises(ConfigError, match="there is no policy 'own'"):
         replay_engines(run, WhatIf(policy="own"))
     with pytest.raises(UserError, match="line 1: policy is 'own', not one of"):

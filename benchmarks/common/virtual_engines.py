@@ -162,5 +162,5 @@ def inputs(num_chunks: int, seed: int = 0) -> dict[str, object]:
 
 
 def profiles_of(engines: Sequence[Deployment]) -> dict[str, Profile]:
-    """For a plan_cache."""
+    """Return profiles by engine, for a plan cache."""
     return {engine.name: engine.profile for engine in engines}

@@ -149,7 +149,7 @@ def serving(
 
 
 def _wait(process: KeptProcess, url: str, say: Callable[[str], None], patience_s: float) -> None:
-    """Until it answers."""
+    """Wait until the server answers."""
     start_s = time.monotonic()
     while (waited_s := time.monotonic() - start_s) < patience_s:
         if (code := process.poll()) is not None:

@@ -65,7 +65,7 @@ def real_rows(
 
 
 def real_engines(checkpoint: Path) -> list[Deployment]:
-    """As for the command line, with an LLM that is told what to write."""
+    """Return the command line's engines, with an LLM whose words are scripted."""
     from benchmarks.common.scripted_transformer import ScriptedTransformer
     from stretto.engines.catalogue import llm_engine, local_engines
     from stretto.engines.transformer.engine import TransformerConfig

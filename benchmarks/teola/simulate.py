@@ -114,7 +114,7 @@ class Testbed:
         return prices(self.profiles)
 
     def engines(self, scheme: Scheme | None = None) -> list[Deployment]:
-        """To run `scheme` on; without one, to compute bounds with."""
+        """Return the engines that `scheme` runs on; without one, those to compute bounds with."""
         found = [
             deploy(
                 name,

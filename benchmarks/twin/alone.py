@@ -51,7 +51,7 @@ class Alone:
         self._name = deployment.name
 
     def wait(self) -> None:
-        """Until it is ready."""
+        """Wait until the instance is ready."""
         self._next(_START_S)
 
     def batch_s(self, tasks: Sequence[Task]) -> float:

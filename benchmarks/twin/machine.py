@@ -86,7 +86,7 @@ class Machine:
 
     @property
     def engines(self) -> list[Deployment]:
-        """Those that costs are measured of: of a scheme that caches, if there is one."""
+        """Engines whose costs are measured, of a scheme that caches if there is one."""
         name = next(
             (name for name, scheme in self.schemes.items() if scheme.caches), next(iter(self.schemes))
         )
@@ -194,7 +194,7 @@ class Machine:
         return driver
 
     def _engines(self, scheme: Scheme) -> list[Deployment]:
-        """For simulation."""
+        """Return the simulated engines of a scheme."""
         return [
             engine.changed(policy=scheme.policy, fill_timeout_s=scheme.fill_timeout_s)
             for engine in self._simulated

@@ -115,7 +115,7 @@ def _questions(data: Path | None, count: int, seed: int) -> tuple[str, Sequence[
 
 
 def server_engines(url: str, checkpoint: Path) -> list[Deployment]:
-    """As for the command line, with token ids for the server."""
+    """Return the command line's engines, which send the server token ids."""
     from stretto.engines.catalogue import llm_engine, local_engines
     from stretto.engines.openai_server import OpenAIServerConfig
 

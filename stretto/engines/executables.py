@@ -23,7 +23,7 @@ class Executable:
         role: engine of the ready-made apps that it can be, "llm" for all LLMs.
         module: module of the executable and of its configuration, both by name.
         runs_in: where it runs unless its replica says otherwise.
-        profile: its latency unless its replica says otherwise.
+        profile: latency unless its replica says otherwise.
         keeps_state: whether it remembers things for a query, and must hear that the query has ended.
         fixed: fields of the configuration that the name stands for.
     """

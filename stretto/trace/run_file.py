@@ -62,12 +62,12 @@ class RecordedSpan:
     """A query's share of a batch, or one of its LLM requests. Times are in seconds from its arrival.
 
     Attributes:
-        num_units: of the whole batch; of a request, its prompt's, both as the schedulers count them.
+        num_units: units of the whole batch, or of the request's prompt, as the schedulers count them.
         num_chars: characters of the texts that the whole batch reads, or of the prompt.
         num_cached: units found in the instance's cache.
         num_output: tokens that a request has generated.
         first_s: when its first piece came.
-        sizes: of its results: characters of texts and of the items of lists; of chunks, one for each.
+        sizes: characters of the results: of texts, of the items of lists, of each chunk.
         word: "yes" or "no" if that is what its text begins with: a branch may hang on it.
     """
 
@@ -345,7 +345,7 @@ def _word(value: object) -> str:
 
 
 def _result_sizes(task: Task, result: object) -> list[Any]:
-    """Of results that are texts or lists of them; vectors and effects have none that matter."""
+    """Return the sizes of texts and of lists of texts; none of vectors and effects."""
     return _sizes(result) if task.op not in ("embed", "ingest") else []
 
 

@@ -57,7 +57,14 @@ _ENGINE = {
     "keeps_state": FLAG,
     "profile": OBJECT,
 }
-_PROFILE = {"base_s": SECONDS, "per_unit_s": SECONDS, "max_efficient_batch": NUMBER, "per_output_s": SECONDS}
+_PROFILE = {
+    "base_s": SECONDS,
+    "per_unit_s": SECONDS,
+    "max_efficient_batch": NUMBER,
+    "per_output_s": SECONDS,
+    "per_neighbour_s": SECONDS,
+}
+_PROFILE_DEFAULTS = {"per_neighbour_s": 0.0}  # files of earlier versions do not have it
 _GRAPH = {"graph": TEXT, "text": TEXT, "is_optimised": FLAG}
 _QUERY = {
     "query": TEXT,
@@ -143,10 +150,11 @@ class _Reader:
         check_row(row, {"schema": TEXT, "version": COUNT, "engines": _ROWS})
         for fields in row["engines"]:
             check_row(fields, self._engine_row)
-            check_row(fields["profile"], _PROFILE)
+            profile = {**_PROFILE_DEFAULTS, **fields["profile"]}
+            check_row(profile, _PROFILE)
             if fields["name"] in self.engines:
                 raise ConfigError(f"two engines are called {fields['name']!r}")
-            self.engines[fields["name"]] = {**fields, "profile": Profile(**fields["profile"])}
+            self.engines[fields["name"]] = {**fields, "profile": Profile(**profile)}
 
     def _graph(self, row: Any) -> None:
         check_row(row, _GRAPH)

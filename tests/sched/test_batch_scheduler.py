@@ -9,13 +9,14 @@ import pytest
 from support.machines import batch_engine, batch_request, lost, serving, start_all
 
 from stretto.cluster.messages import StartInstance, StopInstance
+from stretto.core import Failure
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.messages import Action, Release, StartBatch
 from stretto.sched.batch_scheduler import BatchScheduler
 from stretto.sched.request import Request
-from stretto.sched.results import Broken, Completed, Report
+from stretto.sched.results import Completed, Report
 
 
 class Machine(BatchScheduler):
@@ -53,9 +54,13 @@ def parts(action: Action) -> list[tuple[str, object]]:
 
 
 def errors(reports: Sequence[Report]) -> list[tuple[str, type[StrettoError], str | None]]:
-    broken = [report for report in reports if isinstance(report, Broken)]
-    assert len(broken) == len(reports)
-    return [(report.query, type(report.error), report.error.step) for report in broken]
+    found = []
+    for report in reports:
+        assert isinstance(report, Completed)
+        failures = [result for result in report.results if isinstance(result, Failure)]
+        assert len(failures) == len(report.results)
+        found += [(report.query, type(failure.error), failure.error.step) for failure in failures[:1]]
+    return found
 
 
 def test_a_batch_is_filled_from_several_queries_and_a_part_stays_behind() -> None:
@@ -106,7 +111,7 @@ def test_a_single_application_has_no_item_count() -> None:
 
 
 def test_a_failed_batch_is_run_again_task_by_task() -> None:
-    """Only the culprit's query fails; attempts do not count, for the instance was not at fault."""
+    """And then item by item: only the culprit fails. Attempts do not count: the instance was not at fault."""
     scheduler = machine(
         batch_request("1", "a", "xy"), batch_request("2", "b", "u"), engine=batch_engine(max_attempts=1)
     )
@@ -114,9 +119,13 @@ def test_a_failed_batch_is_run_again_task_by_task() -> None:
     scheduler.add(batch_request("3", "c", "p"), 0.0)
     assert scheduler.fail(EngineFailure("broken")) == []
     assert scheduler.start() == [(0, [("a", ["x", "y"])])]
-    assert errors(scheduler.fail(EngineFailure("broken"))) == [("1", EngineFailure, "a")]
+    assert scheduler.fail(EngineFailure("broken")) == []
     assert scheduler.start() == [(0, [("b", ["u"])])]
     assert scheduler.answer([["U"]]) == [Completed("2", 0, 0, ["U"])]
+    assert scheduler.start() == [(0, [("a", ["x"])])]
+    assert errors(scheduler.fail(EngineFailure("broken"))) == [("1", EngineFailure, "a")]
+    assert scheduler.start() == [(0, [("a", ["y"])])]
+    assert scheduler.answer([["Y"]]) == [Completed("1", 0, 1, ["Y"])]
     assert scheduler.start() == [(0, [("c", ["p"])])]
 
 
@@ -137,27 +146,30 @@ def test_a_batch_with_the_wrong_number_of_answers_is_run_again_apart(results: ob
 
 
 @pytest.mark.parametrize(
-    ("result", "kind", "message"),
+    ("result", "failed", "kind", "message"),
     [
-        (None, BadReply, "None"),
-        (["X"], BadReply, "1 results for 2 items"),
-        ("XY", BadReply, "a str, not a list"),
-        ({"a": 1}, BadReply, "a dict, not a list"),
-        (["X", None], BadReply, "None for item 1"),
-        (EngineFailure("no"), EngineFailure, "no"),
-        (["X", EngineFailure("no")], EngineFailure, "no"),
+        (None, [0, 1], BadReply, "None"),
+        (["X"], [0, 1], BadReply, "1 results for 2 items"),
+        ("XY", [0, 1], BadReply, "a str, not a list"),
+        ({"a": 1}, [0, 1], BadReply, "a dict, not a list"),
+        (["X", None], [1], BadReply, "None for item 1"),
+        (EngineFailure("no"), [0, 1], EngineFailure, "no"),
+        (["X", EngineFailure("no")], [1], EngineFailure, "no"),
     ],
 )
-def test_a_bad_answer_fails_its_own_query_only(
-    result: object, kind: type[StrettoError], message: str
+def test_a_bad_answer_fails_its_own_items_only(
+    result: object, failed: list[int], kind: type[StrettoError], message: str
 ) -> None:
     scheduler = machine(batch_request("1", "a", "xy"), batch_request("2", "b", "u"))
     scheduler.start()
     broken, fine = scheduler.answer([result, ["U"]])
-    assert isinstance(broken, Broken)
-    assert type(broken.error) is kind
-    assert broken.error.step == "a"
-    assert message in broken.error.message
+    assert isinstance(broken, Completed)
+    failures = {i: item for i, item in enumerate(broken.results) if isinstance(item, Failure)}
+    assert list(failures) == failed
+    for failure in failures.values():
+        assert type(failure.error) is kind
+        assert failure.error.step == "a"
+        assert message in failure.error.message
     assert fine == Completed("2", 0, 0, ["U"])
 
 
@@ -219,7 +231,10 @@ def test_an_instance_that_does_not_answer_is_given_up() -> None:
     scheduler.start(20.1)
     reports, _ = scheduler.expire(25.1)
     assert errors(reports) == [("1", EngineTimeout, "a")]
-    assert reports[0].error.message == "engine 'e' gave no answer for 5 s"  # type: ignore[union-attr]
+    assert isinstance(reports[0], Completed)
+    (failure,) = reports[0].results
+    assert isinstance(failure, Failure)
+    assert failure.error.message == "engine 'e' gave no answer for 5 s"
 
 
 def test_late_answers_are_ignored() -> None:

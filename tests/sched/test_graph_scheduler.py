@@ -8,35 +8,44 @@ from typing import Any
 import pytest
 from support.machines import compiled
 
-from stretto.core import ABSENT, KV, Segment
+from stretto.core import ABSENT, KV, Failure, Segment
 from stretto.errors import BadReply, CapacityError, EngineFailure, GraphError, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph
 from stretto.sched import graph_scheduler
-from stretto.sched.graph_scheduler import GraphScheduler, Outcome
+from stretto.sched.outcome import Outcome
 from stretto.sched.request import Request
+from stretto.sched.session import Session
 
 
 class Run:
     """A graph scheduler with its invariants checked, and what it hands out by step."""
 
     def __init__(self, text: str, expand: Any = None, **inputs: object) -> None:
-        self.scheduler = GraphScheduler("q", compiled(text), inputs, expand)
+        self.session = Session("q", None, expand)
+        self.nodes = {node.name: node for node in compiled(text).nodes}
         self.work: dict[str, list[Request]] = {}
         self.text: list[tuple[str, str]] = []
         self.withdrawn: list[str] = []
         self.ended = False
-        self._take(self.scheduler.start())
+        self._outputs: Mapping[str, object] = {}
+        self._take(self.session.submit(compiled(text), inputs))
 
     def _take(self, outcome: Outcome) -> None:
-        self.scheduler.check_invariants()
+        self.session.check_invariants()
+        if outcome.error is not None:
+            raise outcome.error
         for work in outcome.work:
             self.work.setdefault(work.node.name, []).append(work)
         self.text += outcome.text
-        for node_id in outcome.withdrawn:
-            name = self.scheduler.nodes[node_id].name
-            self.withdrawn.append(name)
-            self.work.pop(name, None)
-        self.ended = outcome.ended
+        for node in outcome.withdrawn:
+            self.withdrawn.append(node.name)
+            self.work.pop(node.name, None)
+        if outcome.outputs is not None:
+            self.ended = True
+            self._outputs = outcome.outputs
+
+    def complete(self, node_id: int, lo: int, results: Sequence[object]) -> None:
+        self._take(self.session.complete(node_id, lo, results))
 
     def waiting(self) -> dict[str, list[tuple[int, int]]]:
         """Items handed out and not answered, by primitive."""
@@ -46,14 +55,16 @@ class Run:
         """Answer one piece of work of a primitive."""
         work = self.work[name].pop(place)
         assert len(results) == work.hi - work.lo
-        self._take(self.scheduler.complete(work.node.id, work.lo, results))
+        self.complete(work.node.id, work.lo, results)
 
     def deliver(self, name: str, offset: int, piece: str) -> None:
-        self._take(self.scheduler.deliver(self.work[name][0].node.id, offset, piece))
+        self._take(self.session.deliver(self.work[name][0].node.id, offset, piece))
 
     def fail(self, name: str, error: StrettoError) -> None:
         """Let one piece of work of a primitive fail for good."""
-        self._take(self.scheduler.fail(self.work[name].pop(0).node.id, error))
+        work = self.work[name].pop(0)
+        failures = [Failure(error)] * (work.hi - work.lo)
+        self.complete(work.node.id, work.lo, failures)
 
     def inputs(self, name: str, place: int = 0) -> Mapping[str, object]:
         return self.work[name][place].inputs
@@ -61,7 +72,7 @@ class Run:
     @property
     def result(self) -> dict[str, object]:
         assert self.ended
-        return self.scheduler.result()
+        return dict(self._outputs)
 
 
 def prompt_of(work: Request, item: int = 0) -> str:
@@ -266,15 +277,15 @@ def test_streams_of_different_piece_sizes_zip_by_index() -> None:
         xs=list("abcde"),
     )
     assert run.waiting() == {"a": [(0, 5)]}, "pieces are cut by the engine"
-    scheduler, node = run.scheduler, run.work["a"][0].node.id
-    run._take(scheduler.complete(node, 3, ["A3"]))
-    run._take(scheduler.complete(node, 0, ["A0", "A1"]))
+    node = run.work["a"][0].node.id
+    run.complete(node, 3, ["A3"])
+    run.complete(node, 0, ["A0", "A1"])
     assert "b" not in run.waiting()
-    run._take(scheduler.complete(node, 2, ["A2"]))
+    run.complete(node, 2, ["A2"])
     assert run.waiting()["b"] == [(0, 4)]
     run.answer("b", *"wxyz")
     assert run.waiting()["c"] == [(0, 4)]
-    run._take(scheduler.complete(node, 4, ["A4"]))
+    run.complete(node, 4, ["A4"])
     assert run.waiting()["b"] == [(4, 5)], "the last piece may be smaller"
     run.answer("b", "v")
     assert run.waiting()["c"] == [(0, 4), (4, 5)]
@@ -307,10 +318,10 @@ def test_flattened_results_keep_their_order() -> None:
     run = Run(
         "graph g(%fs: list[document])\n%c = chunk(each %fs) : list[chunk] @cpu\nreturn %c", fs=["f", "g", "h"]
     )
-    scheduler, node = run.scheduler, run.work["c"][0].node.id
-    run._take(scheduler.complete(node, 2, [["h0"]]))
-    run._take(scheduler.complete(node, 1, [[]]))
-    run._take(scheduler.complete(node, 0, [["f0", "f1"]]))
+    node = run.work["c"][0].node.id
+    run.complete(node, 2, [["h0"]])
+    run.complete(node, 1, [[]])
+    run.complete(node, 0, [["f0", "f1"]])
     assert run.result == {"c": ["f0", "f1", "h0"]}
 
 
@@ -329,14 +340,14 @@ def test_an_effect_fires_once_at_the_end_of_its_stream_and_the_query_waits_for_i
     )
     run.answer("chunks", ["p", "q"])
     node = run.work["vs"][0].node.id
-    run._take(run.scheduler.complete(node, 1, [(2,)]))
-    run._take(run.scheduler.complete(node, 0, [(1,)]))
+    run.complete(node, 1, [(2,)])
+    run.complete(node, 0, [(1,)])
     assert run.waiting()["done"] == [(0, 2)]
     node = run.work["done"][0].node.id
-    run._take(run.scheduler.complete(node, 0, [True]))
+    run.complete(node, 0, [True])
     assert "hits" not in run.waiting()
     assert not run.ended
-    run._take(run.scheduler.complete(node, 1, [True]))
+    run.complete(node, 1, [True])
     assert run.waiting()["hits"] == [(0, 1)]
     assert run.result == {"files": ["f"]}, "nobody needs the hits"
 
@@ -359,7 +370,7 @@ def test_map_and_reduce() -> None:
     assert work.decode is not None
     assert work.units == (4, 4, 4)
     for i in (2, 0, 1):
-        run._take(run.scheduler.complete(work.node.id, i, [(KV(work.prompts[i], 0), f"a{i}")]))
+        run.complete(work.node.id, i, [(KV(work.prompts[i], 0), f"a{i}")])
     assert prompt_of(run.work["k"][0]) == "Reduce a0\n\na1\n\na2"
 
 
@@ -424,10 +435,10 @@ def test_a_decode_must_return_what_it_streamed() -> None:
 def test_repeated_results_are_ignored() -> None:
     run = Run("graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v", xs=["a", "b"])
     node = run.work["v"][0].node.id
-    run._take(run.scheduler.complete(node, 0, [(1,)]))
-    run._take(run.scheduler.complete(node, 0, [(9,), (2,)]))
+    run.complete(node, 0, [(1,)])
+    run.complete(node, 0, [(9,), (2,)])
     assert run.result == {"v": [(1,), (2,)]}
-    run._take(run.scheduler.complete(node, 0, [(7,), (8,)]))
+    run.complete(node, 0, [(7,), (8,)])
     assert run.result == {"v": [(1,), (2,)]}
 
 
@@ -446,9 +457,9 @@ def test_order_waits_for_the_whole_even_of_what_streams() -> None:
         q="q",
     )
     node = run.work["a"][0].node.id
-    run._take(run.scheduler.complete(node, 0, ["X"]))
+    run.complete(node, 0, ["X"])
     assert list(run.waiting()) == ["a"]
-    run._take(run.scheduler.complete(node, 1, ["Y"]))
+    run.complete(node, 1, ["Y"])
     assert run.waiting()["b"] == [(0, 2)]
     run.answer("b", "1", "2")
     assert run.waiting()["c"] == [(0, 1)]
@@ -490,7 +501,7 @@ def test_a_prefill_ahead_is_withdrawn_when_its_only_reader_opens() -> None:
     assert run.withdrawn == ["ahead"]
     (work,) = run.work["k"]
     assert (work.hint, work.hint_nodes) == (None, (0,))
-    run.scheduler.complete(0, 0, [KV((), 0)])
+    run.complete(0, 0, [KV((), 0)])
     run.answer("k", (KV((), 0), "answer"))
     assert run.result == {"a": "answer"}
 
@@ -814,11 +825,11 @@ def test_another_text_than_was_shown_is_a_bad_reply() -> None:
         """
     run = Run(graph, q="x")
     node = run.work["kv"][0].node.id
-    run._take(run.scheduler.deliver(node, 0, "The captain "))
-    run._take(run.scheduler.deliver(node, 0, "The cap"))
+    run._take(run.session.deliver(node, 0, "The captain "))
+    run._take(run.session.deliver(node, 0, "The cap"))
     with pytest.raises(BadReply, match="step 'a': a second attempt decoded another text"):
-        run.scheduler.deliver(node, 0, "I cannot say")
+        run._take(run.session.deliver(node, 0, "I cannot say"))
     run = Run(graph, q="x")
-    run._take(run.scheduler.deliver(node, 0, "The captain "))
+    run._take(run.session.deliver(node, 0, "The captain "))
     with pytest.raises(BadReply, match="step 'a': the text it streamed is not what it returned"):
-        run.scheduler.complete(node, 0, [(KV(()), "Somebody else")])
+        run.complete(node, 0, [(KV(()), "Somebody else")])

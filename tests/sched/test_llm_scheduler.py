@@ -11,13 +11,13 @@ from support.machines import llm_engine, llm_request, lost, serving, start_all
 
 from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.core import KV, Segment
+from stretto.core import KV, Failure, Segment
 from stretto.costs.profile import Profile
-from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable
+from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.messages import Admit, CancelTask, Release
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.request import Request
-from stretto.sched.results import Broken, Completed, Delivered
+from stretto.sched.results import Completed, Delivered, Report
 from stretto.tasks import Decode, Done, Failed, LLMTask, Piece, Started, Usage
 
 
@@ -35,6 +35,14 @@ def admit(scheduler: LLMScheduler, now_s: float = 0.0) -> list[tuple[str, int]]:
     actions = scheduler.schedule(now_s)
     scheduler.check_invariants()
     return [(action.task.step, action.instance) for action in actions if isinstance(action, Admit)]
+
+
+def error_of(report: Report) -> StrettoError:
+    """What the one item of a report has failed with."""
+    assert isinstance(report, Completed)
+    (failure,) = report.results
+    assert isinstance(failure, Failure)
+    return failure.error
 
 
 def test_an_admission_carries_prompt_decode_and_rank() -> None:
@@ -240,8 +248,7 @@ def test_a_lost_request_starts_again_and_its_pieces_from_zero() -> None:
     assert scheduler.report(0, Piece(1, "late"), 2.0) == []
     assert scheduler.report(1, Piece(3, "Hel"), 2.0) == [Delivered("1", 1, 0, "Hel")]
     (broken,) = scheduler.report(1, Failed(3, EngineUnavailable("again")), 3.0)
-    assert isinstance(broken, Broken)
-    assert broken.error.step == "a"
+    assert error_of(broken).step == "a"
     assert scheduler.is_idle()
 
 
@@ -249,8 +256,8 @@ def test_a_failure_of_the_request_itself_is_final() -> None:
     scheduler = machine(llm_request("1", "a", 100), llm_request("2", "b", 100))
     scheduler.schedule(0.0)
     (broken,) = scheduler.report(0, Failed(1, EngineFailure("too long")), 1.0)
-    assert isinstance(broken, Broken)
-    assert (broken.query, broken.error.step, type(broken.error)) == ("1", "a", EngineFailure)
+    error = error_of(broken)
+    assert (broken.query, error.step, type(error)) == ("1", "a", EngineFailure)
     assert scheduler.report(0, Done(2, "fine"), 1.0) == [Completed("2", 1, 0, ("fine",))]
 
 
@@ -267,9 +274,8 @@ def test_a_value_of_the_wrong_shape_is_a_bad_reply(decode: Decode, value: object
     scheduler = machine(llm_request("1", "a", 100, decode=decode))
     scheduler.schedule(0.0)
     (broken,) = scheduler.report(0, Done(1, value), 1.0)
-    assert isinstance(broken, Broken)
-    assert isinstance(broken.error, BadReply)
-    assert broken.error.step == "a"
+    assert isinstance(error_of(broken), BadReply)
+    assert error_of(broken).step == "a"
 
 
 def test_a_finished_prefill_says_where_its_prefix_is_held() -> None:
@@ -295,8 +301,7 @@ def test_a_silent_instance_is_given_up() -> None:
     assert admit(scheduler, 9.0) == [("a", 1)]
     assert scheduler.next_expiry_s() == 14.0
     (broken,), actions = scheduler.expire(14.0)
-    assert isinstance(broken, Broken)
-    assert isinstance(broken.error, EngineTimeout)
+    assert isinstance(error_of(broken), EngineTimeout)
     assert actions == [StopInstance("llm", 1, "kill")], "its successor waits a little"
 
 

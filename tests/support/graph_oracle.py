@@ -5,10 +5,12 @@ The oracle of property tests. It knows values, ops and the fake engines, and no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from zlib import crc32
 
-from stretto.core import ABSENT, KV, Segment, as_text
+from stretto.core import ABSENT, KV, Failure, Prompt, Segment, as_text
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.errors import BadReply
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import Constant, Graph, Primitive, Ref
 from stretto.graph.ops import OPS
@@ -16,13 +18,27 @@ from stretto.tasks import Done, LLMTask, Task
 from support.random_apps import expand_body
 
 
-def interpret(graph: Graph, inputs: Mapping[str, object]) -> dict[str, object]:
-    """The outputs of `graph` by name."""
-    return _Interpreter().run(graph, inputs)
+def interpret(graph: Graph, inputs: Mapping[str, object], failing: Collection[str] = ()) -> dict[str, object]:
+    """The outputs of `graph` by name, when the engine steps called `failing` fail at times (`fails`)."""
+    return _Interpreter(failing).run(graph, inputs)
+
+
+def fails(failing: Collection[str], step: str, asked: Prompt | Mapping[str, object]) -> bool:
+    """Whether a step that is `failing` fails this time: two times in three, by what it is asked."""
+    if step not in failing:
+        return False
+    key = sorted(asked.items()) if isinstance(asked, Mapping) else asked
+    return crc32(repr(key).encode()) % 3 != 0
+
+
+def nonsense(step: str) -> BadReply:
+    """What a failing step fails with."""
+    return BadReply("nonsense", step=step)
 
 
 class _Interpreter:
-    def __init__(self) -> None:
+    def __init__(self, failing: Collection[str]) -> None:
+        self._failing = failing
         self._engine = FakeBatch(FakeBatchConfig())
 
     def run(self, graph: Graph, inputs: Mapping[str, object]) -> dict[str, object]:
@@ -37,15 +53,29 @@ class _Interpreter:
         self, primitive: Primitive, values: Mapping[tuple[str, str], object]
     ) -> Mapping[str, object]:
         spec = OPS[primitive.op]
-        skipped = dict.fromkeys(spec.outputs, ABSENT)
         inputs: dict[str, object] = {}
+        failures: list[Failure] = []
+        passed_over: list[Failure] = []
+        is_absent = False
         for arg in primitive.args:
             value = _read(values, arg.ref)
             port = spec.port(arg.port)
-            if value is ABSENT and (arg.port == "when" or port is None or not port.optional):
-                return skipped
-            if value is not ABSENT and arg.port != "when":
+            is_optional = arg.port != "when" and port is not None and port.optional
+            failed = [value] if isinstance(value, Failure) else []
+            if isinstance(value, list) and not arg.each and primitive.op != "select":
+                failed = [item for item in value if isinstance(item, Failure)]
+            if value is ABSENT:
+                is_absent = is_absent or not is_optional
+            elif failed:
+                (passed_over if primitive.op == "select" and is_optional else failures).append(failed[0])
+            elif arg.port != "when":
                 inputs[arg.port] = value
+        if is_absent:
+            return dict.fromkeys(spec.outputs, ABSENT)
+        if not inputs:
+            failures += passed_over
+        if failures:
+            return dict.fromkeys(spec.outputs, failures[0])
         each = [arg.port for arg in primitive.args if arg.each]
         if not each:
             return self._apply(primitive, inputs)
@@ -54,17 +84,22 @@ class _Interpreter:
         for row in zip(*columns, strict=True):  # type: ignore[arg-type]
             if any(item is ABSENT for item in row):
                 results.append(ABSENT)
+            elif failed := [item for item in row if isinstance(item, Failure)]:
+                results.append(failed[0])
             else:
                 results.append(self._apply(primitive, inputs | dict(zip(each, row, strict=True)))[""])
         if OPS.is_effect(primitive):
-            return {"": True}
+            return {"": next((result for result in results if isinstance(result, Failure)), True)}
         if spec.flatten:
-            return {"": [item for result in results if isinstance(result, list) for item in result]}
+            return {"": [item for result in results for item in _items(result)]}
         return {"": results}
 
     def _apply(self, primitive: Primitive, inputs: Mapping[str, object]) -> Mapping[str, object]:
         spec = OPS[primitive.op]
         config = dict(primitive.config)
+        kv = inputs.get("kv")
+        if fails(self._failing, primitive.name, kv.prompt if isinstance(kv, KV) else inputs):
+            return dict.fromkeys(spec.outputs, Failure(nonsense(primitive.name)))
         if spec.evaluate is not None:
             return spec.evaluate(inputs, config)
         if primitive.op == "expand":
@@ -100,9 +135,16 @@ def _complete(task: LLMTask) -> object:
     raise AssertionError("no answer")
 
 
+def _items(result: object) -> list[object]:
+    """What one result adds to a flat list."""
+    if isinstance(result, Failure):
+        return [result]
+    return result if isinstance(result, list) else []
+
+
 def _read(values: Mapping[tuple[str, str], object], ref: Ref) -> object:
     value = values[ref.name, ref.port]
-    if ref.index is None or value is ABSENT:
+    if ref.index is None or value is ABSENT or isinstance(value, Failure):
         return value
     assert isinstance(value, Sequence)
     return value[ref.index] if ref.index < len(value) else ABSENT

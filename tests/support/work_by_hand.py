@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from stretto.sched.work import Work
-
 from stretto.core import KV, Failure
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.sched.outcome import Outcome
+from stretto.sched.request import Request
 from stretto.tasks import Done, LLMTask, Task
 from support.graph_oracle import fails, nonsense
 
@@ -17,7 +16,7 @@ class WorkByHand:
     """What a query has handed out and is waiting for, as (work, item)."""
 
     def __init__(self, failing: Collection[str] = ()) -> None:
-        self.waiting: list[tuple[Work, int]] = []
+        self.waiting: list[tuple[Request, int]] = []
         self._failing = failing
         self._engine = FakeBatch(FakeBatchConfig())
 
@@ -32,26 +31,26 @@ class WorkByHand:
         work, item = self.waiting.pop(place % len(self.waiting))
         return work.node.id, item, [self._result(work, item)]
 
-    def _result(self, work: Work, item: int) -> object:
+    def _result(self, work: Request, item: int) -> object:
         node = work.node
         if node.spec.runs_on == "llm":
             return self._complete(work, item)
         inputs = {
-            port: value[item - work.base] if port in work.each else value  # type: ignore[index]
+            port: value[item - work.lo] if port in work.each else value  # type: ignore[index]
             for port, value in work.inputs.items()
         }
         if fails(self._failing, work.step, inputs):
             return Failure(nonsense(work.step))
         return self._engine.run([Task(1, work.query, node.name, node.op, inputs, node.config)])[0]
 
-    def _complete(self, work: Work, item: int) -> object:
-        prompt = work.prompts[item - work.base]
+    def _complete(self, work: Request, item: int) -> object:
+        prompt = work.prompts[item - work.lo]
         if work.decode is None:
             return KV(prompt, 0)
         if fails(self._failing, work.step, prompt):
             return Failure(nonsense(work.step))
         llm = FakeLLM(FakeLLMConfig())
-        llm.admit(LLMTask(1, work.query, work.step, prompt, work.decode), 0.0)
+        llm.admit(LLMTask(1, work.query, work.step, prompt, work.decode), ())
         value: object = None
         while llm.has_work():
             for event in llm.step():

@@ -24,9 +24,9 @@ class ServerProcessConfig:
         environment: further variables of the server's process.
         memory_share: share of each accelerator's memory that the server takes; None leaves its own choice,
             and then it takes the device whole.
-        api, tokenizer, stop, timeout_s, max_connections, warms_prefixes: as in `OpenAIServerConfig`.
+        api, tokenizer, stop, timeout_s, max_connections, warms_prefixes: see `OpenAIServerConfig`.
         grace_s: seconds from being told to end to being killed.
-        devices, threads, tp, port, num_slots, start_timeout_s: as in `Replica`, which fills them in.
+        devices, threads, tp, port, num_slots, start_timeout_s: see `Replica`, which fills them in.
     """
 
     program: str

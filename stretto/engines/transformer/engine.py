@@ -31,19 +31,19 @@ class TransformerConfig:
 
     Attributes:
         device: `cpu`, `cuda`, `cuda:1` and the like, or `auto`: a GPU if there is one.
-        num_threads: of torch, for the whole process; None leaves it alone.
+        num_threads: threads of torch in the whole process; None leaves torch's choice.
         kv_bytes: memory for keys and values; taken as it is used, on the CPU.
         block_tokens: tokens of a KV block.
         max_batch_tokens: tokens computed in one step.
         policy: `chunked` or `prefill_first`, see `stretto.llm.local_scheduler`.
         shares_attention: whether decodes attend to a shared prefix together.
-        keeps_released: a released query's prefixes stay until their room is needed, instead of going at once.
-        num_repeats: decode steps between two looks at the queue.
-        latency_tokens: how many tokens, prompts and outputs to come, may be on board beside and with a task
-            whose objective is latency; None for as many as there is room for.
-        with_kv_events: record what the prefix cache holds, for `take_kv_events`.
-        level_s: waiting tasks whose ranks differ by less may go by what is cached of them.
-        clock: seconds; tasks without a rank go in the order of arrival by it.
+        keeps_released: whether prefixes of a released query stay in the cache until the memory is needed.
+        num_repeats: largest number of decode steps between two checks of the queue.
+        latency_tokens: largest number of tokens, prompts and outputs to come, of all running sequences while
+            a task whose objective is latency runs; None for as many as fit.
+        with_kv_events: whether events of the prefix cache are recorded for `take_kv_events`.
+        level_s: waiting tasks whose ranks differ by less may be ordered by what is cached of them.
+        clock: function that returns the time in seconds; tasks without a rank are ordered by arrival.
     """
 
     path: str | Path

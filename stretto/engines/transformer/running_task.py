@@ -24,13 +24,13 @@ class TransformerUsage(Usage):
 
 @dataclass(slots=True)
 class RunningTask:
-    """A task in the scheduler's hands: what is chosen for it comes in, what it says goes out.
+    """A task that an instance runs: chosen tokens come in, events go out.
 
     Attributes:
         output: None for a prefill.
         ending: tokens that end the output.
         structure: what the output has to follow, if anything.
-        is_over: its last event has been told.
+        is_over: whether its last event has been emitted.
     """
 
     task: LLMTask
@@ -110,7 +110,7 @@ class RunningTask:
         return tokens
 
     def tell_prefilled(self, num_computed: int, events: list[LLMEvent]) -> None:
-        """Its first `num_computed` tokens are computed: for a prefill that may be all."""
+        """Note that the first `num_computed` tokens are computed, which ends a prefill when these are all."""
         self._tell_started(events)
         if num_computed == len(self.sequence.tokens):
             self._tell_last(self._done(None, []), events)
