@@ -116,7 +116,7 @@ def _devices(device: str | None, runs_in: RunsIn) -> tuple[str, ...]:
         kind, _ = parse_device(device)
     except ConfigError as cause:
         raise ConfigError(
-            f"--device {device!r} is unknown; it must be 'cpu', 'cuda', 'auto', 'cuda:N' or 'cpu:N', N a number"
+            f"--device {device!r} is unknown; it must be 'cpu', 'cuda', 'auto', 'cuda:N' or 'cpu:N'"
         ) from cause
     if runs_in != "thread":
         return (device,)
