@@ -93,7 +93,7 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
     if options.file is not None:
         tables = read_tables(options.file)
         machine, deployments = deployed(tables)
-        _check_names(tables, deployments)
+        _check_rows(tables, deployments)
         file = {deployment.name: deployment for deployment in deployments}
     _check_said_once(options, file)
     llm = file["llm"] if "llm" in file else _llm(options, default_llm)
@@ -104,9 +104,6 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
         else local_engines(llm=llm, embedding_model=embedder, reranking_model=options.reranker)
     )
     chosen = tuple(measured(file.get(engine.name, engine)) for engine in usual)
-    for label, replica in labelled(chosen):
-        if replica.runs_in == "ray":
-            raise ConfigError(f"{label}: runs_in is 'ray', but no command can reach a Ray cluster yet")
     if machine is None and any(r.devices or shared_accelerator(r) for _, r in labelled(chosen)):
         machine = detect_machine()
     if machine is not None:
@@ -167,17 +164,17 @@ def _embedder(options: EngineOptions, file: Mapping[str, Deployment]) -> str:
     for label, other in named:
         if model_name(other) != model_name(model):
             raise ConfigError(
-                f"{label}: model is {other!r}, but texts are embedded by {model!r}; "
+                f"{options.file}: {label}: model is {other!r}, but texts are embedded by {model!r}; "
                 "all replicas of 'embedding' and 'chunking' must name the same model"
             )
     return str(model)
 
 
-def _check_names(tables: Tables, deployments: Sequence[Deployment]) -> None:
-    """Check that the apps use each engine of the file, and that its replicas can be that engine.
+def _check_rows(tables: Tables, deployments: Sequence[Deployment]) -> None:
+    """Check that the apps use each engine of the file, that its replicas can be that engine, and run here.
 
     Raises:
-        ConfigError: an engine or an executable has no place in any app; the message names file and line.
+        ConfigError: one of that is not so; the message names file and line.
     """
     for row, deployment in zip(tables.rows("engine"), deployments, strict=True):
         if deployment.name not in _NAMES:
@@ -189,6 +186,11 @@ def _check_names(tables: Tables, deployments: Sequence[Deployment]) -> None:
     for row in tables.rows("replica"):
         name, executable = row.values["engine"], row.values["executable"]
         role = _ROLES.get(name, name)
+        if row.values.get("runs_in") == "ray":
+            places = " or ".join(repr(place) for place in EXECUTABLES[executable].places if place != "ray")
+            raise row.error(
+                f"runs_in is 'ray', and no command reaches a Ray cluster yet; it must be {places}", "runs_in"
+            )
         if EXECUTABLES[executable].role != role:
             able = ", ".join(key for key, other in EXECUTABLES.items() if other.role == role)
             raise row.error(f"{executable!r} cannot be the engine {name!r}; these can: {able}", "executable")

@@ -110,7 +110,10 @@ def _read_replica(row: Row, engine: Engine, executable: Executable) -> Replica:
         run, config_kind = executable.load()
     except ConfigError as cause:
         raise row.error(cause.message, "executable") from cause
-    config: object = row.table("config").build(config_kind, given=executable.fixed)
+    of_replica = settable(Replica)  # an instance is told these by its replica
+    config_row = row.table("config")
+    config_row.check_keys(key for key in settable(config_kind, executable.fixed) if key not in of_replica)
+    config: object = config_row.build(config_kind, given=executable.fixed)
     replica = row.without(*_OWN_KEYS).build(
         Replica,
         given={"executable": run, "config": config},

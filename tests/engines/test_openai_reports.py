@@ -23,8 +23,9 @@ Report = Sequence[KVEvent] | InstanceLoad
 
 
 def metrics(num_running: int) -> str:
-    rows = ("num_requests_running", num_running), ("num_requests_waiting", 2), ("kv_cache_usage_perc", 0.5)
-    return "".join(f"vllm:{name} {value}\n" for name, value in rows)
+    """Two requests wait, and half of the KV cache is taken."""
+    counts = {"num_requests_running": num_running, "num_requests_waiting": 2, "kv_cache_usage_perc": 0.5}
+    return "".join(f"vllm:{name} {value}\n" for name, value in counts.items())
 
 
 async def watched(
