@@ -1,6 +1,6 @@
 """Stretto runs LLM applications end to end as fast as the hardware allows."""
 
-from stretto.core import ABSENT, Chunk, Document, Hit, Section
+from stretto.core import ABSENT, Chunk, Document, Failure, Hit, Section
 from stretto.documents import load_documents
 from stretto.engine import Engine
 from stretto.errors import StrettoError
@@ -9,6 +9,7 @@ from stretto.frontend.plan_cache import register_expansion
 from stretto.frontend.template import Template
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
+from stretto.runtime.session import Session
 from stretto.tasks import Task
 
 __all__ = [
@@ -17,11 +18,13 @@ __all__ = [
     "Component",
     "Document",
     "Engine",
+    "Failure",
     "Hit",
     "Input",
     "Query",
     "Runtime",
     "Section",
+    "Session",
     "StrettoError",
     "Task",
     "Template",

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import reprlib
 from collections.abc import Iterable, Mapping
 from itertools import count
-from types import TracebackType, UnionType
+from types import TracebackType
 from typing import Any, get_args
 
-from stretto.core import Chunk, Document, Hit
 from stretto.engine import Engine
 from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
     EngineUnavailable,
     InternalError,
+    Overloaded,
     QueryCancelled,
     StrettoError,
     UserError,
@@ -29,8 +28,6 @@ from stretto.errors import (
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
-from stretto.graph.passes.pipeline import select_passes
-from stretto.graph.types import item_type
 from stretto.messages import (
     Action,
     Admit,
@@ -39,30 +36,29 @@ from stretto.messages import (
     Emit,
     Event,
     InstanceLost,
+    Open,
     Release,
     Reply,
     Restart,
+    Settled,
     StartBatch,
     Submit,
     Wake,
     WakeAt,
 )
+from stretto.runtime.checks import check_inputs, check_resources, pass_names
 from stretto.runtime.instances import Instance, ProcessInstance, start_instance
+from stretto.runtime.pace import Pace
 from stretto.runtime.query import Query
+from stretto.runtime.session import Session
+from stretto.runtime.slots import Slots
 from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, NotReady, Ready, RunBatch, Said, StopTask
+from stretto.sched.snapshot import Snapshot
 from stretto.sched.system import System
-from stretto.tasks import Objective
+from stretto.tasks import Objective, QueryRecord
 from stretto.trace.recorder import Recorder
 
 _MAX_PUMP_S = 0.005
-_KINDS: Mapping[str, type | UnionType] = {
-    "text": str,
-    "number": int | float,
-    "bool": bool,
-    "document": Document,
-    "chunk": Chunk,
-    "hit": Hit,
-}
 
 
 class Runtime:
@@ -95,11 +91,14 @@ class Runtime:
         self.recorder = recorder
         self.plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
         self.system = System(engines, self.plan_cache.expand)
-        _check_resources(engines, resources)
+        check_resources(engines, resources)
         if max_queries < 1:
             raise ConfigError(f"max_queries={max_queries} is less than 1")
-        self._slots = asyncio.Semaphore(max_queries)
-        self._queries: dict[str, Query] = {}
+        self._slots = Slots(max_queries)
+        self._queries: dict[str, Query | Session] = {}
+        self._pace = Pace()
+        self._is_draining = False
+        self._all_ended = asyncio.Event()
         self._ids = count(1)
         self._inbox: list[Event] = []
         self._is_pumping = False
@@ -159,32 +158,72 @@ class Runtime:
             UserError: inputs, configuration or passes do not fit the app.
             DeadlineExceeded: the deadline passed while it waited.
         """
-        loop = self._running_loop()
-        if objective not in get_args(Objective):
-            raise UserError(f"objective={objective!r} is none of {', '.join(get_args(Objective))}")
-        if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
-            raise UserError(f"deadline_s={deadline_s!r} is no number of seconds")
-        due_s = None if deadline_s is None else loop.time() + deadline_s
-        if not isinstance(passes, Iterable):
-            raise ConfigError(f"passes={passes!r} are no names of passes")
-        names = select_passes(passes if isinstance(passes, str) else list(passes))
-        if isinstance(app, Template):
-            app = self.plan_cache.plan(app, configuration or {}, names)
-        self.system.check_engines(app)
-        _check_inputs(app, inputs)
-        try:
-            async with asyncio.timeout_at(due_s):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise DeadlineExceeded("the deadline passed before the query could start") from None
-        if not self._is_open:
-            self._slots.release()
-            raise QueryCancelled("the runtime was closed before the query could start")
+        record = self._record(tenant, objective, deadline_s)
+        names = pass_names(passes)
+        app = self._plan(app, configuration, names)
+        check_inputs(app, inputs)
+        await self._acquire_slot(record.deadline_s)
+        return self._start_query(app, inputs, record, names)
+
+    def try_submit(
+        self,
+        app: Template | ExecutionGraph,
+        inputs: Mapping[str, object],
+        *,
+        configuration: Configuration | None = None,
+        passes: str | Iterable[str] = "all",
+        deadline_s: float | None = None,
+        tenant: str = "",
+        objective: Objective = "throughput",
+    ) -> Query:
+        """`submit`, without waiting.
+
+        Raises:
+            Overloaded: `max_queries` are running; it says when to come back.
+        """
+        record = self._record(tenant, objective, deadline_s)
+        names = pass_names(passes)
+        app = self._plan(app, configuration, names)
+        check_inputs(app, inputs)
+        if not self._slots.take():
+            raise Overloaded(
+                f"{len(self._queries)} queries are running", retry_after_s=self._pace.retry_after_s()
+            )
+        return self._start_query(app, inputs, record, names)
+
+    async def open_session(
+        self,
+        *,
+        passes: str | Iterable[str] = "all",
+        deadline_s: float | None = None,
+        tenant: str = "",
+        objective: Objective = "throughput",
+    ) -> Session:
+        """Open a session, which counts as a query until it is closed. The arguments are those of `submit`."""
+        record = self._record(tenant, objective, deadline_s)
+        names = pass_names(passes)
+        await self._acquire_slot(record.deadline_s)
         query_id = f"q{next(self._ids)}"
-        query = Query(query_id, lambda: self._post(Cancel(query_id)), loop)
-        self._queries[query_id] = query
-        self._post(Submit(query_id, app, inputs, due_s, names, tenant, objective))
-        return query
+
+        def plan(app: Template | ExecutionGraph, configuration: Configuration | None) -> ExecutionGraph:
+            self._running_loop()
+            return self._plan(app, configuration, names)
+
+        session = Session(query_id, self._post, plan, asyncio.get_running_loop())
+        self._queries[query_id] = session
+        self._post(Open(query_id, record, names))
+        return session
+
+    async def drain(self) -> None:
+        """Take no new queries or sessions, and wait until those that run have ended."""
+        self._is_draining = True
+        while self._queries:
+            self._all_ended.clear()
+            await self._all_ended.wait()
+
+    def snapshot(self) -> Snapshot:
+        """What all queries and engines are doing now."""
+        return self.system.snapshot()
 
     async def run(
         self,
@@ -224,6 +263,51 @@ class Runtime:
         closing = [*self._closing, *(instance.close() for instance in self._instances.values())]
         self._instances.clear()
         await asyncio.gather(*closing, return_exceptions=True)  # one that cannot close keeps no other open
+
+    def _record(self, tenant: str, objective: Objective, deadline_s: float | None) -> QueryRecord:
+        loop = self._running_loop()
+        if self._is_draining:
+            raise UserError("the runtime is draining: it takes no new queries")
+        if objective not in get_args(Objective):
+            raise UserError(f"objective={objective!r} is none of {', '.join(get_args(Objective))}")
+        if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
+            raise UserError(f"deadline_s={deadline_s!r} is no number of seconds")
+        return QueryRecord(tenant, objective, None if deadline_s is None else loop.time() + deadline_s)
+
+    def _plan(
+        self, app: Template | ExecutionGraph, configuration: Configuration | None, names: tuple[str, ...]
+    ) -> ExecutionGraph:
+        if isinstance(app, Template):
+            app = self.plan_cache.plan(app, configuration or {}, names)
+        self.system.check_engines(app)
+        return app
+
+    async def _acquire_slot(self, due_s: float | None) -> None:
+        try:
+            async with asyncio.timeout_at(due_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before the query could start") from None
+        if not self._is_open or self._is_draining:
+            self._slots.release()
+            raise QueryCancelled("the runtime was closed before the query could start")
+
+    def _start_query(
+        self, app: ExecutionGraph, inputs: Mapping[str, object], record: QueryRecord, names: tuple[str, ...]
+    ) -> Query:
+        query_id = f"q{next(self._ids)}"
+        query = Query(query_id, lambda: self._post(Cancel(query_id)), self._running_loop())
+        self._queries[query_id] = query
+        self._post(Submit(query_id, app, inputs, record.deadline_s, names, record.tenant, record.criteria))
+        return query
+
+    def _end_query(self, reply: Reply) -> None:
+        assert self._loop is not None
+        self._queries.pop(reply.query).on_reply(reply)
+        self._slots.release()
+        self._pace.note_end(self._loop.time())
+        if not self._queries:
+            self._all_ended.set()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or not self._is_open:
@@ -271,10 +355,8 @@ class Runtime:
         self._hear_no_more()
         bug = InternalError(f"the schedulers broke down: {type(error).__name__}: {error}")
         bug.__cause__ = error
-        while self._queries:
-            query_id, query = self._queries.popitem()
-            query.on_reply(Reply(query_id, None, bug))
-            self._slots.release()
+        for query_id in list(self._queries):
+            self._end_query(Reply(query_id, None, bug))
 
     def _hear_no_more(self) -> None:
         self._epochs.clear()
@@ -313,9 +395,12 @@ class Runtime:
                 self._send((engine, instance), AdmitTask(task, priority))
             case Emit(query, output, text):
                 self._queries[query].on_text(output, text)
-            case Reply(query):
-                self._queries.pop(query).on_reply(action)
-                self._slots.release()
+            case Settled(query, name, value):
+                session = self._queries[query]
+                assert isinstance(session, Session)
+                session.on_settled(name, value)
+            case Reply():
+                self._end_query(action)
             case CancelTask(engine, instance, task_id):
                 if (engine, instance) in self._instances:
                     self._instances[engine, instance].send(StopTask(task_id))
@@ -381,34 +466,3 @@ def _naming(engine: str, error: StrettoError) -> StrettoError:
     named = type(error)(f"engine {engine!r}: {error.message}", step=error.step)
     named.__cause__ = error
     return named
-
-
-def _check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
-    for name, type_ in egraph.graph.inputs:
-        if name not in inputs:
-            raise UserError(f"{egraph.graph.name}: the query brings no input {name!r}")
-        if not _is_of_type(inputs[name], type_):
-            value = reprlib.repr(inputs[name])
-            raise UserError(f"{egraph.graph.name}: input {name!r} takes {type_}, not {value}")
-    if unknown := [name for name in inputs if name not in egraph.inputs]:
-        raise UserError(f"{egraph.graph.name} has no input {unknown[0]!r}")
-
-
-def _is_of_type(value: object, type_: str) -> bool:
-    """Whether a query may bring `value`; what types do not say (vectors, "any") is not checked."""
-    item = item_type(type_)
-    if type_ != "any" and item is not None:
-        return isinstance(value, list | tuple) and all(_is_of_type(i, item) for i in value)
-    return type_ not in _KINDS or isinstance(value, _KINDS[type_])
-
-
-def _check_resources(engines: Iterable[Engine], available: Mapping[str, float] | None) -> None:
-    if available is None:
-        return
-    asked: dict[str, float] = {}
-    for engine in engines:
-        for kind, amount in engine.resources.items():
-            asked[kind] = asked.get(kind, 0.0) + amount * engine.instances
-    for kind, amount in asked.items():
-        if amount > available.get(kind, 0.0):
-            raise ConfigError(f"the engines ask for {amount:g} {kind}, there is {available.get(kind, 0.0):g}")

@@ -18,6 +18,7 @@ from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Release, Restart, StartBatch
 from stretto.sched.policies import POLICIES, PolicyConfig, wanted_first
 from stretto.sched.results import Report, completed, failed, is_worth_retrying
+from stretto.sched.snapshot import EnginePicture
 from stretto.sched.work import Work
 from stretto.tasks import Task
 
@@ -162,6 +163,11 @@ class BatchScheduler:
             for instance in sorted(self._touched.pop(query, ())):
                 actions.append(Release(self.engine.name, instance, query))
         return actions
+
+    def picture(self) -> EnginePicture:
+        """What waits and what runs."""
+        num_running = tuple(0 if batch is None else len(batch.tasks) for batch in self._running)
+        return EnginePicture(self.engine.name, sum(work.hi - work.lo for work in self.queue), num_running)
 
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""

@@ -22,6 +22,7 @@ from stretto.sched.load_order import LoadOrder
 from stretto.sched.policies import POLICIES, PolicyConfig, wanted_first
 from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.results import Completed, Delivered, Report, failed, is_worth_retrying
+from stretto.sched.snapshot import EnginePicture
 from stretto.sched.work import Work
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
@@ -200,6 +201,11 @@ class LLMScheduler:
     def releases(self) -> list[Action]:
         """Nothing: a cancelled sequence frees its KV at once, so `end_query` releases all."""
         return []
+
+    def picture(self) -> EnginePicture:
+        """What waits and what runs."""
+        num_running = tuple(len(instance.running) for instance in self._instances)
+        return EnginePicture(self.engine.name, sum(work.hi - work.lo for work in self.queue), num_running)
 
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +223,10 @@ class AtOnce:
 
     async def aclose(self) -> None:
         self._stepped.close()
+
+
+def on_the_loop(engine: Engine) -> Engine:
+    """The same engine without threads."""
+    if engine.kind == "batch":
+        return replace(engine, runs_in="loop")
+    return replace(engine, kind="llm_server", executable=lambda config: AtOnce(engine.executable(config)))
