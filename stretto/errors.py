@@ -7,6 +7,7 @@ StrettoError
 │   ├── ConfigError            an unknown name, key or value in a configuration
 │   └── DocumentError          a file that cannot be read: missing, empty, encrypted, corrupt, binary…
 ├── CapacityError              the work cannot ever fit: prompt beyond the context, item beyond the batch
+│   └── Overloaded             it does not fit now; says when to come back
 ├── EngineFailure              the other side went wrong; says which step and why
 │   ├── EngineUnavailable      the instance died or cannot be reached (retried)
 │   ├── EngineTimeout          no answer in time
@@ -20,6 +21,7 @@ StrettoError
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 
@@ -79,6 +81,17 @@ class DocumentError(UserError):
 
 class CapacityError(StrettoError):
     """Work that can never fit, however long one waits."""
+
+
+class Overloaded(CapacityError):
+    """There is no room for a query now. There may be in about `retry_after_s` seconds."""
+
+    def __init__(self, message: str, *, step: str | None = None, retry_after_s: float = 1.0) -> None:
+        super().__init__(message, step=step)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(Overloaded, step=self.step, retry_after_s=self.retry_after_s), (self.message,)
 
 
 class EngineFailure(StrettoError):

@@ -19,6 +19,7 @@ from stretto.messages import (
     Release,
     Reply,
     Reprioritise,
+    Settled,
     StartBatch,
     Wake,
     WakeAt,
@@ -35,7 +36,7 @@ class Pump:
     """Feeds events to a `System` and carries out its actions, on one event loop.
 
     Args:
-        answer: called with what concerns callers: `Emit` and `Reply`.
+        answer: called with what concerns callers: `Emit`, `Settled` and `Reply`.
         break_down: called once with an exception that a scheduler or an action raised; nothing is handled
             after that.
     """
@@ -47,7 +48,7 @@ class Pump:
         observers: Observers,
         loop: asyncio.AbstractEventLoop,
         *,
-        answer: Callable[[Emit | Reply], None],
+        answer: Callable[[Emit | Settled | Reply], None],
         break_down: Callable[[Exception], None],
         watch: Callable[[Event], None],
     ) -> None:
@@ -117,7 +118,7 @@ class Pump:
                 self._instances.send(engine, instance, RunBatch(batch, tasks))
             case Admit(engine, instance, task, rank):
                 self._instances.send(engine, instance, AdmitTask(task, rank))
-            case Emit() | Reply():
+            case Emit() | Settled() | Reply():
                 self._answer(action)
             case Reprioritise(engine, instance, task_id, rank):
                 self._instances.send(engine, instance, RerankTask(task_id, rank))

@@ -19,6 +19,7 @@ from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
     InternalError,
+    Overloaded,
     QueryCancelled,
     UserError,
 )
@@ -33,16 +34,22 @@ from stretto.messages import (
     Event,
     InstanceLost,
     InstanceReady,
+    Open,
     Reply,
+    Settled,
     Submit,
 )
 from stretto.observer import Observer, Observers
 from stretto.runtime.input_checks import check_inputs
+from stretto.runtime.pace import Pace
 from stretto.runtime.pump import Pump
 from stretto.runtime.query import Query
 from stretto.runtime.running import naming
+from stretto.runtime.session import Session
+from stretto.runtime.slots import Slots
+from stretto.sched.snapshot import Snapshot
 from stretto.sched.system import System
-from stretto.tasks import Objective
+from stretto.tasks import Objective, QueryRecord
 from stretto.vocabulary import DEFAULT, Vocabulary
 
 
@@ -85,8 +92,11 @@ class Runtime:
             check_deployments(machine, given)
         if max_queries < 1:
             raise ConfigError(f"max_queries is {max_queries}; it must be at least 1")
-        self._slots = asyncio.Semaphore(max_queries)
-        self._queries: dict[str, Query] = {}
+        self._slots = Slots(max_queries)
+        self._queries: dict[str, Query | Session] = {}
+        self._pace = Pace()
+        self._is_draining = False
+        self._all_ended = asyncio.Event()
         self._ids = count(1)
         self._num_starting = sum(len(deployment.replicas) for deployment in given)
         self._opened: asyncio.Future[None] | None = None
@@ -153,32 +163,72 @@ class Runtime:
             UserError: inputs, configuration or passes do not fit the app.
             DeadlineExceeded: the deadline passed while it waited.
         """
-        loop = self._running_loop()
-        if objective not in get_args(Objective):
-            raise UserError(f"objective={objective!r} is none of {', '.join(get_args(Objective))}")
-        if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
-            raise UserError(f"deadline_s={deadline_s!r} is no number of seconds")
-        due_s = None if deadline_s is None else loop.time() + deadline_s
-        if not isinstance(passes, Iterable):
-            raise ConfigError(f"passes={passes!r} are no names of passes")
-        names = self.vocabulary.select_passes(passes if isinstance(passes, str) else list(passes))
-        if isinstance(app, Template):
-            app = self.plan_cache.plan(app, configuration or {}, names)
-        self.system.check_engines(app)
+        record = self._record(tenant, objective, deadline_s)
+        names = self._pass_names(passes)
+        app = self._plan(app, configuration, names)
         check_inputs(app, inputs)
-        try:
-            async with asyncio.timeout_at(due_s):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise DeadlineExceeded("the deadline passed before the query could start") from None
-        if not self._is_open:
-            self._slots.release()
-            raise QueryCancelled("the runtime was closed before the query could start")
+        await self._acquire_slot(record.deadline_s)
+        return self._start_query(app, inputs, record, names)
+
+    def try_submit(
+        self,
+        app: Template | ExecutionGraph,
+        inputs: Mapping[str, object],
+        *,
+        configuration: Configuration | None = None,
+        passes: str | Iterable[str] = "all",
+        deadline_s: float | None = None,
+        tenant: str = "",
+        objective: Objective = "throughput",
+    ) -> Query:
+        """`submit`, without waiting.
+
+        Raises:
+            Overloaded: `max_queries` are running; it says when to come back.
+        """
+        record = self._record(tenant, objective, deadline_s)
+        names = self._pass_names(passes)
+        app = self._plan(app, configuration, names)
+        check_inputs(app, inputs)
+        if not self._slots.take():
+            raise Overloaded(
+                f"{len(self._queries)} queries are running", retry_after_s=self._pace.retry_after_s()
+            )
+        return self._start_query(app, inputs, record, names)
+
+    async def open_session(
+        self,
+        *,
+        passes: str | Iterable[str] = "all",
+        deadline_s: float | None = None,
+        tenant: str = "",
+        objective: Objective = "throughput",
+    ) -> Session:
+        """Open a session, which counts as a query until it is closed. The arguments are those of `submit`."""
+        record = self._record(tenant, objective, deadline_s)
+        names = self._pass_names(passes)
+        await self._acquire_slot(record.deadline_s)
         query_id = f"q{next(self._ids)}"
-        query = Query(query_id, lambda: self._post(Cancel(query_id)), loop)
-        self._queries[query_id] = query
-        self._post(Submit(query_id, app, inputs, due_s, names, tenant, objective))
-        return query
+
+        def plan(app: Template | ExecutionGraph, configuration: Configuration | None) -> ExecutionGraph:
+            self._running_loop()
+            return self._plan(app, configuration, names)
+
+        session = Session(query_id, self._post, plan, asyncio.get_running_loop())
+        self._queries[query_id] = session
+        self._post(Open(query_id, record, names))
+        return session
+
+    async def drain(self) -> None:
+        """Take no new queries or sessions, and wait until those that run have ended."""
+        self._is_draining = True
+        while self._queries:
+            self._all_ended.clear()
+            await self._all_ended.wait()
+
+    def snapshot(self) -> Snapshot:
+        """What all queries and engines are doing now."""
+        return self.system.snapshot()
 
     async def run(
         self,
@@ -221,7 +271,7 @@ class Runtime:
             check_free(self.machine, (where, replica), self.system.placed_replicas())
         self._post(AddInstance(engine, replica))
 
-    def drain(self, engine: str, instance: InstanceId, how: DrainHow = "finish") -> None:
+    def drain_instance(self, engine: str, instance: InstanceId, how: DrainHow = "finish") -> None:
         """Give an instance no more work, and end it when it is idle ("finish") or at once ("suspend").
 
         Raises:
@@ -241,6 +291,57 @@ class Runtime:
             self._post(Cancel(query_id))
         self._pump.drain()
         await self._pump.close()
+
+    def _pass_names(self, passes: str | Iterable[str]) -> tuple[str, ...]:
+        """Return names of passes in the order they run. Raises ConfigError if there is no such pass."""
+        if not isinstance(passes, Iterable):
+            raise ConfigError(f"passes must be names of passes, got {passes!r}")
+        return self.vocabulary.select_passes(passes if isinstance(passes, str) else list(passes))
+
+    def _record(self, tenant: str, objective: Objective, deadline_s: float | None) -> QueryRecord:
+        loop = self._running_loop()
+        if self._is_draining:
+            raise UserError("the runtime is draining: it takes no new queries")
+        if objective not in get_args(Objective):
+            raise UserError(f"objective must be one of {', '.join(get_args(Objective))}, got {objective!r}")
+        if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
+            raise UserError(f"deadline_s must be a number of seconds, got {deadline_s!r}")
+        return QueryRecord(tenant, objective, None if deadline_s is None else loop.time() + deadline_s)
+
+    def _plan(
+        self, app: Template | ExecutionGraph, configuration: Configuration | None, names: tuple[str, ...]
+    ) -> ExecutionGraph:
+        if isinstance(app, Template):
+            app = self.plan_cache.plan(app, configuration or {}, names)
+        self.system.check_engines(app)
+        return app
+
+    async def _acquire_slot(self, due_s: float | None) -> None:
+        try:
+            async with asyncio.timeout_at(due_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before the query could start") from None
+        if not self._is_open or self._is_draining:
+            self._slots.release()
+            raise QueryCancelled("the runtime was closed before the query could start")
+
+    def _start_query(
+        self, app: ExecutionGraph, inputs: Mapping[str, object], record: QueryRecord, names: tuple[str, ...]
+    ) -> Query:
+        query_id = f"q{next(self._ids)}"
+        query = Query(query_id, lambda: self._post(Cancel(query_id)), self._running_loop())
+        self._queries[query_id] = query
+        self._post(Submit(query_id, app, inputs, record.deadline_s, names, record.tenant, record.criteria))
+        return query
+
+    def _end_query(self, reply: Reply) -> None:
+        assert self._loop is not None
+        self._queries.pop(reply.query).on_reply(reply)
+        self._slots.release()
+        self._pace.note_end(self._loop.time())
+        if not self._queries:
+            self._all_ended.set()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or not self._is_open:
@@ -271,13 +372,16 @@ class Runtime:
             case InstanceLost(engine, _, error):
                 self._opened.set_exception(naming(engine, error))
 
-    def _answer(self, action: Emit | Reply) -> None:
+    def _answer(self, action: Emit | Settled | Reply) -> None:
         match action:
             case Emit(query, output, text):
                 self._queries[query].on_text(output, text)
-            case Reply(query):
-                self._queries.pop(query).on_reply(action)
-                self._slots.release()
+            case Settled(query, name, value):
+                session = self._queries[query]
+                assert isinstance(session, Session)
+                session.on_settled(name, value)
+            case Reply():
+                self._end_query(action)
 
     def _break_down(self, error: Exception) -> None:
         """End all queries after a bug in schedulers, driver or a user's policy: none would end by itself."""
@@ -286,7 +390,5 @@ class Runtime:
         bug.__cause__ = error
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(bug)
-        while self._queries:
-            query_id, query = self._queries.popitem()
-            query.on_reply(Reply(query_id, None, bug))
-            self._slots.release()
+        for query_id in list(self._queries):
+            self._end_query(Reply(query_id, None, bug))

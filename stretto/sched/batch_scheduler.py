@@ -26,6 +26,7 @@ from stretto.sched.orders.order import Hold, NewOrder
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry, Request, queue_entry
 from stretto.sched.results import Report, completed, failed, is_worth_retrying
+from stretto.sched.snapshot import EnginePicture, engine_picture
 from stretto.tasks import Task
 
 
@@ -204,6 +205,12 @@ class BatchScheduler:
                 actions.append(Release(self.engine.name, instance, query))
         self._left.clear()
         return actions
+
+    def picture(self) -> EnginePicture:
+        """Return what waits and what runs."""
+        fleet = self.instances.fleet
+        running = {i: len(self._running[i].tasks) if i in self._running else 0 for i in fleet.live}
+        return engine_picture(fleet, sum(entry.hi - entry.lo for entry in self.queue), running)
 
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""

@@ -31,6 +31,7 @@ from stretto.sched.orders.order import Hold, NewOrder
 from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.request import Entry, Request, queue_entry
 from stretto.sched.results import Completed, Delivered, Report, failed, is_worth_retrying
+from stretto.sched.snapshot import EnginePicture, engine_picture
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
 
@@ -237,6 +238,12 @@ class LLMScheduler:
     def releases(self) -> list[Action]:
         """Nothing: a cancelled sequence frees its KV at once, so `end_query` releases all."""
         return []
+
+    def picture(self) -> EnginePicture:
+        """Return what waits and what runs."""
+        fleet = self.instances.fleet
+        running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
+        return engine_picture(fleet, sum(entry.hi - entry.lo for entry in self.queue), running)
 
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""

@@ -24,6 +24,7 @@ from stretto.errors import QueryCancelled, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph
 from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.outcome import Outcome
+from stretto.sched.snapshot import QueryPicture
 from stretto.sched.splicing import Expand
 from stretto.tasks import QueryRecord
 
@@ -140,6 +141,16 @@ class Session:
         """A running decode has produced a piece."""
         self.graph.deliver(node, offset, piece)
         return self._take()
+
+    def picture(self) -> QueryPicture:
+        """What is still to be done."""
+        return QueryPicture(
+            self.query,
+            self.record.tenant,
+            not self.is_one_shot,
+            len(self.graph.nodes),
+            tuple(self.open_variables),
+        )
 
     def check_invariants(self) -> None:
         """For tests."""

@@ -57,6 +57,7 @@ from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.outcome import Outcome
 from stretto.sched.results import Completed, Report
 from stretto.sched.session import Session
+from stretto.sched.snapshot import Snapshot
 from stretto.sched.splicing import Expand
 from stretto.tasks import QueryRecord
 from stretto.vocabulary import DEFAULT, Vocabulary
@@ -136,6 +137,13 @@ class System:
     def is_idle(self) -> bool:
         """Whether no query is running and no engine has work."""
         return not self.queries and all(scheduler.is_idle() for scheduler in self.schedulers.values())
+
+    def snapshot(self) -> Snapshot:
+        """What all queries and engines are doing now."""
+        return Snapshot(
+            tuple(session.picture() for session in self.queries.values()),
+            tuple(scheduler.picture() for scheduler in self.schedulers.values()),
+        )
 
     def check_invariants(self) -> None:
         """For tests: those of every machine, and that every one-shot query has something to wait for."""

@@ -6,9 +6,10 @@ Set STRETTO_EXAMPLES to run more examples than a normal run does.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -16,14 +17,18 @@ from hypothesis import strategies as st
 from support.fragments import Fragmented, comparable, failing_steps, fragmented
 from support.graph_oracle import fails, interpret, nonsense
 from support.random_apps import apps, expander
+from support.runtime_engines import on_the_loop
+from support.virtual_loop import VirtualLoop
 from support.work_by_hand import WorkByHand
 from support.worlds import World, assert_nothing_is_left, worlds
 
+from stretto import Runtime
 from stretto.core import Failure
-from stretto.errors import QueryCancelled
+from stretto.errors import QueryCancelled, StrettoError
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.passes.pipeline import PASSES
 from stretto.messages import Close, Drop, Extend, Open, Provide, SessionEvent, Unwant, Want
+from stretto.runtime.session import Session as RunningSession
 from stretto.sched.outcome import Outcome
 from stretto.sched.session import Session
 from stretto.tasks import LLMTask, Task
@@ -163,6 +168,53 @@ def test_a_one_shot_query_fails_with_what_one_graph_fails_with(plan: Plan, world
         assert str(reply.error) in {str(nonsense(step)) for step in plan.failing}
         assert any("nonsense" in str(comparable(value)) for value in expected.values())
     assert_nothing_is_left(driver)
+
+
+@given(plans(), worlds(), st.data())
+@settings(moderately, max_examples=NUM_EXAMPLES // 4)
+def test_in_a_runtime_a_session_gives_what_one_graph_gives(
+    plan: Plan, world: World, data: st.DataObject
+) -> None:
+    setups = {**world.setups, "vectors": replace(world.setups["vectors"], instances=1)}  # it keeps state
+    world = replace(world, setups=setups, losses=())
+
+    async def run() -> dict[str, object]:
+        engines = [on_the_loop(engine) for engine in world.engines(fail_in(plan.failing))]
+        async with Runtime(engines) as runtime:
+            runtime.system._expand = expander(world.profiles)
+            async with await runtime.open_session(passes=plan.passes) as session:
+                asked = {name: asyncio.create_task(ask(session, name)) for name in plan.program.variables}
+                await asyncio.sleep(0)  # who asks after it was dropped would wait for another of that name
+                for event in plan.events:
+                    tell(session, event)
+                    if data.draw(st.booleans()):
+                        await asyncio.sleep(data.draw(st.sampled_from((0.0, 0.01))))
+                    runtime.system.check_invariants()
+                settled = {name: await answer for name, answer in asked.items()}
+            assert runtime.system.is_idle()
+            return settled
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        plan.check(runner.run(run()))
+
+
+async def ask(session: RunningSession, name: str) -> object:
+    try:
+        return await session.get(name)
+    except StrettoError as error:
+        return Failure(error)
+
+
+def tell(session: RunningSession, event: SessionEvent) -> None:
+    match event:
+        case Extend(_, graph):
+            session.extend(graph)
+        case Provide(_, name, value):
+            session.provide(name, value)
+        case Want(_, name):
+            session.want(name)
+        case Drop(_, name):
+            session.drop(name)
 
 
 def fail_in(failing: frozenset[str]) -> Callable[[Task | LLMTask], BaseException | None]:

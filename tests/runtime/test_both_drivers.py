@@ -12,13 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.graphs import ADVANCED_RAG
 from support.random_apps import App, apps, expander
-from support.runtime_engines import AtOnce
+from support.runtime_engines import on_the_loop
 from support.virtual_loop import VirtualLoop
 from support.worlds import LLM_ENGINES, World, worlds
 
 from stretto import Runtime
 from stretto.core import ABSENT, Document, Section
-from stretto.deployment import Deployment
 from stretto.errors import BadReply, EngineFailure
 from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.text import parse_graph
@@ -27,15 +26,6 @@ from stretto.tasks import LLMTask, Task
 from stretto.trace.recorder import Recorder, Span
 
 Queries = Sequence[tuple[App, tuple[str, ...]]]
-
-
-def on_the_loop(engine: Deployment) -> Deployment:
-    """The same engine without threads."""
-    if engine.kind == "batch":
-        return replace(engine, runs_in="loop")
-    return replace(
-        engine, contract="llm", runs_in="loop", executable=lambda config: AtOnce(engine.executable(config))
-    )
 
 
 def run_on_asyncio(

@@ -242,3 +242,11 @@ class AtOnce(ServerEngine):
 
     async def aclose(self) -> None:
         self._stepped.close()
+
+
+def on_the_loop(deployment: Deployment) -> Deployment:
+    """The same engine without threads."""
+    if not deployment.engine.is_llm:
+        return deployment.changed(runs_in="loop")
+    make = deployment.replicas[0].executable
+    return deployment.changed(runs_in="loop", executable=lambda config: AtOnce(make(config)))

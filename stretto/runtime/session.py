@@ -1,0 +1,194 @@
+"""A running session, as its caller sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import TracebackType
+
+from stretto.core import Failure
+from stretto.errors import DeadlineExceeded, QueryEnded, UserError
+from stretto.frontend.template import Configuration, Template
+from stretto.graph.compile import ExecutionGraph
+from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
+
+Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGraph]
+
+
+class Session:
+    """Named variables, and the graphs that read and produce them. Made by `Runtime.open_session`.
+
+    Use it with `async with`: leaving closes it. Its methods belong to the runtime's event loop.
+    """
+
+    def __init__(
+        self, query_id: str, post: Callable[[Event], None], plan: Plan, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.id = query_id
+        self._post = post
+        self._plan = plan
+        self._loop = loop
+        self._variables: dict[str, asyncio.Future[object]] = {}
+        self._dropped: dict[str, deque[asyncio.Future[object]]] = {}
+        self._made: set[str] = set()
+        self._text: dict[str, str] = {}
+        self._news = asyncio.Event()
+        self._end: asyncio.Future[None] = loop.create_future()
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def extend(
+        self,
+        app: Template | ExecutionGraph,
+        bind: Mapping[str, str] | None = None,
+        *,
+        configuration: Configuration | None = None,
+    ) -> None:
+        """Add a graph. Its inputs are variables, come or to come; its outputs become variables.
+
+        Args:
+            bind: variables of those inputs and outputs that are called otherwise.
+            configuration: settings of a template, by component.
+
+        Raises:
+            UserError: the graph does not fit: an engine is missing, or a variable has a value already.
+        """
+        self._check_open()
+        egraph, bind = self._plan(app, configuration), dict(bind or {})
+        self._claim([bind.get(name, name) for name, _, _ in egraph.outputs])
+        for name in egraph.inputs:
+            self._variable(bind.get(name, name))
+        self._post(Extend(self.id, egraph, bind))
+
+    def provide(self, name: str, value: object) -> None:
+        """Give a variable its value, perhaps a `Failure`. Raises UserError if it comes from elsewhere."""
+        self._check_open()
+        self._claim([name])
+        self._post(Provide(self.id, name, value))
+
+    def want(self, name: str) -> None:
+        """Let what a variable comes of go before what nobody waits for."""
+        self._check_open()
+        self._variable(name)
+        self._post(Want(self.id, name))
+
+    async def get(self, name: str, *, deadline_s: float | None = None) -> object:
+        """Wait for a variable, which may be one of a graph still to come. Items of a list may be failures.
+
+        Leaving, at the deadline or by cancellation, cancels nothing.
+
+        Raises:
+            StrettoError: what the variable has failed with.
+            DeadlineExceeded: it has not come within `deadline_s` seconds.
+        """
+        coming = self._variable(name)
+        if not coming.done():
+            self._check_open()
+            self._post(Want(self.id, name))
+            try:
+                async with asyncio.timeout(deadline_s):
+                    await asyncio.shield(coming)
+            except TimeoutError:
+                raise DeadlineExceeded(f"{name!r} has not come within {deadline_s:g} s") from None
+            finally:
+                self._post(Unwant(self.id, name))
+        value = coming.result()
+        if isinstance(value, Failure):
+            raise value.error
+        return value
+
+    async def stream(self, name: str) -> AsyncIterator[str]:
+        """The text of a variable as it is decoded, in pieces that join to the whole."""
+        self.want(name)
+        coming = self._variable(name)
+        try:
+            async for piece in self._pieces(name, coming):
+                yield piece
+        finally:
+            self._post(Unwant(self.id, name))
+
+    async def _pieces(self, name: str, coming: asyncio.Future[object]) -> AsyncIterator[str]:
+        sent = 0
+        while True:
+            text = self._text.get(name, "")
+            if len(text) > sent:
+                yield text[sent:]
+                sent = len(text)
+            elif coming.done():
+                value = coming.result()
+                if isinstance(value, Failure):
+                    raise value.error
+                if isinstance(value, str) and len(value) > sent:
+                    yield value[sent:]
+                return
+            else:
+                self._news.clear()
+                await self._news.wait()
+
+    def drop(self, name: str) -> None:
+        """Nobody will ask for a variable again: cancel what only serves it, and let its value go."""
+        self._check_open()
+        coming = self._variables.pop(name, None)
+        if coming is None:
+            return
+        if not coming.done():
+            self._dropped.setdefault(name, deque()).append(coming)
+        self._made.discard(name)
+        self._text.pop(name, None)
+        self._post(Drop(self.id, name))
+
+    async def close(self) -> None:
+        """End the session: what has not come yet fails. Idempotent."""
+        if not self._end.done():
+            self._post(Close(self.id))
+        await asyncio.shield(self._end)
+
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+        return self._end.done()
+
+    def on_text(self, name: str, text: str) -> None:
+        """More text of a variable. Called by the runtime."""
+        self._text[name] = self._text.get(name, "") + text
+        self._news.set()
+
+    def on_settled(self, name: str, value: object) -> None:
+        """A variable has come. Called by the runtime, once for each; after `drop` the name may come again."""
+        dropped = self._dropped.get(name)
+        coming = dropped.popleft() if dropped else self._variable(name)
+        coming.set_result(value)
+        self._news.set()
+
+    def on_reply(self, reply: Reply) -> None:
+        """The end. Called by the runtime, once."""
+        error = reply.error or QueryEnded("the session was closed")
+        for coming in (*self._variables.values(), *(one for many in self._dropped.values() for one in many)):
+            if not coming.done():
+                coming.set_result(Failure(error))
+        self._end.set_result(None)
+        self._news.set()
+
+    def _variable(self, name: str) -> asyncio.Future[object]:
+        return self._variables.setdefault(name, self._loop.create_future())
+
+    def _claim(self, names: Iterable[str]) -> None:
+        names = list(names)
+        if taken := next((name for name in names if name in self._made or names.count(name) > 1), None):
+            raise UserError(f"the variable {taken!r} has a value, or comes of a graph, already")
+        self._made.update(names)
+        for name in names:
+            self._variable(name)
+
+    def _check_open(self) -> None:
+        if self._end.done():
+            raise UserError("the session is closed")

@@ -1,0 +1,207 @@
+"""Sessions in a runtime, and what a runtime says of itself: full, draining, a picture."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import pytest
+from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, acting, graph, server
+from support.virtual_loop import in_real_time, in_virtual_time
+
+from stretto import Failure, Runtime
+from stretto.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    EngineFailure,
+    Overloaded,
+    QueryCancelled,
+    QueryEnded,
+    UserError,
+)
+from stretto.sched.snapshot import EnginePicture
+
+TWICE = graph(
+    """
+    graph twice(%loud: text)
+      %louder = call(%loud) {result="text"} : text @acting
+      return %louder
+    """
+)
+
+
+@in_virtual_time
+async def test_graphs_join_a_session_and_read_what_others_produce_or_will() -> None:
+    async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
+        early = asyncio.create_task(session.get("louder"))
+        session.extend(TWICE)
+        await asyncio.sleep(1)
+        session.extend(SHOUT, {"text": "greeting"})
+        await asyncio.sleep(1)
+        assert not early.done()
+        session.provide("greeting", "hello")
+        assert await early == "HELLO"
+        assert await session.get("greeting") == "hello"
+        assert await session.get("loud") == "HELLO"
+
+
+@in_virtual_time
+async def test_a_failure_is_of_a_variable_and_the_session_goes_on() -> None:
+    async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
+        session.extend(SHOUT, {"loud": "one"})
+        session.extend(TWICE, {"loud": "one", "louder": "two"})
+        session.provide("text", "none")
+        for name in ("one", "two"):
+            with pytest.raises(EngineFailure, match="step 'loud'"):
+                await session.get(name)
+        session.extend(SHOUT, {"text": "other", "loud": "three"})
+        session.provide("other", Failure(EngineFailure("never mind", step="elsewhere")))
+        with pytest.raises(EngineFailure, match="step 'elsewhere': never mind"):
+            await session.get("three")
+        session.extend(SHOUT, {"text": "fine", "loud": "four"})
+        session.provide("fine", "ok")
+        assert await session.get("four") == "OK"
+
+
+@in_virtual_time
+async def test_a_failed_item_stays_a_failure_in_its_place_and_fails_a_one_shot_query() -> None:
+    texts = ["a", "none", "c"]
+    async with Runtime([acting(runs_in="loop")]) as runtime:
+        async with await runtime.open_session() as session:
+            session.extend(SHOUT_EACH)
+            session.provide("texts", texts)
+            loud = await session.get("loud")
+            assert isinstance(loud, list)
+            assert (loud[0], loud[2]) == ("A", "C")
+            assert isinstance(loud[1], Failure)
+        with pytest.raises(EngineFailure, match="step 'loud'"):
+            await runtime.run(SHOUT_EACH, {"texts": texts})
+
+
+@in_virtual_time
+async def test_leaving_cancels_nothing() -> None:
+    async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
+        session.extend(SHOUT)
+        with pytest.raises(DeadlineExceeded, match="'loud' has not come within 2 s"):
+            await session.get("loud", deadline_s=2)
+        waiting = asyncio.create_task(session.get("loud"))
+        await asyncio.sleep(1)
+        waiting.cancel()
+        session.provide("text", "x")
+        assert await session.get("loud") == "X"
+
+
+@in_virtual_time
+async def test_a_dropped_variable_is_cancelled_and_its_name_is_free_again() -> None:
+    async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
+        session.extend(SHOUT)
+        waiting = asyncio.create_task(session.get("loud"))
+        await asyncio.sleep(0)
+        session.drop("loud")
+        with pytest.raises(QueryCancelled, match="the variable 'loud' was dropped"):
+            await waiting
+        (query,) = runtime.snapshot().queries
+        assert query.num_nodes == 0
+        session.extend(SHOUT)
+        session.provide("text", "x")
+        assert await session.get("loud") == "X"
+        session.drop("loud")
+        session.drop("never heard of")
+
+
+@in_virtual_time
+async def test_closing_and_expiring_fail_what_has_not_come() -> None:
+    async with Runtime([acting(runs_in="loop")]) as runtime:
+        session = await runtime.open_session()
+        session.extend(SHOUT)
+        waiting = asyncio.create_task(session.get("loud"))
+        await asyncio.sleep(0)
+        await session.close()
+        await session.close()
+        with pytest.raises(QueryEnded, match="the session was closed"):
+            await waiting
+        with pytest.raises(UserError, match="the session is closed"):
+            session.provide("text", "x")
+        expiring = await runtime.open_session(deadline_s=3)
+        expiring.extend(SHOUT)
+        with pytest.raises(DeadlineExceeded):
+            await expiring.get("loud")
+        assert expiring.is_closed()
+        assert runtime.system.is_idle()
+
+
+@in_virtual_time
+async def test_what_does_not_fit_a_session_is_refused_before_anything_runs() -> None:
+    async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
+        session.extend(SHOUT)
+        session.provide("text", "x")
+        for again in (
+            lambda: session.extend(SHOUT),
+            lambda: session.provide("text", "y"),
+            lambda: session.provide("loud", "y"),
+        ):
+            with pytest.raises(UserError, match="has a value, or comes of a graph, already"):
+                again()
+        with pytest.raises(ConfigError, match="there is no engine 'llm'"):
+            session.extend(COMPLETE)
+        assert await session.get("loud") == "X"
+
+
+@in_virtual_time
+async def test_text_of_a_session_streams() -> None:
+    async with Runtime([server()]) as runtime, await runtime.open_session() as session:
+        session.extend(COMPLETE)
+        session.provide("text", "one two three")
+        pieces = [piece async for piece in session.stream("answer")]
+        assert "".join(pieces) == await session.get("answer")
+        assert len(pieces) > 1
+
+
+@in_real_time
+async def test_a_full_runtime_says_when_to_come_back() -> None:
+    async with Runtime([acting()], max_queries=1) as runtime:
+        first = runtime.try_submit(SHOUT, {"text": "a"})
+        with pytest.raises(Overloaded, match="1 queries are running") as raised:
+            runtime.try_submit(SHOUT, {"text": "b"})
+        assert raised.value.retry_after_s > 0
+        assert pickle.loads(pickle.dumps(raised.value)).retry_after_s == raised.value.retry_after_s
+        assert await first == {"loud": "A"}
+        assert await runtime.try_submit(SHOUT, {"text": "b"}) == {"loud": "B"}
+
+
+@in_virtual_time
+async def test_draining_takes_nothing_new_and_waits_for_the_rest() -> None:
+    async with Runtime([acting(runs_in="loop")], max_queries=1) as runtime:
+        session = await runtime.open_session()
+        session.extend(SHOUT)
+        waiting = asyncio.create_task(runtime.run(SHOUT, {"text": "b"}))
+        await asyncio.sleep(0)
+        draining = asyncio.create_task(runtime.drain())
+        await asyncio.sleep(1)
+        assert not draining.done()
+        with pytest.raises(UserError, match="the runtime is draining"):
+            await runtime.submit(SHOUT, {"text": "c"})
+        session.provide("text", "x")
+        assert await session.get("loud") == "X"
+        await session.close()
+        await draining
+        with pytest.raises(QueryCancelled):
+            await waiting
+
+
+@in_virtual_time
+async def test_a_snapshot_shows_queries_and_queues_and_stays_as_it_is() -> None:
+    async with Runtime([acting(runs_in="loop")]) as runtime:
+        async with await runtime.open_session(tenant="acme") as session:
+            session.extend(SHOUT)
+            await asyncio.sleep(0)
+            before = runtime.snapshot()
+            (query,) = before.queries
+            assert (query.tenant, query.is_session, query.num_nodes) == ("acme", True, 1)
+            assert query.open_variables == ("text", "loud")
+            assert before.engines[0] == EnginePicture("acting", 0, (0,))
+            session.provide("text", "x")
+            await session.get("loud")
+            assert before.queries == (query,)
+            assert runtime.snapshot().queries[0].num_nodes == 0
+        assert runtime.snapshot().queries == ()
