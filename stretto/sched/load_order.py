@@ -34,11 +34,14 @@ class LoadOrder:
                 self._by_room.remove((-self._rooms[instance], instance))
             self._by_room.add((-room, instance), instance)
             self._rooms[instance] = room
-        load = seconds, tokens, instance
-        before = self._loads.pop(instance, None)
+        load = (seconds, tokens, instance) if room > 0 else None
+        before = self._loads.get(instance)
+        if load == before:
+            return
         if before is not None:
             self._by_load.remove(before)
-        if room > 0:
+            del self._loads[instance]
+        if load is not None:
             self._by_load.add(load, instance)
             self._loads[instance] = load
 

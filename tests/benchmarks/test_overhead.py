@@ -6,9 +6,12 @@ import pytest
 from benchmarks.overhead.benchmark import LOAD, NODES, WAITING, OverheadSize, measure
 from benchmarks.overhead.peers import EXPECTED, PEERS, Peer
 from benchmarks.overhead.planning import PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS
+from benchmarks.overhead.queues import QUEUES
 from benchmarks.registry import Options
 
-TOY = OverheadSize(rounds=1, runs=2, plans=10, schedules=1, chunks=(2, 4, 8), waits=1, block_s=0.02)
+TOY = OverheadSize(
+    rounds=1, runs=2, plans=10, schedules=1, chunks=(2, 4, 8), waiting=(1, 30), ends=2, waits=1, block_s=0.02
+)
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
@@ -30,9 +33,9 @@ def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.overhead.benchmark.PEERS", (*PEERS[:3], missing))
     report = measure(TOY, Options(seed=3))
     assert {row.table for row in report.rows} == {
-        *(NODES, LOAD, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, WAITING),
+        *(NODES, LOAD, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, QUEUES, WAITING),
     }
-    assert len(report.goals) == 8
+    assert len(report.goals) == 9
     assert any("left out, not installed: Absent" in note for note in report.notes)
     assert report.seed == 3
     prototype = [row for row in report.rows if "prototype" in row.name]
