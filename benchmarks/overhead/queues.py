@@ -39,7 +39,7 @@ def queue_rows(repetitions: int, waiting: Sequence[int]) -> list[Row]:
 def _times_us(policy: str, num_waiting: int, repetitions: int) -> list[float]:
     """Microseconds of an end and an admission, as means of `_CALLS` of them; each is followed by a new query,
     which is not measured."""
-    queue = _Queue(policy, num_waiting)
+    queue = WaitingQueries(policy, num_waiting)
     gc.collect()
     times = []
     for _ in range(repetitions):
@@ -51,7 +51,7 @@ def _times_us(policy: str, num_waiting: int, repetitions: int) -> list[float]:
     return times
 
 
-class _Queue:
+class WaitingQueries:
     """An engine with one instance that is full, and a number of queries of two kinds that wait for it."""
 
     def __init__(self, policy: str, num_waiting: int) -> None:

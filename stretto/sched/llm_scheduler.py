@@ -39,7 +39,7 @@ class LLMScheduler:
         self._outputs = ExpectedOutputs()
         self._loads = InstanceLoads(engine, self._outputs)
         self._handed_over = HandedOver(engine.name)
-        self._changed: dict[str, None] = {}
+        self._num_changes: dict[str, int] = {}
         self._of_query: dict[str, dict[int, dict[int, Running]]] = {}
         self._touched: dict[int, set[str]] = {}
         self._heard_instances = LastHeard[int]()
@@ -119,8 +119,8 @@ class LLMScheduler:
             if admitted is None:
                 break
             actions.append(admitted)
-        actions += self._handed_over.reprioritise(self._changed, self.queue.rank)
-        self._changed.clear()
+        actions += self._handed_over.reprioritise(self._num_changes, self.queue.rank)
+        self._num_changes.clear()
         return actions
 
     def end_query(self, query: str) -> list[Action]:
@@ -201,13 +201,16 @@ class LLMScheduler:
 
     def _queue(self, entry: Entry) -> None:
         self.queue.add(entry)
-        self._changed[entry.query] = None
+        self._note_change(entry.query)
+
+    def _note_change(self, query: str) -> None:
+        self._num_changes[query] = self._num_changes.get(query, 0) + 1
 
     def _start(self, running: Running) -> None:
         """A request has left its instance's queue."""
         if not running.has_started:
             running.has_started = True
-            self._changed[running.entry.query] = None
+            self._note_change(running.entry.query)
             self._handed_over.remove(running)
             self.queue.started(running.entry, running.item, running.item + 1)
 

@@ -1,13 +1,15 @@
 import asyncio
 import json
+import sys
 
 import pytest
 
 from benchmarks.overhead.benchmark import LOAD, NODES, WAITING, OverheadSize, measure
 from benchmarks.overhead.peers import EXPECTED, PEERS, Peer
 from benchmarks.overhead.planning import PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS
-from benchmarks.overhead.queues import QUEUES
+from benchmarks.overhead.queues import QUEUES, WaitingQueries
 from benchmarks.registry import Options
+from stretto.sched.orders import ORDERS
 
 TOY = OverheadSize(
     rounds=1, runs=2, plans=10, schedules=1, chunks=(2, 4, 8), waiting=(1, 30), ends=2, waits=1, block_s=0.02
@@ -26,6 +28,28 @@ def test_every_system_runs_the_whole_workload(peer: Peer) -> None:
             return await run_once()
 
     assert asyncio.run(run()) == EXPECTED
+
+
+@pytest.mark.parametrize("policy", ORDERS)
+def test_an_end_and_an_admission_take_as_many_calls_whether_few_or_many_wait(policy: str) -> None:
+    """Calls of functions in place of microseconds, which depend on the machine."""
+
+    def num_calls(num_waiting: int) -> int:
+        queue = WaitingQueries(policy, num_waiting)
+        count = 0
+
+        def note(frame: object, event: str, arg: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        for _ in range(20):
+            sys.setprofile(note)
+            queue.end_one()
+            sys.setprofile(None)
+            queue.submit()
+        return count // 20
+
+    assert num_calls(3000) <= 1.1 * num_calls(30)
 
 
 def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
