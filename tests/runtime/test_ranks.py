@@ -11,7 +11,7 @@ from stretto import Runtime
 from stretto.costs.profile import Profile
 from stretto.engine import Engine
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.tasks import LLMTask
+from stretto.tasks import LLMEvent, LLMTask, Started
 
 Rank = tuple[float, ...]
 
@@ -25,11 +25,19 @@ class Ranks:
 
 
 class NotingLLM(ScriptedLLM):
-    """Runs one sequence at a time, so that the others wait in its queue."""
+    """Runs one sequence at a time, so that others wait; after three it waits for new ranks."""
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__(lambda task, decode: "some words", max_running=1)
         self._ranks = ranks
+        self._num_started = 0
+
+    def step(self) -> list[LLMEvent]:
+        if self._num_started == 3 and not self._ranks.changed:
+            return []
+        events = super().step()
+        self._num_started += sum(isinstance(event, Started) for event in events)
+        return events
 
     def admit(self, task: LLMTask, rank: Rank) -> None:
         self._ranks.admitted[task.id] = rank
