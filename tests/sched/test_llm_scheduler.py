@@ -328,3 +328,25 @@ def test_the_end_of_a_query_ranks_nothing_anew() -> None:
     scheduler.end_query("1")
     assert scheduler.schedule(1.0) == []
     assert scheduler.is_idle()
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("least_work", [("B1", (0.5, -2.0, -2)), ("A1", (1.0, -2.0, -2)), ("A2", (1.0, -1.0, -1))]),
+        ("topology_aware", [("A1", (0, 0.0, -2.0)), ("B1", (0, 0.0, -2.0)), ("A2", (1, 0.0, -1.0))]),
+        ("critical_path", [("A1", (0, 0.0, -2.0)), ("B1", (0, 0.0, -2.0)), ("A2", (1, 0.0, -1.0))]),
+        ("throughput", [("A1", (0.0,)), ("A2", (0.0,)), ("B1", (0.0,))]),
+        ("per_invocation", [("A1", (0.0,)), ("A2", (0.0,)), ("B1", (0.0,))]),
+    ],
+)
+def test_what_each_policy_admits_and_with_which_rank(policy: str, expected: list[object]) -> None:
+    scheduler = machine(
+        llm_request("A", "A1", 50, decode=None, depth=2, path_s=2.0),
+        llm_request("A", "A2", 50, decode=None, depth=1, path_s=1.0),
+        llm_request("B", "B1", 50, decode=None, depth=2, path_s=2.0),
+        policy=policy,
+        profile=Profile(per_unit_s=0.01),
+    )
+    actions = scheduler.schedule(1.0)
+    assert [(a.task.step, a.rank) for a in actions if isinstance(a, Admit)] == expected
