@@ -23,12 +23,14 @@ from benchmarks.overhead.planning import (
     chunk_rows,
     plan_rows,
 )
+from benchmarks.overhead.queues import QUEUES, queue_rows
 from benchmarks.registry import Options
 from benchmarks.report import Goal, Report, Row, spread
 from stretto.deployment import deploy
 from stretto.frontend.component import Input
 from stretto.frontend.template import Template
 from stretto.runtime.runtime import Runtime
+from stretto.sched.orders import ORDERS
 from stretto.tasks import Task
 
 NODES = "chain of 10, then fan-out of 10"
@@ -71,6 +73,8 @@ class OverheadSize:
         plans: measurements of each planning step.
         schedules: queries scheduled for each number of chunks.
         chunks: numbers of chunks in ascending order; the first one is for planning alone.
+        waiting: numbers of LLM requests that wait while others end.
+        ends: number of measurements for each of them.
         waits: queries that wait for `block_s`.
     """
 
@@ -79,11 +83,13 @@ class OverheadSize:
     plans: int = 1000
     schedules: int = 7
     chunks: tuple[int, ...] = (10, 666, 20_000)
+    waiting: tuple[int, ...] = (100, 1000, 10_000)
+    ends: int = 50
     waits: int = 5
     block_s: float = 1.0
 
 
-QUICK = OverheadSize(rounds=8, runs=10, plans=200, schedules=3, waits=3)
+QUICK = OverheadSize(rounds=8, runs=10, plans=200, schedules=3, ends=10, waits=3)
 
 
 @dataclass(slots=True)
@@ -105,6 +111,8 @@ def measure(size: OverheadSize, options: Options) -> Report:
     plans = plan_rows(size.plans)
     options.say("planning and scheduling, by the number of chunks")
     plans += chunk_rows(size.schedules, size.chunks)
+    options.say("queues, by the number of requests that wait")
+    plans += queue_rows(size.ends, size.waiting)
     rows, left_out = asyncio.run(_nodes(options, size.rounds, size.runs))
     rows += plans
     options.say("waiting")
@@ -119,7 +127,7 @@ def measure(size: OverheadSize, options: Options) -> Report:
     ]
     if left_out:
         notes.append(f"left out, not installed: {', '.join(left_out)} (pip install 'stretto[bench]')")
-    return Report("overhead", options.seed, config, tuple(rows), _goals(rows, size.chunks), tuple(notes))
+    return Report("overhead", options.seed, config, tuple(rows), _goals(rows, size), tuple(notes))
 
 
 async def _nodes(options: Options, rounds: int, runs: int) -> tuple[list[Row], list[str]]:
@@ -210,13 +218,15 @@ async def _waiting(repetitions: int, block_s: float) -> list[Row]:
     return [Row(WAITING, "stretto", {"cpu_share_of_a_core": statistics.median(shares)})]
 
 
-def _goals(rows: Sequence[Row], chunks: Sequence[int]) -> tuple[Goal, ...]:
+def _goals(rows: Sequence[Row], size: OverheadSize) -> tuple[Goal, ...]:
     def value(table: str, name: str, column: str) -> float:
         found = next(row for row in rows if row.table == table and row.name == name).values[column]
         assert isinstance(found, int | float)
         return float(found)
 
-    least, few, many = str(chunks[0]), str(chunks[1]), str(chunks[-1])
+    least, few, many = str(size.chunks[0]), str(size.chunks[1]), str(size.chunks[-1])
+    most = f"{size.waiting[-1]} waiting"
+    ends_us = [value(QUEUES, f"{policy}, {most}", "median_us") for policy in ORDERS]
     per_chunk = {n: value(SCHEDULING_BY_CHUNKS, n, "us_per_chunk") for n in (few, many)}
     start_us = {n: value(PLANNING_BY_CHUNKS, n, "median_us") for n in (least, many)}
     cold = value(PLANNING, "advanced_rag: lower, passes, compile", "median_us")
@@ -244,5 +254,6 @@ def _goals(rows: Sequence[Row], chunks: Sequence[int]) -> tuple[Goal, ...]:
             1.5,
             "lower",
         ),
+        Goal(f"µs to end a request and admit the next, {most}, slowest order", max(ends_us), 100, "lower"),
         Goal("cores burnt while waiting", value(WAITING, "stretto", "cpu_share_of_a_core"), 0.01, "lower"),
     )

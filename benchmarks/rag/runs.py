@@ -20,7 +20,6 @@ from benchmarks.common.scripted_apps import configuration, inputs_of, scripted_e
 from benchmarks.rag.hand_written.programs import Program
 from benchmarks.rag.hand_written.servers import batch_units, serving
 from benchmarks.teola.schemes import HAND_WRITTEN, Scheme
-from benchmarks.teola.simulate import planned
 from benchmarks.teola.workload import templates
 from stretto.core import Document, Hit
 from stretto.deployment import Deployment
@@ -68,9 +67,7 @@ async def _in_runtime(
 ) -> Ask:
     runtime = await stack.enter_async_context(Runtime(engines))
     plans = {
-        app: planned(
-            runtime.plan_cache.plan(template, configuration(app, answer_tokens), scheme.passes), scheme
-        )
+        app: runtime.plan_cache.plan(template, configuration(app, answer_tokens), scheme.passes)
         for app, template in templates().items()
     }
 

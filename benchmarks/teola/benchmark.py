@@ -149,7 +149,7 @@ class _Bench:
             "both": (*PARALLEL, *PIPELINED),
             "all of ours": ALL,
         }
-        schemes = [Scheme(n, passes, ours.policy, knows_depths=True) for n, passes in cases.items()]
+        schemes = [Scheme(n, passes, ours.policy) for n, passes in cases.items()]
         return self._ablation(PASSES, schemes, "none", self._size.shares, self._size.num_queries)
 
     def batching(self) -> list[Row]:
@@ -159,7 +159,7 @@ class _Bench:
             Scheme("PO", ALL, "per_invocation"),
             Scheme(WAITING, ALL, "throughput"),
             Scheme(NEVER_WAITING, ALL, "throughput", fill_timeout_s=0.0),
-            Scheme("topology_aware", ALL, "topology_aware", knows_depths=True),
+            Scheme("topology_aware", ALL, "topology_aware"),
             SCHEMES[OURS],
         ]
         shares, count = self._size.batching_shares, self._size.batching_queries

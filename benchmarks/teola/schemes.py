@@ -28,7 +28,6 @@ class Scheme:
 
     Attributes:
         caches: whether LLM instances reuse prefixes, also those of other queries.
-        knows_depths: whether depths are passed to the instances as priorities.
         fill_timeout_s: seconds that `throughput` waits for a batch to fill.
     """
 
@@ -36,7 +35,6 @@ class Scheme:
     passes: tuple[str, ...]
     policy: str
     caches: bool = True
-    knows_depths: bool = False
     fill_timeout_s: float = 0.005
 
 
@@ -53,7 +51,7 @@ SCHEMES: Mapping[str, Scheme] = {
         Scheme("LlamaDistPC-PO", ("prune_order",), "per_invocation"),
         Scheme("LlamaDistPC-TO", ("prune_order",), "throughput"),
         Scheme(HAND_WRITTEN, _HAND_PASSES, "throughput", fill_timeout_s=0.0),
-        Scheme(OURS, ALL, "least_work", knows_depths=True),
+        Scheme(OURS, ALL, "least_work"),
     )
 }
 PAPERS = tuple(name for name in SCHEMES if name not in (OURS, HAND_WRITTEN))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 
@@ -28,7 +28,6 @@ from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.frontend.plan_cache import PlanCache
-from stretto.graph.compile import ExecutionGraph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
@@ -169,9 +168,7 @@ def run(testbed: Testbed, scheme: Scheme, asked: Sequence[Asked]) -> Ran:
     driver = _driver(engines, testbed, scheme)
     plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
     apps = templates()
-    plans = {
-        app: planned(plan_cache.plan(apps[app], {}, scheme.passes), scheme) for app in {q.app for q in asked}
-    }
+    plans = {app: plan_cache.plan(apps[app], {}, scheme.passes) for app in {q.app for q in asked}}
     for query in asked:
         driver.submit(query.name, plans[query.app], query.inputs, at_s=query.at_s)
     replies = driver.run()
@@ -221,10 +218,3 @@ def _speaker(lengths: Lengths) -> OutputSource:
         return known[key]
 
     return speak_once
-
-
-def planned(egraph: ExecutionGraph, scheme: Scheme) -> ExecutionGraph:
-    """Plan of a scheme; without depths if the scheme does not know them, so that instances go by arrival."""
-    if scheme.knows_depths:
-        return egraph
-    return replace(egraph, nodes=tuple(replace(node, depth=0) for node in egraph.nodes))

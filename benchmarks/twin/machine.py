@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from benchmarks.common.scripted_apps import configuration, fresh_questions, inputs_of, scripted_engines
 from benchmarks.teola.schemes import SCHEMES, Scheme
-from benchmarks.teola.simulate import planned
 from benchmarks.teola.workload import templates
 from benchmarks.twin.compare import Run
 from benchmarks.twin.costs import MachineCosts
@@ -78,10 +77,9 @@ class Machine:
         self._plans: dict[tuple[str, str], ExecutionGraph] = {}
         for name, scheme in self.schemes.items():
             for app in apps:
-                plan = self._plan_cache.plan(
+                self._plans[app, name] = self._plan_cache.plan(
                     templates()[app], configuration(app, answer_tokens), scheme.passes
                 )
-                self._plans[app, name] = planned(plan, scheme)
         self.apps = tuple(apps)
 
     @property

@@ -21,15 +21,14 @@ _LEAST_SHARE = 0.05
 _MAX_SOURCES = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Mean:
     tokens: float = 0.0
     num_observed: int = 0
 
-    def observed(self, num_tokens: int) -> _Mean:
-        num_observed = self.num_observed + 1
-        share = max(_LEAST_SHARE, 1 / num_observed)
-        return _Mean(self.tokens + share * (num_tokens - self.tokens), num_observed)
+    def observe(self, num_tokens: int) -> None:
+        self.num_observed += 1
+        self.tokens += max(_LEAST_SHARE, 1 / self.num_observed) * (num_tokens - self.tokens)
 
 
 class ExpectedOutputs:
@@ -57,8 +56,10 @@ class ExpectedOutputs:
         if request.decode is None:
             return
         source = request.node.template, request.step
-        self._means[source] = self._means.pop(source, _Mean()).observed(num_tokens)
-        self._all = self._all.observed(num_tokens)
+        mean = self._means.pop(source, None) or _Mean()
+        mean.observe(num_tokens)
+        self._means[source] = mean
+        self._all.observe(num_tokens)
         if len(self._means) > _MAX_SOURCES:
             del self._means[next(iter(self._means))]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from stretto.messages import Reprioritise
 from stretto.sched.llm_loads import Running
@@ -10,8 +10,10 @@ from stretto.sched.orders.order import Rank
 from stretto.sched.request import Entry
 
 _MARGIN = 0.5
-"""Change of a rank's first element, in seconds or rounds, that is worth a message. What a query has waiting
-falls from all of its work to nothing: that, divided by this, bounds the messages about a request."""
+"""Change of a rank's first element, in seconds or rounds, that is worth messages."""
+_MESSAGES_PER_CHANGE = 4
+"""Messages that a change of a query (something was added, or started) pays for, on average: the ranks of many
+requests are corrected after many changes, those of few at once."""
 
 
 class HandedOver:
@@ -21,11 +23,13 @@ class HandedOver:
         self._engine = engine
         self._unstarted: dict[str, dict[Entry, dict[int, Running]]] = {}
         self._ranks: dict[Entry, Rank] = {}
+        self._num_changes: dict[Entry, int] = {}
 
     def add(self, running: Running, rank: Rank) -> Rank:
         """A request goes to its instance; the rank that it gets there."""
         entry = running.entry
         self._unstarted.setdefault(entry.query, {}).setdefault(entry, {})[running.task] = running
+        self._num_changes.setdefault(entry, 0)
         return self._ranks.setdefault(entry, rank)
 
     def remove(self, running: Running) -> None:
@@ -34,19 +38,26 @@ class HandedOver:
         entries = self._unstarted[entry.query]
         del entries[entry][running.task]
         if not entries[entry]:
-            del entries[entry], self._ranks[entry]
+            del entries[entry], self._ranks[entry], self._num_changes[entry]
         if not entries:
             del self._unstarted[entry.query]
 
-    def reprioritise(self, queries: Iterable[str], rank_of: Callable[[Entry], Rank]) -> list[Reprioritise]:
-        """New ranks for requests of these queries whose ranks have changed by more than the margin."""
+    def reprioritise(
+        self, num_changes: Mapping[str, int], rank_of: Callable[[Entry], Rank]
+    ) -> list[Reprioritise]:
+        """New ranks for requests of queries that have changed so often since the last call, if theirs differ
+        by more than the margin from those they have."""
         actions = []
-        for query in queries:
+        for query, num in num_changes.items():
             for entry, tasks in self._unstarted.get(query, {}).items():
+                self._num_changes[entry] += num
+                if self._num_changes[entry] * _MESSAGES_PER_CHANGE < len(tasks):
+                    continue
                 rank = rank_of(entry)
                 if abs(rank[0] - self._ranks[entry][0]) <= _MARGIN:
                     continue
                 self._ranks[entry] = rank
+                self._num_changes[entry] = 0
                 actions += [
                     Reprioritise(self._engine, running.instance, running.task, rank)
                     for running in tasks.values()

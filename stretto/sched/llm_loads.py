@@ -33,6 +33,7 @@ class Running:
         prefill_s: predicted seconds of its prefill; 0 once it has written something.
         offset: items or characters of its output that have been passed on.
         num_written: estimated tokens of its output so far.
+        is_decoding: whether it has written something.
         started_s: when the instance began its prefill, as far as is known.
     """
 
@@ -47,6 +48,7 @@ class Running:
     num_output: int = field(init=False)
     offset: int = 0
     num_written: int = 0
+    is_decoding: bool = False
     started_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -132,6 +134,8 @@ class InstanceLoads:
         """Note that a request has left its instance."""
         del self._running[running.instance][running.task]
         self._num_running -= 1
+        if running.is_decoding and (view := self._table.get(running.instance)) is not None:
+            view.num_decoding -= 1
         self._change(running.instance, -running.num_tokens, -running.prefill_s)
 
     def wrote(self, running: Running, num_tokens: int) -> None:
@@ -142,8 +146,9 @@ class InstanceLoads:
         num_before = running.num_output
         if running.num_written > num_before:
             running.num_output = max(num_before, min(limit, 2 * running.num_written))
-        if running.prefill_s or running.num_output > num_before:
+        if not running.is_decoding or running.num_output > num_before:
             prefill_s, running.prefill_s = running.prefill_s, 0.0
+            self._set_decoding(running)
             self._change(running.instance, running.num_output - num_before, -prefill_s)
 
     def choose(self, request: PlacementRequest, now_s: float) -> Choice | None:
@@ -160,6 +165,7 @@ class InstanceLoads:
         for view in self._table:
             running = self._running[view.id].values()
             assert view.num_running == len(running)
+            assert view.num_decoding == sum(one.is_decoding for one in running)
             assert view.running_tokens == sum(one.num_tokens for one in running)
             num_planned = sum(one.num_prompt + one.num_expected for one in running)
             assert num_planned <= view.capacity_tokens or len(running) == 1
@@ -174,6 +180,12 @@ class InstanceLoads:
         """Drop an instance that is gone, with nothing left of it."""
         if not self._running.get(instance):
             self._running.pop(instance, None)
+
+    def _set_decoding(self, running: Running) -> None:
+        if not running.is_decoding:
+            running.is_decoding = True
+            if (view := self._table.get(running.instance)) is not None:
+                view.num_decoding += 1
 
     def _budget(self, replica: Replica) -> int:
         if self._engine.max_batch is not None:

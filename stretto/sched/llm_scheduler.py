@@ -55,7 +55,7 @@ class LLMScheduler:
         self._loads = InstanceLoads(engine, placement, self._outputs)
         self._ahead = PrefillsAhead(profile)
         self._handed_over = HandedOver(engine.name)
-        self._changed: dict[str, None] = {}
+        self._num_changes: dict[str, int] = {}
         self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
         self._touched: dict[InstanceId, set[str]] = {}
         self._drained: dict[InstanceId, None] = {}
@@ -196,8 +196,8 @@ class LLMScheduler:
             if admitted is None:
                 break
             actions.append(admitted)
-        actions += self._handed_over.reprioritise(self._changed, self.queue.rank)
-        self._changed.clear()
+        actions += self._handed_over.reprioritise(self._num_changes, self.queue.rank)
+        self._num_changes.clear()
         for instance in [i for i in self._drained if not self._loads.of(i)]:
             del self._drained[instance]
             actions += self.instances.fleet.idle(instance)
@@ -206,7 +206,7 @@ class LLMScheduler:
     def want(self, query: str, wanted: Collection[int]) -> None:
         """Note that other nodes of a query are wanted than before."""
         self.queue.want(query, wanted)
-        self._changed[query] = None
+        self._note_change(query)
 
     def queries(self) -> list[str]:
         """Return the queries of which anything waits or runs."""
@@ -323,7 +323,10 @@ class LLMScheduler:
 
     def _queue(self, entry: Entry) -> None:
         self.queue.add(entry)
-        self._changed[entry.query] = None
+        self._note_change(entry.query)
+
+    def _note_change(self, query: str) -> None:
+        self._num_changes[query] = self._num_changes.get(query, 0) + 1
 
     def _start(self, running: Running, now_s: float) -> None:
         """A request has left its instance's queue."""
@@ -332,7 +335,7 @@ class LLMScheduler:
             self._leave_queue(running)
 
     def _leave_queue(self, running: Running) -> None:
-        self._changed[running.entry.query] = None
+        self._note_change(running.entry.query)
         self._handed_over.remove(running)
         self.queue.started(running.entry, running.item, running.item + 1)
 

@@ -91,8 +91,10 @@ class Entry:
 
     def num_units(self, lo: int, hi: int) -> int:
         """Units of items `lo` to `hi`, without what they generate."""
-        units = self.request.units
-        return hi - lo if units is None else sum(units[lo - self.request.lo : hi - self.request.lo])
+        units, first = self.request.units, self.request.lo
+        if units is None:
+            return hi - lo
+        return units[lo - first] if hi == lo + 1 else sum(units[lo - first : hi - first])
 
     def units_of(self, lo: int, hi: int) -> int:
         """Units of items `lo` to `hi`, with the output expected of them."""

@@ -1,14 +1,19 @@
 import asyncio
 import json
+import sys
 
 import pytest
 
 from benchmarks.overhead.benchmark import IN_PARALLEL, NODES, WAITING, OverheadSize, measure
 from benchmarks.overhead.peers import EXPECTED, PEERS, Peer
 from benchmarks.overhead.planning import PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS
+from benchmarks.overhead.queues import QUEUES, WaitingQueries
 from benchmarks.registry import Options
+from stretto.sched.orders import ORDERS
 
-TOY = OverheadSize(rounds=1, runs=2, plans=10, schedules=1, chunks=(2, 4, 8), waits=1, block_s=0.02)
+TOY = OverheadSize(
+    rounds=1, runs=2, plans=10, schedules=1, chunks=(2, 4, 8), waiting=(1, 30), ends=2, waits=1, block_s=0.02
+)
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
@@ -25,14 +30,36 @@ def test_every_system_runs_the_whole_workload(peer: Peer) -> None:
     assert asyncio.run(run()) == EXPECTED
 
 
+@pytest.mark.parametrize("policy", ORDERS)
+def test_an_end_and_an_admission_take_as_many_calls_whether_few_or_many_wait(policy: str) -> None:
+    """Calls of functions in place of microseconds, which depend on the machine."""
+
+    def num_calls(num_waiting: int) -> int:
+        queue = WaitingQueries(policy, num_waiting)
+        count = 0
+
+        def note(frame: object, event: str, arg: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        for _ in range(20):
+            sys.setprofile(note)
+            queue.end_one()
+            sys.setprofile(None)
+            queue.submit()
+        return count // 20
+
+    assert num_calls(3000) <= 1.1 * num_calls(30)
+
+
 def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
     missing = Peer("Absent", "benchmarks.overhead.peers.no_such_file", "no-such-package")
     monkeypatch.setattr("benchmarks.overhead.benchmark.PEERS", (*PEERS[:3], missing))
     report = measure(TOY, Options(seed=3))
     assert {row.table for row in report.rows} == {
-        *(NODES, IN_PARALLEL, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, WAITING),
+        *(NODES, IN_PARALLEL, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, QUEUES, WAITING),
     }
-    assert len(report.goals) == 8
+    assert len(report.goals) == 9
     assert any("left out, not installed: Absent" in note for note in report.notes)
     assert report.seed == 3
     prototype = [row for row in report.rows if "prototype" in row.name]

@@ -74,7 +74,7 @@ def test_apps_share_engines() -> None:
 def test_both_policies_that_know_queries_beat_blind_batches_that_never_wait() -> None:
     """Documents of very different sizes wait for one embedding engine."""
     blind = Scheme("blind", ALL, "throughput", fill_timeout_s=0.0)
-    knowing = [Scheme(policy, ALL, policy, knows_depths=True) for policy in ("topology_aware", POLICY)]
+    knowing = [Scheme(policy, ALL, policy) for policy in ("topology_aware", POLICY)]
     (one,) = compare(Setting(Testbed("7B"), ("advanced",), 24, (0,)), SAMPLE, [blind, *knowing], [0.8])
     assert one.speed_up("topology_aware", "blind") > 1.03
     assert one.speed_up(POLICY, "topology_aware") > 1.05

@@ -194,6 +194,16 @@ def test_smaller_rank_starts_first_and_equals_in_order(llm: SteppedLLM, kind: st
     assert [event.task for event in drain(llm) if isinstance(event, Started)] == [1, 3, 0, 4, 2]
 
 
+def test_a_new_rank_changes_when_a_task_starts(llm: SteppedLLM, kind: str) -> None:
+    in_process(kind)
+    for number in range(6):
+        llm.admit(task(number, PROMPTS[0], Decode(max_tokens=2)), (float(number),))
+    llm.reprioritise(5, (-1.0,))
+    llm.reprioritise(0, (9.0,))
+    llm.reprioritise(99, (0.0,))
+    assert [event.task for event in drain(llm) if isinstance(event, Started)] == [5, 1, 2, 3, 4, 0]
+
+
 def test_at_most_max_running_run_at_once(llm: SteppedLLM, kind: str) -> None:
     in_process(kind)
     for number in range(5):

@@ -13,6 +13,7 @@ from support.openai_stub import EVENT_STREAM, MODEL, OpenAIStub, Reply
 
 from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.engines.openai_server.priority import priority_of
 from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
 
@@ -28,6 +29,7 @@ def generate(
     replies: Iterable[Reply],
     decode: Decode | None = None,
     timeout_s: float = 5.0,
+    rank: tuple[float, ...] = (),
     **config: Any,
 ) -> tuple[list[LLMEvent], OpenAIStub]:
     """The events of one task whose requests are answered by `replies` in turn."""
@@ -39,7 +41,7 @@ def generate(
             server = OpenAIServer(
                 OpenAIServerConfig(stub.url, timeout_s=timeout_s, backoff_s=0.001, **config)
             )
-            await server.generate(task(decode or Decode()), events.append)
+            await server.generate(task(decode or Decode()), events.append, rank)
             if isinstance(events[-1], Done) and decode == LIST:
                 await asyncio.wait_for(stub.aborted.wait(), 5)
             await server.aclose()
@@ -53,6 +55,13 @@ def failure(events: list[LLMEvent]) -> StrettoError:
     assert isinstance(events[-1], Failed)
     assert events[-1].error.step == "answer"
     return events[-1].error
+
+
+def test_a_rank_goes_along_only_where_the_server_takes_priorities() -> None:
+    for priorities in (False, True):
+        _, stub = generate([OK], rank=(1.5, -2.0, 7.0), priorities=priorities)
+        (request,) = stub.requests
+        assert request.get("priority") == (priority_of((1.5, -2.0)) if priorities else None)
 
 
 def test_streams_text_and_counts() -> None:

@@ -19,7 +19,7 @@ _STEP_S = 0.5
 
 
 def in_process_s(policy: str, checkpoint: Path) -> float:
-    """Latency of a query of one call beside 24 chains of six; each step of the engine counts as 0.5 s.
+    """Latency of a query of one call beside 24 chains of six, where a step counts as half a second.
 
     The engine is handed more requests than it runs at once, so that it chooses.
     """

@@ -18,6 +18,8 @@ from stretto.sched.batch_scheduler import BatchScheduler
 from stretto.sched.request import Request
 from stretto.sched.results import Completed, Report
 
+Batch = list[tuple[str, str]]
+
 
 class Machine(BatchScheduler):
     """Remembers the batch that each instance was given last."""
@@ -279,3 +281,38 @@ def test_throughput_waits_and_then_starts() -> None:
     assert scheduler.not_before_s == 0.005
     assert scheduler.start(0.005) == [(0, [("a", ["x"])])]
     assert scheduler.not_before_s is None
+
+
+ROUNDS = [[("A1", "ab")], [("B1", "de")]], [[("A2", "c"), ("B2", "f")]]
+AS_THEY_COME = [[("A1", "ab")], [("A2", "c"), ("B1", "d")]], [[("B1", "e"), ("B2", "f")]]
+ONE_BY_ONE = [[("A1", "ab")], [("A2", "c")]], [[("B1", "de")], [("B2", "f")]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "second"),
+    [
+        ("topology_aware", *ROUNDS),
+        ("critical_path", *ROUNDS),
+        ("least_work", *AS_THEY_COME),
+        ("throughput", *AS_THEY_COME),
+        ("per_invocation", *ONE_BY_ONE),
+    ],
+)
+def test_what_each_policy_starts(policy: str, first: list[Batch], second: list[Batch]) -> None:
+    """Two queries with two levels each, two instances, two items in a batch."""
+    engine = batch_engine(policy=policy, instances=2, max_batch=2, profile=Profile(per_unit_s=0.1))
+    scheduler = machine(
+        batch_request("A", "A1", "ab", depth=2, path_s=2.0),
+        batch_request("A", "A2", "c", depth=1, path_s=1.0),
+        batch_request("B", "B1", "de", depth=1, path_s=1.0),
+        batch_request("B", "B2", "f", depth=0),
+        engine=engine,
+    )
+
+    def started() -> list[Batch]:
+        return [[(step, "".join(items)) for step, items in batch] for _, batch in scheduler.start()]  # type: ignore[call-overload]
+
+    assert started() == first
+    for instance, batch in enumerate(first):
+        scheduler.answer([list(items.upper()) for _, items in batch], instance)
+    assert started() == second

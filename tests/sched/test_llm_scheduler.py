@@ -14,7 +14,7 @@ from stretto.cluster.placements.table import PLACEMENTS
 from stretto.core import KV, Failure, Segment
 from stretto.costs.profile import Profile
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.messages import Admit, CancelTask, Release
+from stretto.messages import Admit, CancelTask, Release, Reprioritise
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.request import Request
 from stretto.sched.results import Completed, Delivered, Report
@@ -316,3 +316,122 @@ def test_cancelling_stops_what_runs_drops_what_waits_and_releases() -> None:
     assert scheduler.report(0, Done(1, "late"), 1.0) == []
     assert not scheduler.queue
     assert scheduler.end_query("1") == []
+
+
+def ended(scheduler: LLMScheduler, num_output: int, num: int, **changes: Any) -> None:
+    """Run requests of step "a" one by one, each of which ends after so many tokens."""
+    for number in range(num):
+        scheduler.add(llm_request("0", "a", 300, decode=Decode(200), **changes), 0.0)
+        (action,) = scheduler.schedule(0.0)
+        assert isinstance(action, Admit)
+        usage = Usage(num_output_tokens=num_output) if num_output else Usage()
+        scheduler.report(0, Done(action.task.id, "x" * 395, usage), float(number))
+
+
+def test_budgets_count_what_answers_have_not_what_they_may_have() -> None:
+    """A limit of 4,096 tokens, answers of 199: 41 of 100 + 199 tokens fit where 2 of 100 + 4,096 would."""
+    scheduler = machine(max_batch=12_288, max_running=1000)
+    ended(scheduler, 199, 3)
+    scheduler.add(llm_request("1", "a", 100 + 4096, decode=Decode(4096), num=100), 0.0)
+    assert len(admit(scheduler)) == 12_288 // (100 + 199)
+
+
+def test_before_any_answer_a_long_one_is_expected_and_no_more_than_the_limit() -> None:
+    scheduler = machine(max_batch=3560, max_running=1000)
+    scheduler.add(llm_request("1", "a", 100 + 4096, decode=Decode(4096), num=100), 0.0)
+    assert len(admit(scheduler)) == 3560 // (100 + 256)
+    scheduler.end_query("1")
+    scheduler.add(llm_request("2", "b", 100 + 10, decode=Decode(10), num=100), 0.0)
+    assert len(admit(scheduler)) == 3560 // (100 + 10)
+
+
+def test_an_engine_that_reports_no_usage_has_its_answers_counted() -> None:
+    """395 characters are about 99 tokens."""
+    scheduler = machine(max_batch=1000, max_running=1000)
+    ended(scheduler, 0, 1)
+    scheduler.add(llm_request("1", "a", 101 + 256, decode=Decode(256), num=9), 0.0)
+    assert len(admit(scheduler)) == 1000 // (101 + 99)
+
+
+def test_steps_and_templates_are_told_apart() -> None:
+    scheduler = machine(max_batch=1000, max_running=1000)
+    ended(scheduler, 1, 1, template="judge")
+    for query, template in (("1", "essay"), ("2", "judge")):
+        scheduler.add(llm_request(query, "a", 300, decode=Decode(200), num=20, template=template), 0.0)
+        assert len(admit(scheduler)) == (3 if template == "essay" else 9)
+        scheduler.end_query(query)
+
+
+def test_a_request_that_writes_more_than_expected_takes_more_of_the_budget() -> None:
+    scheduler = machine(max_batch=1000, max_running=1000)
+    ended(scheduler, 10, 1)
+    scheduler.add(llm_request("1", "a", 300, decode=Decode(200), num=20), 0.0)
+    admitted = [action for action in scheduler.schedule(0.0) if isinstance(action, Admit)]
+    assert len(admitted) == 9, "of 100 + 10 tokens"
+    for action in admitted[:4]:
+        scheduler.report(0, Piece(action.task.id, "x" * 400), 1.0)
+    for action in admitted[4:]:
+        scheduler.report(0, Done(action.task.id, "x", Usage(num_output_tokens=10)), 2.0)
+    assert admit(scheduler) == [], "four of 100 + 200 have taken the room of all"
+
+
+def test_requests_handed_over_are_ranked_anew_when_less_of_their_query_waits() -> None:
+    """Ten seconds of work of one query; as it starts, the rest goes sooner."""
+    scheduler = machine(
+        llm_request("1", "a", 100, decode=None, num=10), profile=Profile(per_unit_s=0.01), max_batch=2000
+    )
+    assert {a.rank for a in scheduler.schedule(0.0) if isinstance(a, Admit)} == {(10.0, 0.0, 0)}
+    scheduler.report(0, Started(1), 1.0)
+    assert scheduler.schedule(1.0) == [], "nine messages for one start are too many"
+    scheduler.report(0, Started(2), 1.0)
+    actions = scheduler.schedule(1.0)
+    assert actions == [Reprioritise("llm", 0, task, (8.0, 0.0, 0)) for task in range(3, 11)]
+    scheduler.add(llm_request("1", "b", 40, decode=None), 2.0)
+    (admitted,) = scheduler.schedule(2.0)
+    assert isinstance(admitted, Admit)
+    assert admitted.rank[0] == pytest.approx(8.4), "0.4 s more are no reason to rank the others anew"
+    scheduler.check_invariants()
+
+
+def test_messages_about_ranks_are_few_for_each_start() -> None:
+    scheduler = machine(
+        llm_request("1", "a", 10, decode=None, num=200), profile=Profile(per_unit_s=0.1), max_running=200
+    )
+    tasks = [action.task.id for action in scheduler.schedule(0.0) if isinstance(action, Admit)]
+    assert len(tasks) == 102
+    num_messages = 0
+    for task in tasks:
+        scheduler.report(0, Started(task), 1.0)
+        num_messages += len(scheduler.schedule(1.0))
+    assert 50 < num_messages <= 4 * len(tasks)
+
+
+def test_the_end_of_a_query_ranks_nothing_anew() -> None:
+    scheduler = machine(llm_request("1", "a", 100, decode=None, num=4), profile=Profile(per_unit_s=0.01))
+    scheduler.schedule(0.0)
+    scheduler.report(0, Started(1), 1.0)
+    scheduler.end_query("1")
+    assert scheduler.schedule(1.0) == []
+    assert scheduler.is_idle()
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("least_work", [("B1", (0.5, -2.0, -2)), ("A1", (1.0, -2.0, -2)), ("A2", (1.0, -1.0, -1))]),
+        ("topology_aware", [("A1", (0, 0.0, -2.0)), ("B1", (0, 0.0, -2.0)), ("A2", (1, 0.0, -1.0))]),
+        ("critical_path", [("A1", (0, 0.0, -2.0)), ("B1", (0, 0.0, -2.0)), ("A2", (1, 0.0, -1.0))]),
+        ("throughput", [("A1", (0.0,)), ("A2", (0.0,)), ("B1", (0.0,))]),
+        ("per_invocation", [("A1", (0.0,)), ("A2", (0.0,)), ("B1", (0.0,))]),
+    ],
+)
+def test_what_each_policy_admits_and_with_which_rank(policy: str, expected: list[object]) -> None:
+    scheduler = machine(
+        llm_request("A", "A1", 50, decode=None, depth=2, path_s=2.0),
+        llm_request("A", "A2", 50, decode=None, depth=1, path_s=1.0),
+        llm_request("B", "B1", 50, decode=None, depth=2, path_s=2.0),
+        policy=policy,
+        profile=Profile(per_unit_s=0.01),
+    )
+    actions = scheduler.schedule(1.0)
+    assert [(a.task.step, a.rank) for a in actions if isinstance(a, Admit)] == expected

@@ -16,6 +16,7 @@ from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import CapacityError, ConfigError
 from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.messages import Reprioritise
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness
 from stretto.sim.llm_instance import SimulatedModel
@@ -47,6 +48,10 @@ PARTIAL = compiled(
     "%a = decode(%k) {max_tokens=9} : text @llm\nreturn %a"
 )
 GRAPHS = (TEXT, ITEMS, PARTIAL)
+MAPPED = compiled(
+    'graph m(%xs: list[text])\n%ks = prefill([c"Read ", each %xs]) : list[kv] @llm\n'
+    "%as = decode(each %ks) {max_tokens=12} : list[text] @llm\nreturn %as"
+)
 
 
 def length(task: LLMTask, decode: Decode) -> int:
@@ -177,6 +182,34 @@ def assert_nothing_is_left(run: VirtualDriver) -> None:
         assert instance.is_idle()
         instance.scheduler.check_invariants()
         assert instance.scheduler.pool.num_free == instance.scheduler.pool.num_blocks
+
+
+def test_new_ranks_end_jumps_where_single_steps_would_hear_of_them() -> None:
+    """Queries of ten calls each: as they start, the rest of them goes sooner."""
+    logs = []
+    for max_jump in (1, 1000):
+        made = model(max_jump=max_jump)
+        made = replace(made, scheduler=replace(made.scheduler, max_running=3, num_blocks=64))
+        log = RunLog()
+        run = driver(made, log, engine={"max_running": 30})
+        for number in range(3):
+            texts = [filler(f"{number} {place}", 15 + 5 * number) for place in range(10)]
+            run.submit(f"q{number}", MAPPED, {"xs": texts}, at_s=0.3 * number)
+        assert all(reply.error is None for reply in run.run().values())
+        assert any(isinstance(action, Reprioritise) for _, action in run.actions)
+        logs.append(by_instance(log))
+    assert logs[0] == logs[1]
+
+
+def test_the_query_of_which_less_waits_is_started_first() -> None:
+    """Both simulations of an LLM, which are handed all requests at once."""
+    for models in ({}, {"llm": model(scheduler=replace(model().scheduler, max_running=1))}):
+        run = VirtualDriver(engines(max_running=30), models=models)
+        run.submit("many", MAPPED, {"xs": [filler(f"{place}", 20) for place in range(8)]})
+        run.submit("few", MAPPED, {"xs": [filler(f"few {place}", 20) for place in range(2)]}, at_s=0.1)
+        run.run()
+        ends_s = [run.recorder.queries[query].end_s or 0.0 for query in ("few", "many")]
+        assert ends_s[0] < 0.6 * ends_s[1]
 
 
 def test_a_jump_takes_one_event() -> None:

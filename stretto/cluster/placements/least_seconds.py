@@ -1,7 +1,8 @@
 """Place a request where it is predicted to end first.
 
 Predicted end: the prefills already there, the prefill of what the instance does not hold, and a decode step
-with all that run there for each token of the answer. An instance that holds the beginning of the prompt wins
+with all that run there for each token of the answer. To this comes the time for which the prefill delays those
+that decode there. An instance that holds the beginning of the prompt wins
 a tie. One that is just computing at least half of the prompt comes before all: the request waits there for
 blocks that it would compute again elsewhere.
 
@@ -28,7 +29,7 @@ class LeastSeconds:
         self.held = HeldBlocks()
 
     def load(self, instance: InstanceView) -> Load:
-        return instance.outstanding_s, instance.running_tokens
+        return instance.outstanding_s, instance.num_decoding, instance.running_tokens
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
         room = instances.room_for(request.all_tokens)
@@ -66,10 +67,12 @@ class LeastSeconds:
 
     def _price(self, request: PlacementRequest, view: InstanceView) -> Choice:
         held = self._held_tokens(request, view)
+        prefill_s = view.profile.batch_s(max(0, request.num_tokens - held))
         terms = {
             "queue_s": view.prefill_s,
-            "prefill_s": view.profile.batch_s(max(0, request.num_tokens - held)),
+            "prefill_s": prefill_s,
             "decode_s": view.profile.decode_s(view.num_running + 1) * request.expected_output,
+            "delay_s": view.num_decoding * prefill_s,
         }
         reason = f"ends first; holds {held} of {request.num_tokens} tokens"
         return Choice(view.id, held, terms, reason)

@@ -16,10 +16,9 @@ _LEAST_MS, _MOST_MS = -(1 << 39), (1 << 39) - 1
 
 
 def priority_of(rank: tuple[float, ...]) -> int:
-    """The priority of a rank; 0 for an empty one."""
-    if not rank:
-        return 0
-    first_ms = max(_LEAST_MS, min(_MOST_MS, math.floor(max(-1e12, min(1e12, rank[0])) * 1000)))
+    """The priority of a rank; missing elements are 0."""
+    first = rank[0] if rank else 0.0
+    first_ms = max(_LEAST_MS, min(_MOST_MS, math.floor(max(-1e12, min(1e12, first)) * 1000)))
     second = rank[1] if len(rank) > 1 else 0.0
     return (first_ms << 24) | _sortable_24(second)
 

@@ -15,7 +15,7 @@ and their primitives by depth.
 
 from __future__ import annotations
 
-from stretto.sched.orders.by_query import ByQuery, Places
+from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
 from stretto.sched.orders.order import OrderConfig, Rank
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
@@ -60,9 +60,13 @@ class _Query:
     def is_empty(self) -> bool:
         return not self._num_unstarted
 
+    def first_key(self) -> PlaceKey | None:
+        return (self._key_s(), self._by_arrival.first.number) if self._waiting else None
+
     def places(self) -> Places:
-        if self._waiting:
-            yield (self._key_s(), self._by_arrival.first.number), self._waiting
+        key = self.first_key()
+        if key is not None:
+            yield key, self._waiting
 
     def rank(self, entry: Entry) -> Rank:
         return self._key_s(), -entry.path_s, -entry.request.node.depth

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from stretto.sched.orders.by_query import ByQuery, Places
+from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
 from stretto.sched.orders.order import OrderConfig, Rank
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
@@ -73,14 +73,19 @@ class _Query:
     def is_empty(self) -> bool:
         return not self._num_unstarted
 
+    def first_key(self) -> PlaceKey | None:
+        return self._key(self._waiting_levels[0]) if self._waiting_levels else None
+
     def places(self) -> Places:
-        """By (round, arrival of the query)."""
         for level in self._waiting_levels:
-            yield (self._round(level), *self._by_arrival.first.arrival), self._waiting[level]
+            yield self._key(level), self._waiting[level]
 
     def rank(self, entry: Entry) -> Rank:
         level = self._level(entry)
         return self._round(level), self._by_arrival.first.arrival_s, level
+
+    def _key(self, level: float) -> PlaceKey:
+        return self._round(level), *self._by_arrival.first.arrival
 
     def _round(self, level: float) -> int:
         return bisect_left(self._levels, level)
