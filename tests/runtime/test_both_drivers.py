@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.graphs import ADVANCED_RAG
 from support.random_apps import App, apps, expander
-from support.runtime_engines import on_the_loop
+from support.runtime_engines import AtOnce
 from support.virtual_loop import VirtualLoop
 from support.worlds import LLM_ENGINES, World, worlds
 
 from stretto import Runtime
 from stretto.core import ABSENT, Document, Section
+from stretto.deployment import Deployment
 from stretto.errors import BadReply, EngineFailure
 from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.text import parse_graph
@@ -26,6 +27,14 @@ from stretto.tasks import LLMTask, Task
 from stretto.trace.recorder import Recorder, Span
 
 Queries = Sequence[tuple[App, tuple[str, ...]]]
+
+
+def on_the_loop(deployment: Deployment) -> Deployment:
+    """The same engine without threads."""
+    if not deployment.engine.is_llm:
+        return deployment.changed(runs_in="loop")
+    executable = deployment.replicas[0].executable
+    return deployment.changed(runs_in="loop", executable=lambda config: AtOnce(executable(config)))
 
 
 def run_on_asyncio(

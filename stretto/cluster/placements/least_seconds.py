@@ -1,8 +1,8 @@
 """Place a request where it is predicted to end first.
 
 Predicted end: the prefills already there, the prefill of what the instance does not hold, and a decode step
-with all that run there for each token of the answer. To this comes the time for which the prefill delays those
-that decode there. An instance that holds the beginning of the prompt wins
+with all that run there for each token of the answer. To this comes the time by which the prefill delays
+those that decode there. An instance that holds the beginning of the prompt wins
 a tie. One that is just computing at least half of the prompt comes before all: the request waits there for
 blocks that it would compute again elsewhere.
 
