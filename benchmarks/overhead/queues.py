@@ -6,14 +6,13 @@ import gc
 import time
 from collections.abc import Sequence
 
-from stretto.engine import Engine
-
 from benchmarks.report import Row, spread
 from stretto.costs.profile import Profile
+from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import Action, Admit, Event, LLMReport, Submit
+from stretto.messages import Action, AddInstance, Admit, Event, InstanceReady, LLMReport, Submit
 from stretto.sched.orders import ORDERS
 from stretto.sched.system import System
 from stretto.tasks import Done, Usage
@@ -56,15 +55,18 @@ class WaitingQueries:
     """An engine with one instance that is full, and a number of queries of two kinds that wait for it."""
 
     def __init__(self, policy: str, num_waiting: int) -> None:
-        engine = Engine(
-            "llm", FakeLLM, FakeLLMConfig(), kind="llm", policy=policy, profile=_PROFILE, age_limit_s=1e9
+        engine = deploy(
+            "llm", FakeLLM, FakeLLMConfig(), contract="llm", policy=policy, profile=_PROFILE, age_limit_s=1e9
         )
         self._system = System([engine])
+        ready = [AddInstance(engine.name, replica) for replica in engine.replicas]
+        self._system.handle(ready, 0.0)
+        self._system.handle([InstanceReady(engine.name, i) for i in range(len(ready))], 0.0)
         self._graphs = [_graph(1), _graph(3)]
         self._num_submitted = 0
         self._now_s = 0.0
         self._running: list[int] = []
-        for _ in range(num_waiting + engine.max_running):
+        for _ in range(num_waiting + engine.engine.max_running):
             self.submit()
 
     def submit(self) -> None:

@@ -35,6 +35,7 @@ class Running:
         num_written: estimated tokens of its output so far.
         is_decoding: whether it has written something.
         started_s: when the instance began its prefill, as far as is known.
+        is_probe: whether the instance was suspect when it was handed over.
     """
 
     task: int
@@ -50,6 +51,7 @@ class Running:
     num_written: int = 0
     is_decoding: bool = False
     started_s: float | None = None
+    is_probe: bool = False
 
     def __post_init__(self) -> None:
         self.num_output = self.num_expected

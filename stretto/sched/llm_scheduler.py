@@ -310,6 +310,7 @@ class LLMScheduler:
         running = Running(
             task.id, instance, entry, item, prompt, placed.num_tokens, placed.expected_output, prefill_s
         )
+        running.is_probe = self.instances.fleet.state[instance] == "suspect"
         if not self._loads.of(instance):
             self._heard_instances.note(instance, now_s)
         self._loads.add(running, placed)
@@ -363,13 +364,16 @@ class LLMScheduler:
         return self._retry(lost, error)
 
     def _retry(self, lost: list[Running], error: StrettoError) -> list[Report]:
+        """Queue again what was lost. What only found out that an instance is still down was no attempt."""
         reports: list[Report] = []
         for running in lost:
             entry, item = running.entry, running.item
-            if entry.attempt + 1 >= self.engine.max_attempts:
+            found_it_down = running.is_probe and not running.offset
+            attempt = entry.attempt if found_it_down else entry.attempt + 1
+            if attempt >= self.engine.max_attempts:
                 reports.append(failed(entry.request, item, item + 1, error))
             else:
-                self._queue(entry.again(item, item + 1, attempt=entry.attempt + 1, alone=False))
+                self._queue(entry.again(item, item + 1, attempt=attempt, alone=False))
         return reports
 
 

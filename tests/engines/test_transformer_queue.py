@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stretto.engine import Engine
 from support.chains import chain
 from support.stepping import SteppingDriver
 
 from stretto.costs.profile import Profile
+from stretto.deployment import deploy
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.messages import Submit
 
@@ -27,7 +27,9 @@ def in_process_s(policy: str, checkpoint: Path) -> float:
     config = TransformerConfig(
         checkpoint, max_running=8, max_batch_tokens=64, kv_bytes=2**20, block_tokens=8, clock=lambda: 0.0
     )
-    engine = Engine("llm", TransformerLLM, config, kind="llm", max_running=64, profile=profile, policy=policy)
+    engine = deploy(
+        "llm", TransformerLLM, config, contract="llm", max_running=64, profile=profile, policy=policy
+    )
     driver = SteppingDriver(engine, _STEP_S)
     chains, one = chain(6, profile, max_tokens=6), chain(1, profile, max_tokens=6)
     arrivals = [(0.0, Submit(f"chain {n}", chains, {"q": f"{n} rivers run to the sea"})) for n in range(24)]

@@ -191,3 +191,20 @@ def test_a_real_server_beside_models_in_process() -> None:
         asyncio.run(main(url))
     assert sorted(seen.answered) == [0, 1, 2]
     assert sum(seen.answered.values()) == len(TEXTS)
+
+
+def test_work_waits_for_the_only_server_until_it_is_back(answers: dict[str, str]) -> None:
+    """Its refusals do not use up the attempts of those who wait."""
+    port = free_port()
+    seen = Traffic()
+
+    async def main() -> None:
+        engine = deployment(server(f"http://127.0.0.1:{port}"))
+        async with asyncio.timeout(60), Runtime([engine], observers=[seen]) as runtime:
+            asked = asyncio.gather(*(ask(runtime, [text]) for text in TEXTS[:1]))
+            await until(lambda: bool(seen.suspected_s))
+            await asyncio.sleep(1.6)
+            async with stub(answers, port):
+                assert await asked == [[answers[text]] for text in TEXTS[:1]]
+
+    asyncio.run(main())

@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from stretto.engine import Engine
 from support.chains import chain
 
 from stretto.costs.presets import load_preset
 from stretto.costs.profile import Profile
+from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.sim.driver import VirtualDriver
@@ -36,8 +36,8 @@ def simulated_s(policy: str) -> float:
         preset.step_cost(preset.model("Llama-2-7b-hf")),
         filler_output(as_max_tokens),
     )
-    engine = Engine(
-        "llm", FakeLLM, FakeLLMConfig(), kind="llm", max_running=64, profile=profile, policy=policy
+    engine = deploy(
+        "llm", FakeLLM, FakeLLMConfig(), contract="llm", max_running=64, profile=profile, policy=policy
     )
     driver = VirtualDriver([engine], models={"llm": model}, check=True)
     for number in range(NUM_CHAINS):

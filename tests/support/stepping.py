@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.engine import Engine
-
+from stretto.deployment import Deployment
 from stretto.engines.contract import SteppedLLM
 from stretto.messages import (
     Action,
+    AddInstance,
     Admit,
     CancelTask,
     Event,
+    InstanceReady,
     LLMReport,
     Release,
     Reply,
@@ -24,13 +25,16 @@ from stretto.sched.system import System
 class SteppingDriver:
     """Every step takes `step_s`, whatever it computes."""
 
-    def __init__(self, engine: Engine, step_s: float) -> None:
+    def __init__(self, engine: Deployment, step_s: float) -> None:
         self.now_s = 0.0
         self.actions: list[Action] = []
         self._engine = engine.name
         self._step_s = step_s
         self._system = System([engine])
-        self.llm: SteppedLLM = engine.executable(engine.config)
+        ready = [AddInstance(engine.name, replica) for replica in engine.replicas]
+        self._system.handle(ready, 0.0)
+        self._system.handle([InstanceReady(engine.name, i) for i in range(len(ready))], 0.0)
+        self.llm: SteppedLLM = engine.replicas[0].executable(engine.replicas[0].config)
 
     def run(self, arrivals: Sequence[tuple[float, Submit]]) -> dict[str, float]:
         """Seconds from each query's arrival to its end."""
