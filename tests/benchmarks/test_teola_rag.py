@@ -123,7 +123,7 @@ def test_what_ends_while_engines_are_made_leaves_no_thread(number: int) -> None:
         may_go_on.wait(60)
         return (FakeBatch(FakeBatchConfig()), StandIn(StandInConfig()))[number]
 
-    engine = deploy("slow", slow, kind=("batch", "llm")[number])  # type: ignore[arg-type]
+    engine = deploy("slow", slow, contract=("batch", "llm")[number])
 
     async def run() -> None:
         async def enter() -> None:
