@@ -175,8 +175,9 @@ def test_idle_is_what_no_interval_covers() -> None:
 def test_engines_that_note_their_times_can_go_to_processes(tmp_path) -> None:
     for engine in Testbed("7B").engines(SCHEMES[OURS]):
         noting = _noting(engine, tmp_path, "process")
-        assert noting.runs_in == "process"
-        executable, config = pickle.loads(pickle.dumps((noting.executable, noting.config)))
+        replica = noting.replicas[0]
+        assert replica.runs_in == "process"
+        executable, config = pickle.loads(pickle.dumps((replica.executable, replica.config)))
         made = executable(config)
         made.close()
     assert len(list(tmp_path.iterdir())) == len(Testbed("7B").engines())

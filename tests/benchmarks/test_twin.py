@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +131,10 @@ def test_answers_are_the_real_ones_and_computed_once() -> None:
     real = deploy("e", Counting, FakeBatchConfig(), runs_in="process")
     vectors = deploy("vectors", own_vectors, None, keeps_state=True, runs_in="process")
     simulated, kept = remembering([real, vectors])
-    assert kept.executable is own_vectors
+    assert kept.replicas[0].executable is own_vectors
     tasks = [task("embed", ["a", "b"]), task("embed", ["c"])]
-    first, second = (simulated.executable(simulated.config) for _ in range(2))
+    (replica,) = simulated.replicas
+    first, second = (replica.executable(replica.config) for _ in range(2))
     assert first.run(tasks) == second.run(tasks) == FakeBatch(FakeBatchConfig()).run(tasks)
     assert Counting.asked == 2
     first.close()
@@ -212,8 +212,8 @@ def test_rounds_end_when_time_is_up(max_s: float) -> None:
 
 def test_engines_that_are_measured_go_with_an_interruption() -> None:
     def interrupted() -> None:
-        engine = deploy("e", FakeBatch, FakeBatchConfig())
-        with alone([engine, replace(engine, name="f")]) as instances:
+        engines = [deploy(name, FakeBatch, FakeBatchConfig()) for name in ("e", "f")]
+        with alone(engines) as instances:
             assert instances["f"].batch_s([task("embed", ["x"])]) > 0
             assert len(multiprocessing.active_children()) == 2
             raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,18 +38,20 @@ def test_chunking_is_profiled_within_the_limit_of_its_embedder(
 
 
 def test_functions_make_an_engine_for_calls() -> None:
-    engine = by_name(local_engines(functions={"upper": str.upper}))["calls"]
-    assert engine.config == CallsConfig({"upper": str.upper})
+    (replica,) = by_name(local_engines(functions={"upper": str.upper}))["calls"].replicas
+    assert replica.config == CallsConfig({"upper": str.upper})
     assert "calls" not in by_name(local_engines())
 
 
 def test_chunks_are_measured_by_the_embedder_that_was_chosen() -> None:
     engines = by_name(local_engines(embedding_model="other"))
-    assert (engines["chunking"].config.model, engines["embedding"].config.model) == ("other", "other")  # type: ignore[attr-defined]
+    configs: list[Any] = [engines[name].replicas[0].config for name in ("chunking", "embedding")]
+    assert [config.model for config in configs] == ["other", "other"]
 
 
 def test_completions_of_a_server_stop_at_a_further_question() -> None:
-    assert llm_engine("http://127.0.0.1:9").config.stop == COMPLETION_STOP  # type: ignore[attr-defined]
+    config: Any = llm_engine("http://127.0.0.1:9").replicas[0].config
+    assert config.stop == COMPLETION_STOP
 
 
 def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_summary_is_quoted_and_what_is_not_known_is_said(outputs: list[tuple[s
 
 def test_it_has_a_name() -> None:
     engine = llm_engine(SMALL_MODEL)
-    llm = engine.executable(engine.config)  # type: ignore[call-arg]
+    llm = engine.replicas[0].executable(engine.replicas[0].config)
     assert isinstance(llm, TransformerLLM)
 
 

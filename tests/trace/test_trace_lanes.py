@@ -57,10 +57,12 @@ def test_a_batch_engine_needs_one_lane_per_instance() -> None:
     assert max(lane.number for lane in lanes(run.recorder) if lane.engine == "llm") > 0
 
 
-def test_a_restarted_instance_ends_its_spans() -> None:
+def test_an_instance_that_is_given_up_ends_its_spans() -> None:
     recorder = Recorder()
     for task_id in (1, 2):
-        recorder.on_action(Admit("llm", 0, LLMTask(task_id, "q", "step", (), Decode()), 1.0), float(task_id))
+        recorder.on_action(
+            Admit("llm", 0, LLMTask(task_id, "q", "step", (), Decode()), (1.0,)), float(task_id)
+        )
     recorder.on_event(LLMReport("llm", 0, Started(1)), 3.0)
     recorder.on_action(StopInstance("llm", 0, "kill"), 9.0)
     first, second = recorder.spans
@@ -72,7 +74,7 @@ def test_a_restarted_instance_ends_its_spans() -> None:
 
 def test_a_request_cancelled_in_the_queue_never_ran() -> None:
     recorder = Recorder()
-    recorder.on_action(Admit("llm", 0, LLMTask(1, "q", "step", (), None), 1.0), 1.0)
+    recorder.on_action(Admit("llm", 0, LLMTask(1, "q", "step", (), None), (1.0,)), 1.0)
     recorder.on_action(CancelTask("llm", 0, 1), 5.0)
     (span,) = recorder.spans
     assert (span.started, span.outcome, span.queued_s) == (False, "cancelled", 1.0)
