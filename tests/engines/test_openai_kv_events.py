@@ -19,8 +19,8 @@ from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStore
 from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.engines.openai_server.kv_event_reader import KVEventReader, Sequencer
 from stretto.engines.openai_server.kv_event_stream import KVEventStream
+from stretto.engines.openai_wire.kv_events import KVEventReader, Sequencer
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.errors import BadReply, ConfigError
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask

@@ -54,8 +54,14 @@ class CommandLine:
 @contextmanager
 def serving(answer: Callable[[Mapping[str, Any]], Reply]) -> Iterator[str]:
     """An OpenAI-compatible server on a thread; its URL."""
+    with running(OpenAIStub(answer)) as url:
+        yield url
+
+
+@contextmanager
+def running(stub: OpenAIStub) -> Iterator[str]:
+    """`stub` on a thread; its URL."""
     loop = asyncio.new_event_loop()
-    stub = OpenAIStub(answer)
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:

@@ -14,21 +14,31 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stretto.engines.openai_wire import paths, sse
+from stretto.engines.openai_wire.answers import Answer, Choice, TokenCounts, chunk_json, whole_json
+from stretto.engines.openai_wire.errors import ApiError, RequestRefused, no_such_path
+from stretto.engines.openai_wire.fields import read_body
+from stretto.engines.openai_wire.logprobs import TokenLogprob
+from stretto.engines.openai_wire.paths import Api
+from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, Request
+
 MODEL = "stub-model"
-EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
+EVENT_STREAM = {"Content-Type": f"{sse.CONTENT_TYPE}; charset=utf-8"}
+_APIS: Mapping[str, Api] = {f"POST /{path}": api for api, path in paths.GENERATE.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a completion is answered: `deltas`, then `ending`, or `raw` bytes as they are.
+    """How a completion is answered: by `deltas`, then `ending`, or by `raw` bytes as they are.
 
-    The ending is "done", "cut" (the connection drops), "stop" (the response ends without [DONE]) or
-    "hang" (silence until the client goes away). With status 0 the connection drops before any answer.
-    `piece_bytes` of `raw` are written at once.
+    Each delta is a token, `delta_s` behind the last. All choices have the same text; a request that is not
+    streamed is answered with it at once. The ending is "done", "cut" (the connection drops), "stop" (the
+    response ends without [DONE]) or "hang" (silence until the client goes away). With status 0 the connection
+    drops before any answer. `piece_bytes` of `raw` are written at once.
     """
 
     deltas: tuple[str, ...] = ()
@@ -37,12 +47,22 @@ class Reply:
     raw: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     finish: str | None = None
+    stop_reason: str | None = None
+    num_prompt: int = 7
     num_cached: int | None = None
+    delta_s: float = 0.0
     piece_bytes: int = 1 << 20
+
+    @staticmethod
+    def refusing(error: ApiError) -> Reply:
+        """The answer to a request that is not served."""
+        return Reply(status=error.status, raw=json.dumps(error.to_json()).encode(), headers=error.headers())
 
 
 class OpenAIStub:
     """Answers every completion with `answer(request body)`. An async context manager.
+
+    A body that is no request is refused as vLLM does, without asking `answer`.
 
     Args:
         model: what `/v1/models` says of the model, besides its id.
@@ -66,6 +86,8 @@ class OpenAIStub:
         }
         self.requests: list[Mapping[str, Any]] = []
         self.heads: list[Mapping[str, str]] = []
+        self.num_running = 0
+        self.num_output_tokens = 0
         self.num_open = 0
         self.most_open = 0
         self.aborted = asyncio.Event()
@@ -87,57 +109,113 @@ class OpenAIStub:
             path = head.partition(" HTTP/")[0]
             fields = [line.partition(": ") for line in head.split("\r\n")[1:]]
             self.heads.append({name.lower(): value for name, _, value in fields})
-            body = json.loads(await reader.readexactly(int(self.heads[-1].get("content-length", 0))) or b"{}")
+            received = await reader.readexactly(int(self.heads[-1].get("content-length", 0)))
             if path in self._pages:
-                await _send(writer, 200, self._pages[path](body).encode(), {"Content-Type": "text/plain"})
-            elif path in ("POST /v1/completions", "POST /v1/chat/completions"):
-                self.requests.append(body)
-                await self._complete(reader, writer, self._answer(body), is_chat="/chat/" in path)
+                page = self._pages[path](json.loads(received or b"{}"))
+                await _send(writer, 200, page.encode(), {"Content-Type": "text/plain"})
+            elif path in _APIS:
+                await self._generate(reader, writer, _APIS[path], received)
             else:
-                await _send(writer, 404, b"no such path", {})
+                raise no_such_path(path)
+        except RequestRefused as refused:
+            body = json.dumps(refused.answer.to_json()).encode()
+            await _send(writer, refused.answer.status, body, refused.answer.headers())
         except (ConnectionError, asyncio.IncompleteReadError):
             self.aborted.set()
         finally:
             self.num_open -= 1
             writer.close()
 
-    async def _complete(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: Reply, *, is_chat: bool
+    async def _generate(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, api: Api, received: bytes
     ) -> None:
+        body = read_body(received)
+        request: Request
+        request = ChatRequest.from_json(body) if api == "chat" else CompletionRequest.from_json(body)
+        self.requests.append(body)
+        reply = self._answer(body)
         if reply.status == 0:
             return
         if reply.raw is not None or reply.status != 200:
-            body = b'{"error": {"message": "told to fail"}}' if reply.raw is None else reply.raw
-            await _send(writer, reply.status, body, reply.headers, reply.piece_bytes)
+            refusal = ApiError(reply.status, "told to fail", "Error")
+            raw = json.dumps(refusal.to_json()).encode() if reply.raw is None else reply.raw
+            await _send(writer, reply.status, raw, reply.headers, reply.piece_bytes)
             return
+        self.num_running += 1
+        try:
+            if request.options.stream:
+                await self._stream(reader, writer, api, request, reply)
+            else:
+                await self._whole(writer, api, request, reply)
+        finally:
+            self.num_running -= 1
+
+    async def _whole(self, writer: asyncio.StreamWriter, api: Api, request: Request, reply: Reply) -> None:
+        await asyncio.sleep(reply.delta_s * len(reply.deltas))
+        num_choices = _num_choices(request)
+        self.num_output_tokens += num_choices * len(reply.deltas)
+        choice = Choice(
+            text="".join(reply.deltas),
+            finish=reply.finish or "stop",
+            stop_reason=reply.stop_reason,
+            logprobs=_logprobs(request, reply.deltas),
+        )
+        answer = replace(_answer(choice, num_choices), counts=_counts(reply, num_choices))
+        await _send(writer, 200, json.dumps(whole_json(api, answer)).encode(), {})
+
+    async def _stream(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        api: Api,
+        request: Request,
+        reply: Reply,
+    ) -> None:
         (kind,) = EVENT_STREAM.values()
         writer.write(
             f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
         )
-        if is_chat:
-            await _send_event(writer, {"choices": [{"delta": {"role": "assistant"}, "finish_reason": None}]})
-        for delta in reply.deltas:
-            choice = {"delta": {"content": delta}} if is_chat else {"text": delta}
-            await _send_event(writer, {"choices": [{**choice, "finish_reason": None}]})
+        num_choices = _num_choices(request)
+        choices = [Choice(role="assistant")] if api == "chat" else []
+        choices += [Choice(text=delta, logprobs=_logprobs(request, (delta,))) for delta in reply.deltas]
         if reply.finish is not None:
-            choice = {"delta": {}} if is_chat else {"text": ""}
-            await _send_event(writer, {"choices": [{**choice, "finish_reason": reply.finish}]})
+            choices.append(Choice(finish=reply.finish, stop_reason=reply.stop_reason))
+        for choice in choices:
+            answer = _answer(choice, num_choices)
+            await _send_event(writer, sse.encode_event(chunk_json(api, answer)))
+            self.num_output_tokens += num_choices * bool(choice.text)
+            await asyncio.sleep(reply.delta_s)
         if reply.ending == "hang":
             await writer.drain()
             await reader.read()
             self.aborted.set()
         elif reply.ending == "done":
-            details = None if reply.num_cached is None else {"cached_tokens": reply.num_cached}
-            usage = {
-                "prompt_tokens": 7,
-                "completion_tokens": len(reply.deltas),
-                "prompt_tokens_details": details,
-            }
-            await _send_event(writer, {"choices": [], "usage": usage})
-            await _send_event(writer, "[DONE]")
+            if request.options.include_usage:
+                last = Answer(model=MODEL, counts=_counts(reply, num_choices))
+                await _send_event(writer, sse.encode_event(chunk_json(api, last)))
+            await _send_event(writer, sse.DONE)
         if reply.ending != "cut":
             writer.write(b"0\r\n\r\n")
             await writer.drain()
+
+
+def _num_choices(request: Request) -> int:
+    return request.options.n * (len(request.prompts) if isinstance(request, CompletionRequest) else 1)
+
+
+def _answer(choice: Choice, num_choices: int) -> Answer:
+    choices = tuple(replace(choice, index=index) for index in range(num_choices))
+    return Answer(id="stub-1", model=MODEL, choices=choices)
+
+
+def _counts(reply: Reply, num_choices: int) -> TokenCounts:
+    return TokenCounts(reply.num_prompt, num_choices * len(reply.deltas), reply.num_cached)
+
+
+def _logprobs(request: Request, tokens: tuple[str, ...]) -> tuple[TokenLogprob, ...] | None:
+    if request.options.logprobs is None:
+        return None
+    return tuple(TokenLogprob(token, -0.5, ((token, -0.5),)) for token in tokens)
 
 
 async def _send(
@@ -156,11 +234,9 @@ async def _send(
         await asyncio.sleep(0)
 
 
-async def _send_event(writer: asyncio.StreamWriter, event: object) -> None:
-    """One event as one HTTP chunk, with text unescaped as many servers write it."""
-    data = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
-    line = f"data: {data}\n\n".encode()
-    writer.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+async def _send_event(writer: asyncio.StreamWriter, event: bytes) -> None:
+    """One event as one HTTP chunk."""
+    writer.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
     await writer.drain()
     await asyncio.sleep(0)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
+from stretto.engines.openai_wire.paths import Api
 from stretto.errors import ConfigError
-
-Api: TypeAlias = Literal["completions", "chat"]
 
 
 @dataclass(frozen=True, slots=True)

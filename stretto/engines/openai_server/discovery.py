@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.core import Segment
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.http import Http, read_json
 from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
+from stretto.engines.openai_wire import paths
+from stretto.engines.openai_wire.models import ModelCard, read_models, read_tokens, tokenize_request
 from stretto.errors import BadReply, ConfigError, EngineFailure
 
 if TYPE_CHECKING:
@@ -37,44 +39,35 @@ async def discover(http: Http, config: OpenAIServerConfig) -> ServerFacts:
         ConfigError: the tokenizer that was asked for cannot be loaded, or is not the server's.
         EngineFailure: the server cannot be asked, or lists no model.
     """
-    listed: dict[str, Any] = {}
-    try:
-        listed = _find_model(await http.fetch("v1/models"), config.model)
-    except BadReply:
-        if config.model is None:
-            raise
-    model = config.model or listed["id"]
-    tokenizer = await _find_tokenizer(http, config, model, listed.get("root"))
-    limit = listed.get("max_model_len")
+    card = await _find_model(http, config.model)
+    tokenizer = await _find_tokenizer(http, config, card)
     cache = await _find_cache(http) if config.warms_prefixes else CacheConfig()
-    return ServerFacts(model, tokenizer, limit if type(limit) is int and limit > 0 else None, cache)
+    return ServerFacts(card.id, tokenizer, card.max_model_tokens, cache)
 
 
-def _find_model(listing: bytes, wanted: str | None) -> dict[str, Any]:
+async def _find_model(http: Http, wanted: str | None) -> ModelCard:
     """The entry of `wanted`, or the first. Servers may know names that they do not list."""
     try:
-        models = [dict(model) for model in read_json(listing)["data"]]
+        models = read_models(read_json(await http.fetch(paths.MODELS)))
+    except BadReply:
         if wanted is None:
-            if not models[0]["id"].encode():
-                raise ValueError("without a name")
-            return models[0]
-        return next((model for model in models if model["id"] == wanted), {})
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadReply(f"the server lists no model: {listing[:200]!r}") from error
+            raise
+        models = ()
+    if wanted is None and not models:
+        raise BadReply("the server lists no model")
+    return models[0] if wanted is None else next((m for m in models if m.id == wanted), ModelCard(wanted))
 
 
-async def _find_tokenizer(
-    http: Http, config: OpenAIServerConfig, model: str, root: object
-) -> PromptTokenizer | None:
+async def _find_tokenizer(http: Http, config: OpenAIServerConfig, card: ModelCard) -> PromptTokenizer | None:
     if config.api == "chat" or config.tokenizer == "none":
         return None
     folder = Path(config.tokenizer)
     if config.tokenizer == "auto":
-        if not (isinstance(root, str) and _has_tokenizer(Path(root))):
+        if card.root is None or not _has_tokenizer(Path(card.root)):
             return None
-        folder = Path(root)
+        folder = Path(card.root)
     tokenizer = await asyncio.to_thread(_load, folder)
-    theirs = await _their_tokens(http, model)
+    theirs = await _their_tokens(http, card.id)
     ours = tokenizer.encode((Segment(_PROBE, "probe"),))
     num_of_text = len(ours) - len(tokenizer.encode(()))
     if theirs is None:
@@ -82,7 +75,7 @@ async def _find_tokenizer(
     if len(theirs) < num_of_text or ours[-len(theirs) :] != theirs:
         if config.tokenizer == "auto":
             return None
-        raise ConfigError(f"the tokenizer in {folder} is not the one of {model!r} at {config.url}")
+        raise ConfigError(f"the tokenizer in {folder} is not the one of {card.id!r} at {config.url}")
     return tokenizer
 
 
@@ -108,18 +101,15 @@ def _load(folder: Path) -> PromptTokenizer:
 
 async def _their_tokens(http: Http, model: str) -> list[int] | None:
     """The probe as the server tokenises it, if it tells (vLLM, SGLang, llama.cpp)."""
-    body: dict[str, object] = {"model": model, "prompt": _PROBE, "content": _PROBE}
     try:
-        asked = await http.fetch("tokenize", {**body, "add_special_tokens": False}, is_retried=False)
-        answer = read_json(asked)
+        asked = await http.fetch(paths.TOKENIZE, tokenize_request(model, _PROBE), is_retried=False)
+        return read_tokens(read_json(asked))
     except EngineFailure:
         return None
-    tokens = answer.get("tokens") if isinstance(answer, dict) else None
-    return tokens if isinstance(tokens, list) and tokens else None
 
 
 async def _find_cache(http: Http) -> CacheConfig:
     try:
-        return read_cache_config((await http.fetch("metrics", is_retried=False)).decode(errors="replace"))
+        return read_cache_config((await http.fetch(paths.METRICS, is_retried=False)).decode(errors="replace"))
     except EngineFailure:
         return CacheConfig()

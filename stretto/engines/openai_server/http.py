@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
 
 from stretto.engines.openai_server.config import OpenAIServerConfig
+from stretto.engines.openai_wire import sse
+from stretto.engines.openai_wire.errors import is_passing, read_reason, read_retry_after
 from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable
 
-_MAX_LINE_BYTES = 1_000_000
 _MAX_BODY_BYTES = 8_000_000
 
 
@@ -73,7 +72,7 @@ class Http:
         """The JSON of each server-sent event that answers `body`. Leaving early aborts the request."""
         async with self._open(path, body, is_retried=is_retried) as response:
             kind = response.headers.get("content-type", "untyped")
-            if not kind.startswith("text/event-stream"):
+            if not kind.startswith(sse.CONTENT_TYPE):
                 start = (await self._read(response))[:200]
                 raise BadReply(f"{self._name} answered with {kind}, not with a stream of events: {start!r}")
             yield self._events(response)
@@ -122,15 +121,17 @@ class Http:
         if response.is_success:
             return response
         try:
-            reason = _reason(await self._read(response))
+            reason = read_reason(await self._read(response))
         finally:
             await response.aclose()
         if response.has_redirect_location:
             reason = f"go to {response.headers['location'][:500]}"
         problem = f"{self._name} answered {response.status_code}: {reason}"
-        if response.status_code != 429 and response.status_code < 500:
+        if not is_passing(response.status_code):
             raise BadReply(problem)
-        return EngineUnavailable(problem), _retry_after_s(response.headers.get("retry-after", ""))
+        return EngineUnavailable(problem), read_retry_after(
+            response.headers.get("retry-after", ""), time.time()
+        )
 
     def _silence(self) -> EngineTimeout:
         return EngineTimeout(f"{self._name} was silent for {self._config.timeout_s} s")
@@ -162,29 +163,17 @@ class Http:
             raise EngineUnavailable(f"{self._name} broke off: {_text(error)}") from error
 
     async def _events(self, response: httpx.Response) -> AsyncIterator[Any]:
-        """Until `[DONE]`. Lines end with \\n alone: text may hold other line breaks.
-
-        Comments, which proxies send to keep a connection, do not break the silence.
-        """
-        rest = bytearray()  # of a line: grows in place
+        """Until `[DONE]`. Comments, which proxies send to keep a connection, do not break the silence."""
+        decoder = sse.EventDecoder()
         heard_s = time.monotonic()
         async for received in self._received(response):
             self._check_patience(heard_s)
-            rest += received
-            lines = []
-            if b"\n" in received:
-                *lines, rest = rest.split(b"\n")
-            if max(map(len, [*lines, rest])) > _MAX_LINE_BYTES:
-                raise BadReply(f"the server sent a line of more than {_MAX_LINE_BYTES} bytes")
-            for line in lines:
-                field, _, data = line.partition(b":")
-                if field != b"data":
-                    continue
-                if data.strip() == b"[DONE]":
-                    return
-                yield read_json(bytes(data))
+            for data in decoder.feed(received):
+                yield read_json(data)
                 heard_s = time.monotonic()
-        raise EngineUnavailable(f"{self._name} ended its answer early, behind {bytes(rest[-200:])!r}")
+            if decoder.is_done:
+                return
+        raise EngineUnavailable(f"{self._name} ended its answer early, behind {decoder.rest[-200:]!r}")
 
 
 def read_json(data: bytes) -> Any:
@@ -197,25 +186,3 @@ def read_json(data: bytes) -> Any:
 
 def _text(error: httpx.HTTPError) -> str:
     return str(error) or type(error).__name__
-
-
-def _reason(body: bytes) -> str:
-    """What a refusal says. OpenAI, vLLM and llama.cpp wrap it differently."""
-    try:
-        answer = json.loads(body)
-        reason = answer["error"]["message"] if "error" in answer else answer["message"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        reason = body.decode(errors="replace")
-    return str(reason)[:500]
-
-
-def _retry_after_s(header: str) -> float | None:
-    """Seconds from now, of a header with seconds or a date."""
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(header).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None

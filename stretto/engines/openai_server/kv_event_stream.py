@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 
-import msgspec
 import zmq
 import zmq.asyncio
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.engines.openai_server.kv_event_reader import KVEventReader, Sequencer
-from stretto.errors import BadReply, ConfigError
-
-_END = (-1).to_bytes(8, "big", signed=True)
+from stretto.engines.openai_wire.kv_events import KVEventReader, Sequencer
+from stretto.engines.openai_wire.kv_frames import (
+    ends_replay,
+    read_batch,
+    split_message,
+    write_replay_request,
+)
+from stretto.errors import ConfigError
 
 
 class KVEventStream:
@@ -43,7 +46,7 @@ class KVEventStream:
             for events in await self._catch_up(context):
                 yield events
             while True:
-                number, payload = _split(await live.recv_multipart())
+                number, payload = split_message(await live.recv_multipart())
                 arrival = self._sequencer.arrive(number)
                 if arrival == "known":
                     continue
@@ -66,9 +69,9 @@ class KVEventStream:
         socket = self._connect(context, zmq.DEALER, self._config.replay_endpoint)
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                await socket.send_multipart([b"", self._sequencer.next.to_bytes(8, "big")])
-                while (frames := await socket.recv_multipart())[-2:-1] != [_END]:
-                    number, payload = _split(frames)
+                await socket.send_multipart(write_replay_request(self._sequencer.next))
+                while not ends_replay(frames := await socket.recv_multipart()):
+                    number, payload = split_message(frames)
                     if number >= self._sequencer.next:
                         caught_up += self._take(number, payload)
         except TimeoutError:
@@ -82,11 +85,7 @@ class KVEventStream:
         if number > self._sequencer.next:
             yield self._reader.clear()
         self._sequencer.next = number + 1
-        try:
-            batch = msgspec.msgpack.decode(payload)
-        except msgspec.DecodeError as error:
-            raise BadReply(f"not msgpack: {payload[:100]!r}") from error
-        yield self._reader.read(batch)
+        yield self._reader.read(read_batch(payload))
 
     def _connect(self, context: zmq.asyncio.Context, kind: int, endpoint: str) -> zmq.asyncio.Socket:
         socket = context.socket(kind)
@@ -95,10 +94,3 @@ class KVEventStream:
         except zmq.ZMQError as error:
             raise ConfigError(f"cannot connect to {endpoint!r}: {error}") from error
         return socket
-
-
-def _split(frames: list[bytes]) -> tuple[int, bytes]:
-    """Number and payload: the last two frames, behind a topic or not."""
-    if len(frames) < 2 or len(frames[-2]) != 8:
-        raise BadReply(f"not a message of KV events: {frames!r:.200}")
-    return int.from_bytes(frames[-2], "big"), frames[-1]

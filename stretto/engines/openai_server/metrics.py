@@ -5,20 +5,14 @@ The names are vLLM's (older ones too) and SGLang's. A server with several engine
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from stretto.engines.openai_wire.metrics import CACHE_CONFIG, KV_USED, NUM_RUNNING, NUM_WAITING, read_samples
 from stretto.errors import BadReply
 
-_RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
-_WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs")
-_KV_USED = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
-_CACHE_CONFIG = ("vllm:cache_config_info",)
-
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_RUNNING = (NUM_RUNNING.name, "sglang:num_running_reqs")
+_WAITING = (NUM_WAITING.name, "sglang:num_queue_reqs")
+_KV_USED = (KV_USED.name, "vllm:gpu_cache_usage_perc", "sglang:token_usage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +43,7 @@ def read_load(metrics: str) -> ServerLoad:
         BadReply: it does not say.
     """
     running, waiting, used = (
-        [value for _, value in _samples(metrics, names)] for names in (_RUNNING, _WAITING, _KV_USED)
+        [sample.value for sample in read_samples(metrics, names)] for names in (_RUNNING, _WAITING, _KV_USED)
     )
     if not (running and waiting and used):
         raise BadReply(f"the server's metrics do not tell its load: {metrics[:100]!r}")
@@ -58,26 +52,13 @@ def read_load(metrics: str) -> ServerLoad:
 
 def read_cache_config(metrics: str) -> CacheConfig:
     """What is known of the prefix cache."""
-    for labels, _ in _samples(metrics, _CACHE_CONFIG):
-        found = dict(_LABEL.findall(labels))
+    for sample in read_samples(metrics, (CACHE_CONFIG.name,)):
         return CacheConfig(
-            _count(found.get("block_size")) or _BLOCK_TOKENS,
-            _count(found.get("num_gpu_blocks")),
-            {"True": True, "False": False}.get(found.get("enable_prefix_caching", "")),
+            _count(sample.labels.get("block_size")) or _BLOCK_TOKENS,
+            _count(sample.labels.get("num_gpu_blocks")),
+            {"True": True, "False": False}.get(sample.labels.get("enable_prefix_caching", "")),
         )
     return CacheConfig()
-
-
-def _samples(metrics: str, names: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    for name, labels, value in _SAMPLE.findall(metrics):
-        if name in names:
-            try:
-                number = float(value)
-            except ValueError:
-                number = math.nan
-            if not math.isfinite(number):
-                raise BadReply(f"the server's metrics have {name} at {value!r:.100}")
-            yield labels, number
 
 
 def _count(text: str | None) -> int | None:

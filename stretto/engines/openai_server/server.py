@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
 from stretto.engines.decoding import refuse_others
-from stretto.engines.openai_server.api import PATHS, UNDERSTOOD, Counts, read_chunk, request_body
+from stretto.engines.openai_server.api import UNDERSTOOD, build_request
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import ServerFacts, discover
 from stretto.engines.openai_server.held_prefixes import HeldPrefixes
@@ -30,6 +30,8 @@ from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.metrics import ServerLoad, read_load
 from stretto.engines.openai_server.priority import priority_of
 from stretto.engines.openai_server.warming import WarmingPolicy
+from stretto.engines.openai_wire import paths
+from stretto.engines.openai_wire.answers import Choice, TokenCounts, read_chunk
 from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError, UserError
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import check_sampling
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 _ANY_VOCABULARY = 2**31
 _CHARS_PER_TOKEN = 4
+_NOTHING = Choice()
 _ONE_TOKEN = Decode(max_tokens=1)  # servers generate no fewer
 
 
@@ -47,7 +50,7 @@ _ONE_TOKEN = Decode(max_tokens=1)  # servers generate no fewer
 class _Prompt:
     """A prompt as it is sent, and as elements that a prefix cache can be asked for: ids, or characters."""
 
-    content: str | list[int]
+    content: str | tuple[int, ...]
     elements: list[int]
     tenant: str
 
@@ -114,7 +117,7 @@ class OpenAIServer:
 
     async def load(self) -> ServerLoad:
         """How busy the server is, by its `/metrics`. Raises EngineFailure if it does not tell."""
-        return read_load((await self._http.fetch("metrics")).decode(errors="replace"))
+        return read_load((await self._http.fetch(paths.METRICS)).decode(errors="replace"))
 
     async def aclose(self) -> None:
         """Close connections."""
@@ -133,7 +136,7 @@ class OpenAIServer:
         output = Output(decode)
         facts = await self._known()
         prompt = _encode(facts, task)
-        if isinstance(prompt.content, list) and facts.max_model_tokens is not None:
+        if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
             num_in_all = len(prompt.content) + decode.max_tokens
             if num_in_all > facts.max_model_tokens:
                 raise CapacityError(
@@ -166,9 +169,9 @@ class OpenAIServer:
             num_missing = round((num_whole - num_held) * prompt.tokens_per_element)
             if facts.cache.is_on is False or not self._warming.decide(num_missing):
                 return Usage()
-            if isinstance(prompt.content, list):
+            if isinstance(prompt.content, tuple):
                 whole = prompt.elements[:num_whole]
-                prompt = _Prompt(whole, whole, prompt.tenant)
+                prompt = _Prompt(tuple(whole), whole, prompt.tenant)
             patience_s = self._warming.patience_s(num_missing)
             async with self._places:
                 try:
@@ -196,7 +199,7 @@ class OpenAIServer:
         """Send a prompt and hand each delta of the answer to `feed`, until it says that this is enough."""
         api = self._config.api
         priority = priority_of(rank) if self._config.priorities else None
-        body = request_body(api, facts.model, prompt.content, decode, prompt.tenant, priority)
+        body = build_request(api, facts.model, prompt.content, decode, prompt.tenant, priority).to_json()
         num_held = self._held.num_held(prompt.elements, prompt.tenant)
         if self._following is None or prompt.tenant:  # the server does not tell of what is a tenant's
             self._held.add(prompt.elements, prompt.tenant)
@@ -204,30 +207,31 @@ class OpenAIServer:
         counts, first_s = None, None
         sent_s = time.perf_counter()
         try:
-            async with self._http.stream(PATHS[api], body, is_retried=is_retried) as events:
+            async with self._http.stream(paths.GENERATE[api], body, is_retried=is_retried) as events:
                 async for event in events:
                     chunk = read_chunk(api, event)
                     counts = chunk.counts or counts
-                    if first_s is None and (chunk.is_output or chunk.finish):
+                    choice = chunk.choices[0] if chunk.choices else _NOTHING
+                    if first_s is None and (choice.has_output or choice.finish):
                         first_s = time.perf_counter() - sent_s
                     num_events += 1
-                    num_deltas += chunk.is_output
-                    num_chars += len(chunk.text)
+                    num_deltas += choice.has_output
+                    num_chars += len(choice.text)
                     if num_events > 4 * decode.max_tokens + 64 or num_chars > 64 * (decode.max_tokens + 16):
                         raise BadReply(f"the server writes on beyond max_tokens={decode.max_tokens}")
-                    if feed(chunk.text):
+                    if feed(choice.text):
                         break
         except BadReply as error:
-            if isinstance(prompt.content, list) and num_deltas == 0:
+            if isinstance(prompt.content, tuple) and num_deltas == 0:
                 raise BadReply(f"{error.message} (sent as token ids; tokenizer 'none' sends text)") from error
             raise
         if first_s is not None:
             self._observe(prompt, num_held, counts, first_s)
         if counts is None:
-            return Usage(len(prompt.content) if isinstance(prompt.content, list) else 0, 0, num_deltas)
+            return Usage(len(prompt.content) if isinstance(prompt.content, tuple) else 0, 0, num_deltas)
         return Usage(counts.num_prompt, counts.num_cached or 0, counts.num_output)
 
-    def _observe(self, prompt: _Prompt, num_held: int, counts: Counts | None, seconds: float) -> None:
+    def _observe(self, prompt: _Prompt, num_held: int, counts: TokenCounts | None, seconds: float) -> None:
         """Tell the policy, which counts in estimated tokens where the prompt is text."""
         num_tokens = round(len(prompt.elements) * prompt.tokens_per_element)
         num_reported = None
@@ -281,4 +285,4 @@ def _encode(facts: ServerFacts, task: LLMTask) -> _Prompt:
     tokens = facts.tokenizer.encode(task.prompt)
     if task.decode is not None:
         tokens += facts.tokenizer.suffix
-    return _Prompt(tokens, tokens, task.tenant)
+    return _Prompt(tuple(tokens), tokens, task.tenant)

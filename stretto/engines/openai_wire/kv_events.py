@@ -1,9 +1,11 @@
-"""From the messages of vLLM's KV events to ours.
+"""From the batches of vLLM's KV events to ours, and from ours to such batches.
 
-vLLM publishes batches, numbered without gaps: `[time, events, rank]` in msgpack, where an event is a
-record with its type, or in older versions a list that begins with it. It names blocks by hashes of its
-own; they are mapped to ours, so that one index serves every engine. Blocks that only some requests may
-use (an adapter, a salt, an image) are passed over, and so is what follows on a block never heard of.
+vLLM publishes batches, numbered without gaps: `[time, events, rank]`, where an event is a record with its
+type, or in older versions a list that begins with it. It names blocks by hashes of its own; they are mapped
+to ours, so that one index serves every engine. Blocks that only some requests may use (an adapter, a salt, an
+image) are passed over, and so is what follows on a block never heard of.
+
+Written batches name blocks by our hashes. The first block of a tenant's prompt carries its salt.
 
 Source: vLLM, `vllm/distributed/kv_events.py` (0.9 to 0.32).
 """
@@ -102,6 +104,52 @@ class KVEventReader:
             stored.append(BlockStored(ours, parent, block))
             parent = ours
         return stored
+
+
+def write_batch(events: Sequence[KVEvent], published_s: float, salts: Mapping[BlockHash, str]) -> list[Any]:
+    """The batch that tells of `events`. Blocks stored one behind the other become one record.
+
+    Args:
+        published_s: seconds since the epoch.
+        salts: of the tenants' roots, to which first blocks are chained; "" is the root of everybody.
+    """
+    records: list[dict[str, Any]] = []
+    last: BlockHash | None = None
+    for event in events:
+        match event:
+            case BlockStored(block_hash, parent, tokens):
+                if parent == last and records[-1]["block_size"] == len(tokens):
+                    records[-1]["block_hashes"].append(block_hash)
+                    records[-1]["token_ids"].extend(tokens)
+                    if "extra_keys" in records[-1]:
+                        records[-1]["extra_keys"].append(None)
+                else:
+                    records.append(_stored_record(block_hash, parent, tokens, salts))
+                last = block_hash
+            case BlockRemoved(block_hash):
+                records.append({"type": "BlockRemoved", "block_hashes": [block_hash], "medium": "GPU"})
+                last = None
+            case AllBlocksCleared():
+                records.append({"type": "AllBlocksCleared"})
+                last = None
+    return [published_s, records, 0]
+
+
+def _stored_record(
+    block_hash: BlockHash, parent: BlockHash, tokens: Sequence[int], salts: Mapping[BlockHash, str]
+) -> dict[str, Any]:
+    salt = salts.get(parent)
+    return {
+        "type": "BlockStored",
+        "block_hashes": [block_hash],
+        "parent_block_hash": parent if salt is None else None,
+        "token_ids": list(tokens),
+        "block_size": len(tokens),
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        **({"extra_keys": [[salt]]} if salt else {}),
+    }
 
 
 def _record(event: Any) -> Mapping[str, Any]:

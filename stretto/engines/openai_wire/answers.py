@@ -1,0 +1,244 @@
+"""Answers: a whole one, or the chunks of a stream, of both APIs.
+
+A server writes with `whole_json` and `chunk_json`, a client reads with `read_whole` and `read_chunk`.
+Reading is strict about texts and counts. Servers differ in the rest (ids, indices, times), where a value of
+another type is taken as absent.
+
+A stream of a chat opens with a chunk for each choice that has a role and no text. The chunk that ends a
+choice has its `finish`. With `include_usage`, a chunk without choices comes last and has the counts.
+
+Source: vLLM 0.32, `openai/completion/protocol.py` and `serving.py`, `openai/chat_completion/protocol.py` and
+`serving.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.engines.openai_wire.errors import raise_for_event
+from stretto.engines.openai_wire.logprobs import TokenLogprob, logprobs_json, read_logprobs
+from stretto.engines.openai_wire.paths import Api
+from stretto.errors import BadReply, EngineUnavailable
+
+_MAX_COUNT = 2**31
+_UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """What the server counted, in tokens. `num_cached` is None where it does not say."""
+
+    num_prompt: int
+    num_output: int
+    num_cached: int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The field `usage`."""
+        usage: dict[str, object] = {
+            "prompt_tokens": self.num_prompt,
+            "total_tokens": self.num_prompt + self.num_output,
+            "completion_tokens": self.num_output,
+        }
+        if self.num_cached is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.num_cached}
+        return usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of the answers to a prompt, or a piece of it.
+
+    Attributes:
+        index: number of the prompt times `n`, plus number of the answer.
+        reasoning: what a model thinks before it answers (chat): tokens, but no text.
+        role: of a chat's message; in a stream, of the chunk that opens it.
+        finish: why the text has ended: "stop", "length", "abort"…; None while it goes on.
+        stop_reason: the stop string or token that ended it.
+        text_offset: where `text` begins in the whole output.
+        token_ids: the output's, if asked for; likewise `prompt_token_ids`.
+    """
+
+    index: int = 0
+    text: str = ""
+    reasoning: str = ""
+    role: str | None = None
+    finish: str | None = None
+    stop_reason: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    text_offset: int = 0
+    token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+
+    @property
+    def has_output(self) -> bool:
+        """Whether it has tokens, of a text or of the thoughts before it."""
+        return bool(self.text or self.reasoning)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A whole answer, or one chunk of it.
+
+    Attributes:
+        created_s: whole seconds since the epoch.
+        counts: of the whole answer, or in a stream so far.
+    """
+
+    id: str = ""
+    model: str = ""
+    created_s: int = 0
+    choices: tuple[Choice, ...] = ()
+    counts: TokenCounts | None = None
+
+
+def whole_json(api: Api, answer: Answer) -> dict[str, object]:
+    """The body of an answer that is not streamed."""
+    choices = [
+        {
+            "index": choice.index,
+            **_whole_content(api, choice),
+            "logprobs": _logprobs(api, choice),
+            "finish_reason": choice.finish,
+            "stop_reason": choice.stop_reason,
+            "token_ids": _listed(choice.token_ids),
+            **({"prompt_token_ids": _listed(choice.prompt_token_ids)} if api == "completions" else {}),
+        }
+        for choice in answer.choices
+    ]
+    kind = "chat.completion" if api == "chat" else "text_completion"
+    return {**_head(answer, kind), "choices": choices, "usage": answer.counts and answer.counts.to_json()}
+
+
+def chunk_json(api: Api, answer: Answer) -> dict[str, object]:
+    """One event of a stream."""
+    choices = [
+        {
+            "index": choice.index,
+            **({"delta": _delta(choice)} if api == "chat" else {"text": choice.text}),
+            "logprobs": _logprobs(api, choice),
+            "finish_reason": choice.finish,
+            **({} if choice.finish is None else {"stop_reason": choice.stop_reason}),
+            **_ids("token_ids", choice.token_ids),
+            **_ids("prompt_token_ids", choice.prompt_token_ids),
+        }
+        for choice in answer.choices
+    ]
+    kind = "chat.completion.chunk" if api == "chat" else "text_completion"
+    usage = {} if answer.counts is None else {"usage": answer.counts.to_json()}
+    return {**_head(answer, kind), "choices": choices, **usage}
+
+
+def read_whole(api: Api, body: Any) -> Answer:
+    """Read a body. Raises BadReply or EngineUnavailable."""
+    return _read(api, body, "message", "an answer")
+
+
+def read_chunk(api: Api, event: Any) -> Answer:
+    """Read an event of a stream.
+
+    Raises:
+        EngineUnavailable: the server gives the request up.
+        BadReply: it is not an event of this API, or the server refuses to go on.
+    """
+    return _read(api, event, "delta", "a chunk")
+
+
+def _read(api: Api, body: Any, content: str, what: str) -> Answer:
+    try:
+        raise_for_event(body)
+        answer = Answer(
+            id=_expected(body.get("id"), str, ""),
+            model=_expected(body.get("model"), str, ""),
+            created_s=_expected(body.get("created"), int, 0),
+            choices=tuple(_read_choice(api, choice, content) for choice in body["choices"]),
+            counts=_read_counts(body.get("usage")),
+        )
+    except _UNREADABLE as error:
+        raise BadReply(f"not {what} of the {api} API: {ascii(body)[:300]}") from error
+    for choice in answer.choices:
+        if choice.finish in ("abort", "error"):
+            raise EngineUnavailable(f"the server ended the request with {choice.finish!r}")
+    return answer
+
+
+def _read_choice(api: Api, choice: Any, content: str) -> Choice:
+    said = choice[content] if api == "chat" else {"content": choice["text"]}
+    logprobs = choice.get("logprobs")
+    return Choice(
+        index=_expected(choice.get("index"), int, 0),
+        text=_text(said.get("content")),
+        reasoning=_text(said.get("reasoning") or said.get("reasoning_content")),
+        role=_expected(said.get("role"), str, None),
+        finish=choice.get("finish_reason"),
+        stop_reason=_expected(choice.get("stop_reason"), (str, int), None),
+        logprobs=None if logprobs is None else read_logprobs(logprobs),
+        token_ids=_optional(choice.get("token_ids"), tuple),
+        prompt_token_ids=_optional(choice.get("prompt_token_ids"), tuple),
+    )
+
+
+def _read_counts(usage: Any) -> TokenCounts | None:
+    if not usage:
+        return None
+    num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    return TokenCounts(
+        _count(usage["prompt_tokens"]), _count(usage["completion_tokens"]), _optional(num_cached, _count)
+    )
+
+
+def _text(value: Any) -> str:
+    """A text without half a surrogate pair; none is "". Raises TypeError or ValueError."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError
+    value.encode()
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MAX_COUNT:
+        raise TypeError
+    return value
+
+
+def _expected(value: Any, kind: Any, default: Any) -> Any:
+    return value if isinstance(value, kind) else default
+
+
+def _optional(value: Any, read: Callable[[Any], Any]) -> Any:
+    return None if value is None else read(value)
+
+
+def _head(answer: Answer, kind: str) -> dict[str, object]:
+    return {"id": answer.id, "object": kind, "created": answer.created_s, "model": answer.model}
+
+
+def _whole_content(api: Api, choice: Choice) -> dict[str, object]:
+    if api == "completions":
+        return {"text": choice.text}
+    reasoning = {"reasoning": choice.reasoning} if choice.reasoning else {}
+    return {"message": {"role": choice.role or "assistant", "content": choice.text, **reasoning}}
+
+
+def _delta(choice: Choice) -> dict[str, object]:
+    delta: dict[str, object] = {} if choice.role is None else {"role": choice.role}
+    if choice.reasoning:
+        delta["reasoning"] = choice.reasoning
+    if choice.text or (choice.role is not None and not choice.reasoning):
+        delta["content"] = choice.text
+    return delta
+
+
+def _logprobs(api: Api, choice: Choice) -> dict[str, object] | None:
+    return None if choice.logprobs is None else logprobs_json(api, choice.logprobs, choice.text_offset)
+
+
+def _listed(ids: tuple[int, ...] | None) -> list[int] | None:
+    return None if ids is None else list(ids)
+
+
+def _ids(name: str, ids: tuple[int, ...] | None) -> dict[str, object]:
+    return {} if ids is None else {name: list(ids)}

@@ -1,0 +1,158 @@
+"""Refusals: an HTTP status, OpenAI's error body, and when to ask again.
+
+A server answers `{"error": {"message", "type", "param", "code"}}`, where the code repeats the status. A value
+of the wrong type is a "Bad Request" about "body.NAME"; a value that cannot be served is a "BadRequestError"
+about "NAME". An error in mid-stream is an event with the same body.
+
+Source: vLLM 0.32, `vllm/entrypoints/serve/exception_handling/` and `serve/engine/protocol.py`. Differs: a
+path that does not exist, or a body that is not UTF-8, is refused with this body too, where vLLM answers
+`{"detail": ...}`; `param` names the field wherever there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from stretto.errors import BadReply, EngineUnavailable, StrettoError, UserError
+
+_MAX_REASON_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ApiError:
+    """An answer that refuses a request.
+
+    Attributes:
+        kind: class of the error, `type` on the wire.
+        param: field of the request that is wrong, if one is.
+        retry_after_s: seconds after which the same request may be served.
+    """
+
+    status: int
+    message: str
+    kind: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The body."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
+        return {"error": error}
+
+    def headers(self) -> dict[str, str]:
+        """Headers besides those of the body: `Retry-After`, in whole seconds, rounded up."""
+        return {} if self.retry_after_s is None else {"Retry-After": str(math.ceil(self.retry_after_s))}
+
+
+class RequestRefused(UserError):
+    """A request that cannot be served as it is; `answer` is what to send back."""
+
+    def __init__(self, answer: ApiError) -> None:
+        super().__init__(answer.message)
+        self.answer = answer
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RequestRefused, (self.answer,)
+
+    def at(self, step: str) -> StrettoError:
+        """A `UserError` that names `step`."""
+        located = UserError(self.message, step=step)
+        located.__cause__ = self
+        return located
+
+
+def malformed(field: str, problem: str) -> RequestRefused:
+    """A value has the wrong type. `field` is a path such as "prompt.0", or "" for the whole body."""
+    param = f"body.{field}" if field else "body"
+    return RequestRefused(ApiError(400, f"{param}: {problem}", "Bad Request", param))
+
+
+def unacceptable(param: str, message: str) -> RequestRefused:
+    """A value has the right type and cannot be served."""
+    return RequestRefused(ApiError(400, message, "BadRequestError", param))
+
+
+def unknown_model(model: str, served: Sequence[str]) -> RequestRefused:
+    """The server has other models."""
+    message = f"The model `{model}` does not exist. Valid aliases: {', '.join(served)}."
+    return RequestRefused(ApiError(404, message, "NotFoundError", "model"))
+
+
+def prompt_too_long(num_tokens: int, limit: int) -> RequestRefused:
+    """The prompt leaves no room for a token in the model's context."""
+    message = (
+        f"This model's maximum context length is {limit} tokens. However, your prompt contains {num_tokens} "
+        "input tokens. Please reduce the length of the input prompt."
+    )
+    return RequestRefused(ApiError(400, message, "BadRequestError", "input_tokens"))
+
+
+def too_many_tokens_asked(max_tokens: int, limit: int) -> RequestRefused:
+    """`max_tokens` is more than the model's whole context. (Prompt and answer together may be: it is cut.)"""
+    message = f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}."
+    return RequestRefused(ApiError(400, message, "BadRequestError", "max_tokens"))
+
+
+def no_such_path(path: str) -> RequestRefused:
+    """Nothing is served there."""
+    return RequestRefused(ApiError(404, f"there is nothing at {path!r:.200}", "NotFoundError"))
+
+
+def overloaded(message: str, retry_after_s: float) -> RequestRefused:
+    """Too many requests wait already."""
+    return RequestRefused(ApiError(429, message, "RateLimitError", None, retry_after_s))
+
+
+def is_passing(status: int) -> bool:
+    """Whether the same request may be served later: the server is overloaded or broken."""
+    return status == 429 or status >= 500
+
+
+def read_reason(body: bytes) -> str:
+    """What a refusal says. OpenAI, vLLM and llama.cpp wrap it differently."""
+    try:
+        answer = json.loads(body)
+        reason = answer["error"]["message"] if "error" in answer else answer["message"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        reason = body.decode(errors="replace")
+    return str(reason)[:_MAX_REASON_CHARS]
+
+
+def read_retry_after(header: str, now_s: float) -> float | None:
+    """Seconds to wait, from a header that has seconds or a date; None if it has neither.
+
+    Args:
+        now_s: seconds since the epoch.
+    """
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - now_s
+        except (ValueError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def raise_for_event(event: Mapping[str, Any]) -> None:
+    """Raise if an event of a stream says that the server breaks off.
+
+    The error is `{"message": ..., "code": 500}` or a text; older servers send it without a wrapping.
+
+    Raises:
+        EngineUnavailable: the request may be served later.
+        BadReply: it may not.
+    """
+    problem = event.get("error") or (event if event.get("object") == "error" else None)
+    if not problem:
+        return
+    is_record = isinstance(problem, dict)
+    code = problem.get("code") if is_record else None
+    said = problem.get("message", problem) if is_record else problem
+    message = f"the server broke off: {said}"[:_MAX_REASON_CHARS]
+    raise EngineUnavailable(message) if isinstance(code, int) and is_passing(code) else BadReply(message)

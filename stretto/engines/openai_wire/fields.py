@@ -1,0 +1,149 @@
+"""Reading the fields of a JSON object that a client has sent, each with its type and its limits.
+
+A reader takes the name of a field and its value, and returns the value or raises `RequestRefused`. Null
+stands for a field that is not there. A whole number may be written as 5.0.
+
+Source: vLLM 0.32 reads requests with pydantic. Differs: text is no number and a boolean is no number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
+
+from stretto.engines.openai_wire.errors import malformed, unacceptable
+
+T = TypeVar("T")
+D = TypeVar("D")
+Reader: TypeAlias = Callable[[str, Any], T]
+
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
+
+
+class Fields:
+    """The fields of an object. Those never asked for are left over."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._left = dict(values)
+
+    def take(self, name: str, read: Reader[T], default: D) -> T | D:
+        """The field `name`, or `default` where it is not there or null. Raises RequestRefused."""
+        value = self._left.pop(name, None)
+        return default if value is None else read(name, value)
+
+    def left(self) -> dict[str, Any]:
+        """Fields that were not taken, as they came."""
+        return dict(self._left)
+
+
+def read_body(body: bytes) -> Mapping[str, Any]:
+    """The JSON object that is a request's body. Raises RequestRefused."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise malformed("", f"not JSON: {error!s:.200}") from error
+    return mapping("", value)
+
+
+def mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """Read an object."""
+    if not isinstance(value, dict):
+        raise malformed(name, f"not an object but {_kind(value)}")
+    return value
+
+
+def anything(name: str, value: Any) -> Any:
+    """Read any JSON."""
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """Read a boolean."""
+    if not isinstance(value, bool):
+        raise malformed(name, f"neither true nor false but {_kind(value)}")
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    """Read a text that can be encoded: without half a surrogate pair."""
+    if not isinstance(value, str):
+        raise malformed(name, f"not a text but {_kind(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise malformed(name, f"not a text: {error.reason} at character {error.start}") from error
+    return value
+
+
+def integer(least: int = _MIN_INTEGER, most: int = _MAX_INTEGER) -> Reader[int]:
+    """A reader of whole numbers from `least` to `most`, both included."""
+
+    def read(name: str, value: Any) -> int:
+        number = read_integer(name, value)
+        if not least <= number <= most:
+            limits = f"at least {least}" if most == _MAX_INTEGER else f"in [{least}, {most}]"
+            raise unacceptable(name, f"{name} must be {limits}, got {number}.")
+        return number
+
+    return read
+
+
+def read_integer(name: str, value: Any) -> int:
+    """Read a whole number of 64 bits."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if type(value) is not int:
+        raise malformed(name, f"not a whole number but {_kind(value)}")
+    if not _MIN_INTEGER <= value <= _MAX_INTEGER:
+        raise malformed(name, "not a number of 64 bits")
+    return value
+
+
+def number(least: float, most: float = math.inf, *, is_open: bool = False) -> Reader[float]:
+    """A reader of finite numbers from `least` to `most`; `is_open` leaves `least` itself out."""
+
+    def read(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise malformed(name, f"not a number but {_kind(value)}")
+        try:
+            real = float(value)
+        except OverflowError:
+            real = math.inf
+        if not (least <= real <= most and math.isfinite(real)) or (is_open and real == least):
+            limits = f"{'(' if is_open else '['}{least:g}, {most:g}{']' if most < math.inf else ')'}"
+            raise unacceptable(name, f"{name} must be in {limits}, got {real:g}.")
+        return real
+
+    return read
+
+
+def items(read: Reader[T], *, max_items: int | None = None) -> Reader[tuple[T, ...]]:
+    """A reader of lists, each of whose items `read` takes."""
+
+    def read_items(name: str, value: Any) -> tuple[T, ...]:
+        if not isinstance(value, list):
+            raise malformed(name, f"not a list but {_kind(value)}")
+        if max_items is not None and len(value) > max_items:
+            raise malformed(name, f"a list of {len(value)} items; there may be {max_items}")
+        return tuple(read(f"{name}.{i}", item) for i, item in enumerate(value))
+
+    return read_items
+
+
+def token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """Read a list of token ids, of 32 bits: through an array, since prompts are long."""
+    if isinstance(value, list):
+        with suppress(TypeError, OverflowError):
+            return tuple(array("I", value))
+    return items(integer(0, 2**32 - 1))(name, value)
+
+
+def _kind(value: Any) -> str:
+    """What a value is, without repeating all of it."""
+    if isinstance(value, dict):
+        return "an object"
+    return f"a list of {len(value)}" if isinstance(value, list) else f"{value!r:.100}"

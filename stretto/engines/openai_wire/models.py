@@ -1,0 +1,84 @@
+"""What a server says of its models, and how it cuts a text into tokens.
+
+Source: vLLM 0.32, `serve/engine/protocol.py` (`ModelCard`), `serve/tokenize/protocol.py`; llama.cpp's
+`/tokenize` takes the text as `content`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.errors import BadReply
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A model as `/v1/models` lists it.
+
+    Attributes:
+        root: directory or name of its weights, on the server.
+        max_model_tokens: longest prompt and answer together; None where the server does not say.
+    """
+
+    id: str
+    root: str | None = None
+    max_model_tokens: int | None = None
+    created_s: int = 0
+
+    def to_json(self) -> dict[str, object]:
+        """An entry of the list."""
+        return {
+            "id": self.id,
+            "object": "model",
+            "created": self.created_s,
+            "owned_by": "stretto",
+            "root": self.root,
+            "parent": None,
+            "max_model_len": self.max_model_tokens,
+        }
+
+
+def models_json(cards: Sequence[ModelCard]) -> dict[str, object]:
+    """The body of `/v1/models`."""
+    return {"object": "list", "data": [card.to_json() for card in cards]}
+
+
+def read_models(body: Any) -> tuple[ModelCard, ...]:
+    """Read the body. A root or a length that cannot be one is taken as absent, a name that cannot is not.
+
+    Raises:
+        BadReply: it is no list of models.
+    """
+    try:
+        return tuple(_read_card(entry) for entry in body["data"])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BadReply(f"the server lists no models: {ascii(body)[:200]}") from error
+
+
+def _read_card(entry: Any) -> ModelCard:
+    name, root, limit = entry["id"], entry.get("root"), entry.get("max_model_len")
+    if not name.encode():
+        raise ValueError("a model without a name")
+    return ModelCard(
+        name,
+        root if isinstance(root, str) else None,
+        limit if type(limit) is int and limit > 0 else None,
+    )
+
+
+def tokenize_request(model: str, text: str) -> dict[str, object]:
+    """A body for `/tokenize` that asks for the tokens of `text` alone, without those that open a prompt."""
+    return {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
+
+
+def tokenize_json(tokens: Sequence[int], max_model_tokens: int) -> dict[str, object]:
+    """The answer of `/tokenize`."""
+    return {"count": len(tokens), "max_model_len": max_model_tokens, "tokens": list(tokens)}
+
+
+def read_tokens(body: Any) -> list[int] | None:
+    """The tokens of an answer of `/tokenize`; None where there are none in it."""
+    tokens = body.get("tokens") if isinstance(body, dict) else None
+    return tokens if isinstance(tokens, list) and tokens else None

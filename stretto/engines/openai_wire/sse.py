@@ -1,0 +1,70 @@
+"""Server-sent events, as servers stream texts by them: lines of `data: JSON`, at last `data: [DONE]`.
+
+Each line of data is one event, which is how all such servers write them. Lines end with \\n alone: a text may
+hold other line breaks. Comments, which proxies and servers send to keep a connection, are no events.
+
+Source: HTML standard, "Server-sent events"; vLLM 0.32, `serve/utils/sse_keep_alive.py`.
+"""
+
+from __future__ import annotations
+
+import json
+
+from stretto.errors import BadReply
+
+CONTENT_TYPE = "text/event-stream"
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+MAX_LINE_BYTES = 1_000_000
+
+
+def encode_event(event: object) -> bytes:
+    """One event with the JSON of `event`, with text unescaped."""
+    return f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
+class EventDecoder:
+    """Takes bytes as they arrive, cut anywhere; gives the data of each whole event.
+
+    Holds at most one unfinished line, and refuses a line of more than `max_line_bytes`, so that a server that
+    never ends a line costs no more memory than that.
+    """
+
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._rest = bytearray()  # of a line; grows in place
+        self.is_done = False
+        """Whether `[DONE]` has come; what follows it is not read."""
+
+    @property
+    def rest(self) -> bytes:
+        """The line that has not ended yet."""
+        return bytes(self._rest)
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """The data of the events that `received` completes, up to `[DONE]`.
+
+        Raises:
+            BadReply: a line is too long.
+        """
+        self._rest += received
+        if b"\n" not in received:
+            self._check(self._rest)
+            return []
+        *lines, self._rest = self._rest.split(b"\n")
+        events: list[bytes] = []
+        for line in (*lines, self._rest):
+            self._check(line)
+        for line in lines:
+            field, _, data = line.partition(b":")
+            if self.is_done or field != b"data":
+                continue
+            if data.strip() == b"[DONE]":
+                self.is_done = True
+            else:
+                events.append(bytes(data))
+        return events
+
+    def _check(self, line: bytearray) -> None:
+        if len(line) > self._max_line_bytes:
+            raise BadReply(f"the server sent a line of more than {self._max_line_bytes} bytes")
