@@ -11,7 +11,7 @@ Rules:
 - A suspect instance takes one request at a time, and after each further suspicion only later, so that a
   server that refuses everything does not use up the attempts of every request. `ready` ends this.
 - Draining: "finish" stops the instance when it is told to be `idle`, "suspend" at once. An instance that was
-  not up yet is stopped at once. A draining instance that is lost is not restarted.
+  not up yet is killed, and gone. A draining instance that is lost is not restarted.
 
 Transitions of instances stand in `transitions.py`. Methods take the time and return actions; a driver or a
 scheduler calls `expire` when `next_due_s` has come.
@@ -144,7 +144,10 @@ class Fleet:
             del self._members[instance]
             return []
         if state == "starting":
-            return self._stop(instance, "kill")
+            actions = self._stop(instance, "kill")
+            self._move(instance, "lost", now_s, "drained before it was ready")
+            del self._members[instance]
+            return actions
         return self._stop(instance, "suspend") if how == "suspend" else []
 
     def check_drain(self, instance: InstanceId) -> None:

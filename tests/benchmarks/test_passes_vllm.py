@@ -14,7 +14,7 @@ from support.openai_stub import OpenAIStub, Reply
 from benchmarks.registry import Options, run
 from benchmarks.vllm.benchmark import BASE, VARIANTS, Asked, compare, differing, goals_of, rows_of
 from stretto.core import Document, Section
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 
@@ -38,11 +38,15 @@ def asked(breaks: bool = False) -> dict[str, list[Asked]]:
     async def run_all() -> tuple[dict[str, list[Asked]], int]:
         async with OpenAIStub(answer_or_break) as stub:
             engines = [
-                Engine(name, FakeBatch, FakeBatchConfig(), runs_in="loop")
+                deploy(name, FakeBatch, FakeBatchConfig(), runs_in="loop")
                 for name in ("chunking", "embedding", "vectors", "reranking")
             ]
-            llm = Engine(
-                "llm", OpenAIServer, OpenAIServerConfig(stub.url, tokenizer="none"), kind="llm_server"
+            llm = deploy(
+                "llm",
+                OpenAIServer,
+                OpenAIServerConfig(stub.url, tokenizer="none"),
+                contract="llm",
+                runs_in="loop",
             )
             return await compare([*engines, llm], DOCUMENTS, QUESTIONS, Options(), "float32")
 

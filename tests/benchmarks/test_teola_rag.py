@@ -13,7 +13,7 @@ from benchmarks.rag.hand_written.servers import serving
 from benchmarks.teola.schemes import HAND_WRITTEN, OURS
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.core import Document, Section, Segment
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.engines.scripted.standin import StandIn, StandInConfig
@@ -32,19 +32,19 @@ DOCUMENTS = [
 QUESTION = "Where does the river run to?"
 
 
-def engines(fail: bool = False) -> list[Engine]:
+def engines(fail: bool = False) -> list[Deployment]:
     def fail_on(task: object) -> EngineFailure | None:
         return EngineFailure("broken") if fail and task.op == "embed" else None  # type: ignore[attr-defined]
 
     batch = [
-        Engine(name, FakeBatch, FakeBatchConfig(fail_on), keeps_state=name == "vectors", max_batch=8)
+        deploy(name, FakeBatch, FakeBatchConfig(fail_on), keeps_state=name == "vectors", max_batch=8)
         for name in ("chunking", "embedding", "vectors", "reranking")
     ]
-    web = Engine("web", CorpusSearch, CorpusSearchConfig(tuple(DOCUMENTS)))
+    web = deploy("web", CorpusSearch, CorpusSearchConfig(tuple(DOCUMENTS)))
     return [
         *batch,
         web,
-        *(Engine(name, StandIn, StandInConfig(), kind="llm") for name in ("llm", "llm_small")),
+        *(deploy(name, StandIn, StandInConfig(), contract="llm") for name in ("llm", "llm_small")),
     ]
 
 
@@ -99,8 +99,8 @@ class Dying(StandIn):
         raise RuntimeError("out of memory")
 
 
-def llm_alone(executable: Callable[[Any], Any]) -> list[Engine]:
-    return [Engine("llm", executable, StandInConfig(), kind="llm")]
+def llm_alone(executable: Callable[[Any], Any]) -> list[Deployment]:
+    return [deploy("llm", executable, StandInConfig(), contract="llm")]
 
 
 def test_nobody_waits_for_an_llm_that_has_died() -> None:
@@ -123,7 +123,7 @@ def test_what_ends_while_engines_are_made_leaves_no_thread(number: int) -> None:
         may_go_on.wait(60)
         return (FakeBatch(FakeBatchConfig()), StandIn(StandInConfig()))[number]
 
-    engine = Engine("slow", slow, kind=("batch", "llm")[number])  # type: ignore[arg-type]
+    engine = deploy("slow", slow, kind=("batch", "llm")[number])  # type: ignore[arg-type]
 
     async def run() -> None:
         async def enter() -> None:
@@ -151,7 +151,7 @@ def test_requests_of_a_program_are_of_its_tenant() -> None:
             super().admit(task, rank)
 
     async def run() -> None:
-        noting = [Engine(name, Noting, StandInConfig(), kind="llm") for name in ("llm", "llm_small")]
+        noting = [deploy(name, Noting, StandInConfig(), contract="llm") for name in ("llm", "llm_small")]
         async with serving([*engines()[:-2], *noting]) as servers:
             await Program(servers, "q", 8, 8, "round 1").search(QUESTION)
 

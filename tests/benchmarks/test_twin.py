@@ -18,7 +18,7 @@ from benchmarks.twin.costs import BatchFit, RequestStepCost, Sharing, fit_batche
 from stretto.core import Document, Section, Segment
 from stretto.costs.profile import Profile
 from stretto.costs.shape import StepShape
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.sim.llm_instance import SimulatedModel
@@ -36,11 +36,11 @@ BOTH = (
 ONE = "graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @{0}\nreturn %v"
 
 
-def batch_engine(name: str = "e") -> Engine:
-    return Engine(name, FakeBatch, FakeBatchConfig(), profile=Profile(0.0, 0.5, 4), timeout_s=None)
+def batch_engine(name: str = "e") -> Deployment:
+    return deploy(name, FakeBatch, FakeBatchConfig(), profile=Profile(0.0, 0.5, 4), timeout_s=None)
 
 
-def driver(sharing: Sharing, *engines: Engine, **models: SimulatedModel) -> SharedCoresDriver:
+def driver(sharing: Sharing, *engines: Deployment, **models: SimulatedModel) -> SharedCoresDriver:
     return SharedCoresDriver(engines, sharing, models=models, batch_costs={})
 
 
@@ -81,7 +81,7 @@ def llm_model(seconds_of_step: float) -> SimulatedModel:
 
 def test_steps_of_an_llm_are_slowed_down_by_a_batch_that_runs_beside_them() -> None:
     """Eleven steps of 0.1 s, ten of which are beside a batch of one second, which they slow down as well."""
-    llm = Engine("llm", FakeLLM, FakeLLMConfig(), kind="llm", timeout_s=None, keeps_state=True)
+    llm = deploy("llm", FakeLLM, FakeLLMConfig(), contract="llm", timeout_s=None, keeps_state=True)
     plan = compiled(BOTH)
     alone = driver(Sharing(2.0, 2.0, 2.0, 2), batch_engine(), llm, llm=llm_model(0.1))
     alone.submit("1", plan, {"xs": [], "q": "why?"})
@@ -95,7 +95,7 @@ def test_steps_of_an_llm_are_slowed_down_by_a_batch_that_runs_beside_them() -> N
 
 def test_an_llm_may_suffer_less_than_its_neighbour() -> None:
     """One second of a batch takes two; of the 2 s of steps beside it, 20 of 0.1 s each, none takes longer."""
-    llm = Engine("llm", FakeLLM, FakeLLMConfig(), kind="llm", timeout_s=None, keeps_state=True)
+    llm = deploy("llm", FakeLLM, FakeLLMConfig(), contract="llm", timeout_s=None, keeps_state=True)
     run = driver(Sharing(1.0, 1.0, 2.0, 2), batch_engine(), llm, llm=llm_model(0.1))
     run.submit("1", compiled(BOTH.replace("max_tokens=10", "max_tokens=40")), {"xs": ["a", "b"], "q": "why?"})
     ends_s(run)
@@ -129,8 +129,8 @@ def test_two_llms_have_a_slowdown_of_their_own() -> None:
 
 def test_answers_are_the_real_ones_and_computed_once() -> None:
     Counting.asked = 0
-    real = Engine("e", Counting, FakeBatchConfig(), runs_in="process")
-    vectors = Engine("vectors", own_vectors, None, keeps_state=True, runs_in="process")
+    real = deploy("e", Counting, FakeBatchConfig(), runs_in="process")
+    vectors = deploy("vectors", own_vectors, None, keeps_state=True, runs_in="process")
     simulated, kept = remembering([real, vectors])
     assert kept.executable is own_vectors
     tasks = [task("embed", ["a", "b"]), task("embed", ["c"])]
@@ -212,7 +212,7 @@ def test_rounds_end_when_time_is_up(max_s: float) -> None:
 
 def test_engines_that_are_measured_go_with_an_interruption() -> None:
     def interrupted() -> None:
-        engine = Engine("e", FakeBatch, FakeBatchConfig())
+        engine = deploy("e", FakeBatch, FakeBatchConfig())
         with alone([engine, replace(engine, name="f")]) as instances:
             assert instances["f"].batch_s([task("embed", ["x"])]) > 0
             assert len(multiprocessing.active_children()) == 2
@@ -374,8 +374,8 @@ class FakeMachine:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    def real(self, scheme: str) -> list[Engine]:
-        return [Engine("e", FakeBatch, FakeBatchConfig(), policy="topology_aware")]
+    def real(self, scheme: str) -> list[Deployment]:
+        return [deploy("e", FakeBatch, FakeBatchConfig(), policy="topology_aware")]
 
     def plan(self, app: str, scheme: str) -> Any:
         self.asked.append((app, scheme))

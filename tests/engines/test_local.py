@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.engines.batch.calls import CallsConfig
 from stretto.engines.batch.embedding import minilm_path
 from stretto.engines.catalogue import (
@@ -21,7 +21,7 @@ from stretto.engines.profiling import profile_engine
 from stretto.models import MINI
 
 
-def by_name(engines: list[Engine]) -> dict[str, Engine]:
+def by_name(engines: list[Deployment]) -> dict[str, Deployment]:
     return {engine.name: engine for engine in engines}
 
 

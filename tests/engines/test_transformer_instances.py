@@ -14,7 +14,7 @@ from support.runtime_engines import graph
 from support.tiny_checkpoint import build_tiny_checkpoint
 
 from stretto import Runtime
-from stretto.deployment import Engine, RunsIn
+from stretto.deployment import Deployment, RunsIn
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import CapacityError, ConfigError, QueryCancelled
 from stretto.trace.recorder import Recorder
@@ -40,12 +40,12 @@ WRITE_ON = graph(
 TEXTS = [f"river {number}" for number in range(6)]
 
 
-def llm(folder: Path, runs_in: RunsIn, **settings: int) -> Engine:
-    return Engine(
+def llm(folder: Path, runs_in: RunsIn, **settings: int) -> Deployment:
+    return deploy(
         "llm",
         TransformerLLM,
         TransformerConfig(folder),
-        kind="llm",
+        contract="llm",
         runs_in=runs_in,
         keeps_state=True,
         **settings,  # type: ignore[arg-type]
@@ -107,11 +107,11 @@ def test_the_in_process_engine_fills_what_eight_readers_share_once(tmp_path: Pat
     recorder = Recorder()
 
     async def main() -> dict[str, object]:
-        engine = Engine(
+        engine = deploy(
             "llm",
             TransformerLLM,
             TransformerConfig(checkpoint, kv_bytes=64 * 2**20),
-            kind="llm",
+            contract="llm",
             max_batch=90_000,
             keeps_state=True,
         )

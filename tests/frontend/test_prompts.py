@@ -13,7 +13,7 @@ from support.virtual_loop import in_virtual_time
 from stretto import Chunk, Hit, Input, Runtime, Template
 from stretto.components import Synthesis
 from stretto.core import Segment
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import ConfigError
 from stretto.frontend.prompts import known_constants, load_prompt, parse_prompt, prompt_names
@@ -96,7 +96,9 @@ async def test_a_value_that_looks_like_a_template_stays_text() -> None:
     def note(task: LLMTask) -> None:
         seen.append(task)
 
-    llm = Engine("llm", lambda c: AtOnce(FakeLLM(FakeLLMConfig(fail_on=note))), kind="llm_server")
+    llm = deploy(
+        "llm", lambda c: AtOnce(FakeLLM(FakeLLMConfig(fail_on=note))), contract="llm", runs_in="loop"
+    )
     question, hits = Input("question", "text"), Input("hits", "list[hit]")
     synthesis = Synthesis(question=question, hits=hits, prompt="Q: {question} C: {context}", num_hits=1)
     app = Template("injection", synthesis, {"answer": synthesis["answer"]})

@@ -11,7 +11,7 @@ from stretto.apps import search_empowered
 from stretto.components import Generation, Judge, WebSearch
 from stretto.core import ABSENT, Hit
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.errors import ConfigError, TemplateError
@@ -33,17 +33,17 @@ def answer(task: LLMTask, decode: Decode) -> str:
     return f"of {texts['question']}" + (f" read {texts['context']}" if "context" in texts else " drafted")
 
 
-def engines() -> list[Engine]:
-    def llm(name: str) -> Engine:
-        return Engine(
+def engines() -> list[Deployment]:
+    def llm(name: str) -> Deployment:
+        return deploy(
             name,
             lambda config: ScriptedLLM(answer, max_running=1),
-            kind="llm",
+            contract="llm",
             profile=LLM,
             keeps_state=True,
         )
 
-    web = Engine("web", FakeBatch, FakeBatchConfig(), profile=Profile(base_s=0.3))
+    web = deploy("web", FakeBatch, FakeBatchConfig(), profile=Profile(base_s=0.3))
     return [llm("llm"), llm("llm_small"), web]
 
 

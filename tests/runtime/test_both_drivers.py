@@ -18,7 +18,7 @@ from support.worlds import LLM_ENGINES, World, worlds
 
 from stretto import Runtime
 from stretto.core import ABSENT, Document, Section
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.errors import BadReply, EngineFailure
 from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.text import parse_graph
@@ -29,11 +29,13 @@ from stretto.trace.recorder import Recorder, Span
 Queries = Sequence[tuple[App, tuple[str, ...]]]
 
 
-def on_the_loop(engine: Engine) -> Engine:
+def on_the_loop(engine: Deployment) -> Deployment:
     """The same engine without threads."""
     if engine.kind == "batch":
         return replace(engine, runs_in="loop")
-    return replace(engine, kind="llm_server", executable=lambda config: AtOnce(engine.executable(config)))
+    return replace(
+        engine, contract="llm", runs_in="loop", executable=lambda config: AtOnce(engine.executable(config))
+    )
 
 
 def run_on_asyncio(

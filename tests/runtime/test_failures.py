@@ -25,7 +25,7 @@ from support.runtime_engines import (
 from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import Runtime
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import (
     BadReply,
@@ -110,7 +110,7 @@ async def test_an_engine_that_cannot_be_constructed_is_named_at_the_start(runs_i
 @in_real_time
 async def test_a_server_that_cannot_be_constructed_is_named_at_the_start() -> None:
     with pytest.raises(EngineFailure, match=r"^engine 'llm': TypeError"):
-        await Runtime([Engine("llm", dict, 5, kind="llm_server")]).__aenter__()
+        await Runtime([deploy("llm", dict, 5, contract="llm", runs_in="loop")]).__aenter__()
 
 
 @in_real_time
@@ -119,7 +119,7 @@ async def test_a_typed_error_of_a_constructor_stays_what_it_is() -> None:
         raise ConfigError("no such model")
 
     with pytest.raises(ConfigError, match=r"^engine 'acting': no such model$"):
-        await Runtime([Engine("acting", refuse)]).__aenter__()
+        await Runtime([deploy("acting", refuse)]).__aenter__()
 
 
 @in_real_time
@@ -128,7 +128,7 @@ async def test_a_constructor_that_exits_keeps_nobody_waiting() -> None:
         raise SystemExit(3)
 
     with pytest.raises(EngineFailure, match=r"^engine 'acting': SystemExit: 3$"):
-        await Runtime([Engine("acting", leave)]).__aenter__()
+        await Runtime([deploy("acting", leave)]).__aenter__()
 
 
 @in_real_time
@@ -218,7 +218,7 @@ async def test_an_instance_that_dies_at_once_does_not_start_over_and_over() -> N
             made.append(1)
             raise RuntimeError("doomed")
 
-    async with Runtime([Engine("llm", Doomed, FakeLLMConfig(), kind="llm", max_attempts=3)]) as runtime:
+    async with Runtime([deploy("llm", Doomed, FakeLLMConfig(), contract="llm", max_attempts=3)]) as runtime:
         await asyncio.sleep(0.1)
         assert len(made) == 1
         with pytest.raises(EngineUnavailable, match="died: RuntimeError: doomed"):
@@ -230,7 +230,7 @@ async def test_an_instance_that_dies_at_once_does_not_start_over_and_over() -> N
 async def test_a_stepped_llm_that_crashes_is_started_anew() -> None:
     crashes = iter([ZeroDivisionError("a bug"), None, None])
     config = FakeLLMConfig(fail_on=lambda task: next(crashes))
-    async with Runtime([Engine("llm", FakeLLM, config, kind="llm")]) as runtime:
+    async with Runtime([deploy("llm", FakeLLM, config, contract="llm")]) as runtime:
         assert (await runtime.run(COMPLETE, {"text": "a"}))["answer"]
 
 
@@ -242,7 +242,7 @@ async def test_an_engine_that_fails_to_forget_is_lost_and_not_the_queries(runs_i
             raise RuntimeError("I remember")
 
     config = ActingConfig(log=Log())
-    engine = Engine("acting", Stubborn, config, runs_in=runs_in, keeps_state=True)
+    engine = deploy("acting", Stubborn, config, runs_in=runs_in, keeps_state=True)
     async with Runtime([engine]) as runtime:
         for text in ("a", "b", "c"):
             assert await runtime.run(SHOUT, {"text": text}) == {"loud": text.upper()}
@@ -257,7 +257,7 @@ async def test_an_engine_that_cannot_close_keeps_no_other_open(runs_in: str) -> 
             raise RuntimeError("the door is stuck")
 
     config = ActingConfig(log=Log())
-    async with Runtime([Engine("acting", Stuck, config, runs_in=runs_in, instances=3)]) as runtime:
+    async with Runtime([deploy("acting", Stuck, config, runs_in=runs_in, instances=3)]) as runtime:
         await runtime.run(SHOUT, {"text": "a"})
     assert len(config.log.closed) == 3
 
@@ -333,7 +333,7 @@ async def test_text_is_streamed_once_though_its_request_is_repeated() -> None:
 
         async def aclose(self) -> None: ...
 
-    async with Runtime([Engine("llm", Faltering, kind="llm_server", timeout_s=5)]) as runtime:
+    async with Runtime([deploy("llm", Faltering, contract="llm", runs_in="loop", timeout_s=5)]) as runtime:
         query = await runtime.submit(COMPLETE, {"text": "x"})
         assert [piece async for piece in query.stream("answer")] == ["a ", "b ", "c"]
         assert await query == {"answer": "a b c"}
@@ -409,7 +409,7 @@ async def test_schedulers_that_break_down_end_every_query() -> None:
 async def test_leaving_cancels_every_query_whatever_it_is_doing() -> None:
     config = ActingConfig(log=Log())
     engines = [acting(config, keeps_state=True, max_batch=1), server(), fake_llm(instances=2, max_running=1)]
-    engines[2] = Engine("other", FakeLLM, FakeLLMConfig(), kind="llm", max_running=1)
+    engines[2] = deploy("other", FakeLLM, FakeLLMConfig(), contract="llm", max_running=1)
     async with Runtime(engines, max_queries=4) as runtime:
         queries = [await runtime.submit(SHOUT, {"text": "hang"}) for _ in range(2)]
         queries += [await runtime.submit(COMPLETE, {"text": "hang"}) for _ in range(2)]
@@ -482,7 +482,7 @@ async def test_an_instance_that_dies_while_the_runtime_closes_stays_dead(tmp_pat
             raise SystemExit(1)
 
     config = ActingConfig(log=Log())
-    async with Runtime([Engine("acting", Dying, config)]) as runtime:
+    async with Runtime([deploy("acting", Dying, config)]) as runtime:
         await runtime.submit(SHOUT, {"text": "a"})
         await asyncio.sleep(0.02)
         asyncio.get_running_loop().call_later(0.05, LET_GO.set)
@@ -538,7 +538,7 @@ async def test_what_ends_an_inline_engine_does_not_end_the_loop(error: BaseExcep
         def run(self, tasks: Any) -> Any:
             raise error
 
-    engine = Engine("acting", Deadly, ActingConfig(), runs_in="loop", max_attempts=2)
+    engine = deploy("acting", Deadly, ActingConfig(), runs_in="loop", max_attempts=2)
     async with Runtime([engine]) as runtime:
         with pytest.raises(EngineUnavailable, match=f"acting/0 died: {type(error).__name__}"):
             await runtime.run(SHOUT, {"text": "a"}, deadline_s=5)
@@ -570,7 +570,7 @@ class Rambling:
 @pytest.mark.parametrize("text", ["nothing", "number", "no error", "other task", "cancelled"])
 @in_virtual_time
 async def test_an_llm_that_says_nonsense_fails_its_query_alone(text: str) -> None:
-    async with Runtime([Engine("llm", Rambling, kind="llm_server")]) as runtime:
+    async with Runtime([deploy("llm", Rambling, contract="llm", runs_in="loop")]) as runtime:
         other = await runtime.submit(COMPLETE, {"text": "well"})
         with pytest.raises(EngineFailure, match=r"^step 'answer': "):
             await runtime.run(COMPLETE, {"text": text}, deadline_s=5)

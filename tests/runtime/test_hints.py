@@ -15,7 +15,7 @@ from support.virtual_loop import in_virtual_time
 from stretto import Runtime
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import EngineFailure
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -50,15 +50,15 @@ def beside_a_hint(num_hint_tokens: int) -> ExecutionGraph:
     )
 
 
-def cpu(**changes: Any) -> Engine:
-    return Engine("cpu", FakeBatch, FakeBatchConfig(), **changes)
+def cpu(**changes: Any) -> Deployment:
+    return deploy("cpu", FakeBatch, FakeBatchConfig(), **changes)
 
 
 # --- time
 
 
 def test_in_virtual_time_a_hint_of_three_seconds_delays_an_answer_of_a_tenth_by_nothing() -> None:
-    llm = Engine("llm", FakeLLM, FakeLLMConfig(), kind="llm", profile=PROFILE)
+    llm = deploy("llm", FakeLLM, FakeLLMConfig(), contract="llm", profile=PROFILE)
     driver = VirtualDriver([llm], check=True)
     driver.submit("1", beside_a_hint(3000), {"q": "it"})
     assert driver.run()["1"].error is None
@@ -90,7 +90,7 @@ class SlowPrefills:
 @in_virtual_time
 async def test_in_a_runtime_a_hint_of_three_seconds_delays_an_answer_of_a_tenth_by_nothing() -> None:
     log: dict[str, list[str]] = {"done": [], "cancelled": []}
-    async with Runtime([Engine("llm", SlowPrefills, log, kind="llm_server")]) as runtime:
+    async with Runtime([deploy("llm", SlowPrefills, log, contract="llm", runs_in="loop")]) as runtime:
         start_s = asyncio.get_running_loop().time()
         assert await runtime.run(beside_a_hint(100), {"q": "it"}) == {"a": "yes"}
         assert asyncio.get_running_loop().time() - start_s <= 0.2
@@ -100,7 +100,7 @@ async def test_in_a_runtime_a_hint_of_three_seconds_delays_an_answer_of_a_tenth_
 @in_virtual_time
 async def test_a_hint_with_several_readers_delays_none_of_them_and_runs_on() -> None:
     log: dict[str, list[str]] = {"done": [], "cancelled": []}
-    async with Runtime([Engine("llm", SlowPrefills, log, kind="llm_server")]) as runtime:
+    async with Runtime([deploy("llm", SlowPrefills, log, contract="llm", runs_in="loop")]) as runtime:
         start_s = asyncio.get_running_loop().time()
         await runtime.run(readers_of("Rules. "), {"q": "it"})
         assert asyncio.get_running_loop().time() - start_s <= 0.2
@@ -127,11 +127,11 @@ def test_simulated_instances_fill_what_eight_readers_share_once(instances: int) 
     scheduler = SchedulerConfig(num_blocks=4000, block_tokens=16, max_running=16, max_batch_tokens=512)
     model = SimulatedModel(scheduler, ProfileCost(PROFILE), filler_output(as_max_tokens))
     counted = _CountTokens()
-    engine = Engine(
+    engine = deploy(
         "llm",
         FakeLLM,
         FakeLLMConfig(),
-        kind="llm",
+        contract="llm",
         instances=instances,
         max_batch=60_000,
         profile=PROFILE,
@@ -166,7 +166,7 @@ def fail_prefills(task: LLMTask) -> BaseException | None:
 
 def test_failing_hints_fail_no_query_in_virtual_time() -> None:
     def reply(fail_on: Any) -> Reply:
-        llm = Engine("llm", FakeLLM, FakeLLMConfig(fail_on=fail_on), kind="llm", profile=PROFILE)
+        llm = deploy("llm", FakeLLM, FakeLLMConfig(fail_on=fail_on), contract="llm", profile=PROFILE)
         driver = VirtualDriver([llm, cpu(profile=Profile(base_s=5.0))], check=True)
         driver.submit("1", compiled(HINTED_TWICE), {"q": "it"})
         return driver.run()["1"]
@@ -179,11 +179,12 @@ def test_failing_hints_fail_no_query_in_virtual_time() -> None:
 @in_virtual_time
 async def test_failing_hints_fail_no_query_in_a_runtime() -> None:
     async def outputs(fail_on: Any) -> Mapping[str, Any]:
-        llm = Engine(
+        llm = deploy(
             "llm",
             lambda config: AtOnce(FakeLLM(config)),
             FakeLLMConfig(fail_on=fail_on),
-            kind="llm_server",
+            contract="llm",
+            runs_in="loop",
         )
         async with Runtime([llm, cpu(runs_in="loop")]) as runtime:
             return await runtime.run(compiled(HINTED_TWICE), {"q": "it"})

@@ -10,7 +10,7 @@ from support.runtime_engines import ActingConfig, acting
 from support.virtual_loop import VirtualLoop
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.messages import Action, BatchDone, Event, Reply, StartBatch, Submit
@@ -64,7 +64,7 @@ def plan() -> ExecutionGraph:
     return compile_graph(parse_graph(TWO_STEPS), {})
 
 
-def engine() -> Engine:
+def engine() -> Deployment:
     return acting(ActingConfig(), runs_in="loop", timeout_s=None)
 
 

@@ -12,7 +12,7 @@ from support.openai_stub import OpenAIStub, Reply
 from support.runtime_engines import COMPLETE, graph
 
 from stretto import Runtime
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.errors import BadReply, EngineUnavailable
@@ -59,8 +59,8 @@ def run(app: ExecutionGraph, replies: Sequence[Reply]) -> tuple[Any, list[str], 
 
         async with OpenAIStub(answer) as stub:
             engines = [
-                Engine("llm", OpenAIServer, OpenAIServerConfig(stub.url), kind="llm_server"),
-                Engine("calls", Calls, CallsConfig({"upper": lambda text: text.upper(), "wait": wait})),
+                deploy("llm", OpenAIServer, OpenAIServerConfig(stub.url), contract="llm", runs_in="loop"),
+                deploy("calls", Calls, CallsConfig({"upper": lambda text: text.upper(), "wait": wait})),
             ]
             async with asyncio.timeout(20), Runtime(engines) as runtime:
                 query = await runtime.submit(app, {"text": "it"})

@@ -13,7 +13,7 @@ from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, Acting, ActingC
 from support.virtual_loop import in_real_time
 
 from stretto import Runtime
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.errors import BadReply, ConfigError, EngineFailure, EngineTimeout, EngineUnavailable
 
@@ -33,7 +33,7 @@ def _own_pid() -> Any:
 
 @in_real_time
 async def test_processes_answer_and_their_failures_are_those_of_threads(tmp_path: Path) -> None:
-    calls = Engine("calls", Calls, CallsConfig({"make": lambda text: eval(text)}), runs_in="loop")
+    calls = deploy("calls", Calls, CallsConfig({"make": lambda text: eval(text)}), runs_in="loop")
     engines = [
         acting(ActingConfig(folder=tmp_path), runs_in="process", keeps_state=True),
         calls,
@@ -108,7 +108,7 @@ class _CannotBeMade(Acting):
 
 @in_real_time
 async def test_a_process_that_cannot_start_is_named() -> None:
-    async def message(engine: Engine, kind: type[Exception]) -> str:
+    async def message(engine: Deployment, kind: type[Exception]) -> str:
         with pytest.raises(kind) as caught:
             await Runtime([engine]).__aenter__()
         return str(caught.value)
@@ -116,8 +116,8 @@ async def test_a_process_that_cannot_start_is_named() -> None:
     unpicklable = acting(ActingConfig(makes=lambda number: None), runs_in="process")
     assert (await message(unpicklable, ConfigError)).startswith("engine 'acting' cannot be sent to a process")
     exits, refuses = await asyncio.gather(
-        message(Engine("acting", _ExitsWhenMade, runs_in="process"), EngineUnavailable),
-        message(Engine("acting", _CannotBeMade, runs_in="process"), ConfigError),
+        message(deploy("acting", _ExitsWhenMade, runs_in="process"), EngineUnavailable),
+        message(deploy("acting", _CannotBeMade, runs_in="process"), ConfigError),
     )
     assert exits == "engine 'acting': acting/0 died with exit code 5"
     assert refuses == "step 'somewhere': engine 'acting': no such model"

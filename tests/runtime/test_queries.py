@@ -22,7 +22,7 @@ from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import ABSENT, Chunk, Document, Hit, Input, Runtime, Section, Template
 from stretto.components import Synthesis
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -377,7 +377,7 @@ async def test_an_engine_that_is_not_registered_is_refused_at_once_by_its_step()
 
 @in_virtual_time
 async def test_an_engine_of_the_wrong_kind_fails_the_query() -> None:
-    llm = Engine("llm", lambda config: None, runs_in="loop")
+    llm = deploy("llm", lambda config: None, runs_in="loop")
     async with Runtime([llm]) as runtime:
         with pytest.raises(ConfigError, match="engine 'llm' does not run"):
             await runtime.run(COMPLETE, {"text": "a"})

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from itertools import count
 
 import pytest
-from support.machines import batch_engine, batch_request
+from support.machines import batch_engine, batch_request, lost, serving, start_all
 
+from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.messages import Action, Release, Restart, StartBatch
+from stretto.messages import Action, Release, StartBatch
 from stretto.sched.batch_scheduler import BatchScheduler
 from stretto.sched.request import Request
 from stretto.sched.results import Broken, Completed, Report
@@ -36,9 +37,11 @@ class Machine(BatchScheduler):
         return self.failed(instance, self.batches[instance], error)
 
 
-def machine(*works: Request, engine: Engine | None = None) -> Machine:
-    scheduler = Machine(engine or batch_engine(), count(1))
+def machine(*works: Request, engine: Deployment | None = None) -> Machine:
+    deployment = engine or batch_engine()
+    scheduler = Machine(deployment.engine, deployment.profile, count(1))
     scheduler.batches = {}
+    serving(scheduler, deployment)
     for work in works:
         scheduler.add(work, 0.0)
     return scheduler
@@ -163,12 +166,12 @@ def test_lost_work_is_tried_elsewhere_apart_and_not_for_ever() -> None:
     scheduler = machine(batch_request("1", "a", "xy"), batch_request("2", "b", "u"), engine=engine)
     assert scheduler.start() == [(0, [("a", ["x", "y"]), ("b", ["u"])])]
     error = EngineUnavailable("it died")
-    assert scheduler.lost(0, error) == []
-    assert scheduler.start() == [(0, [("a", ["x", "y"])]), (1, [("b", ["u"])])]
-    assert scheduler.lost(0, error) == []
-    assert scheduler.lost(1, error) == []
-    assert len(scheduler.start()) == 2
-    assert sorted(errors(scheduler.lost(0, error) + scheduler.lost(1, error))) == [
+    assert lost(scheduler, 0, error) == []
+    assert scheduler.start() == [(1, [("a", ["x", "y"])]), (2, [("b", ["u"])])]
+    assert lost(scheduler, 1, error) == []
+    assert lost(scheduler, 2, error) == []
+    assert scheduler.start() == [(3, [("a", ["x", "y"])]), (4, [("b", ["u"])])]
+    assert sorted(errors(lost(scheduler, 3, error) + lost(scheduler, 4, error))) == [
         ("1", EngineUnavailable, "a"),
         ("2", EngineUnavailable, "b"),
     ]
@@ -183,12 +186,16 @@ def test_a_batch_that_says_the_instance_is_gone_counts_as_lost() -> None:
     assert errors(scheduler.fail(EngineUnavailable("no route"))) == [("1", EngineUnavailable, "a")]
 
 
-def test_losing_an_idle_instance_is_nothing() -> None:
-    assert machine().lost(0, EngineUnavailable("it died")) == []
+def test_losing_an_idle_instance_starts_another_and_is_nothing_else() -> None:
+    engine = batch_engine()
+    scheduler = machine(engine=engine)
+    restart = StartInstance("e", 1, engine.replicas[0])
+    assert scheduler.lost(0, EngineUnavailable("it died"), 1.0) == ([], [restart])
 
 
 def test_an_instance_that_does_not_answer_is_given_up() -> None:
     engine = batch_engine(timeout_s=5.0, instances=2, max_batch=1)
+    (replica, _) = engine.replicas
     scheduler = machine(batch_request("1", "a", "x"), engine=engine)
     assert scheduler.next_expiry_s() is None
     scheduler.schedule(1.0)
@@ -196,12 +203,21 @@ def test_an_instance_that_does_not_answer_is_given_up() -> None:
     scheduler.schedule(2.0)
     assert scheduler.next_expiry_s() == 6.0
     assert scheduler.expire(5.9) == ([], [])
-    assert scheduler.expire(6.0) == ([], [Restart("e", 0)])
-    assert scheduler.start(6.0) == [(0, [("a", ["x"])])]
+    reports, actions = scheduler.expire(6.0)
+    assert (reports, actions) == ([], [StopInstance("e", 0, "kill"), StartInstance("e", 2, replica)])
+    assert start_all(scheduler, actions, 6.0) == [2]
+    assert scheduler.start(6.0) == [(2, [("a", ["x"])])]
     assert scheduler.next_expiry_s() == 7.0
-    assert scheduler.expire(20.0) == ([], [Restart("e", 0), Restart("e", 1)])
-    scheduler.start(20.0)
-    reports, _ = scheduler.expire(25.0)
+    reports, actions = scheduler.expire(20.0)
+    assert reports == []
+    assert actions == [
+        StopInstance("e", 1, "kill"),
+        StartInstance("e", 3, replica),
+        StopInstance("e", 2, "kill"),
+    ], "the second failure of a replica in a row has its successor wait a little"
+    assert start_all(scheduler, [*actions, *scheduler.expire(20.1)[1]], 20.1) == [3, 4]
+    scheduler.start(20.1)
+    reports, _ = scheduler.expire(25.1)
     assert errors(reports) == [("1", EngineTimeout, "a")]
     assert reports[0].error.message == "engine 'e' gave no answer for 5 s"  # type: ignore[union-attr]
 
@@ -210,12 +226,13 @@ def test_late_answers_are_ignored() -> None:
     scheduler = machine(batch_request("1", "a", "x"))
     scheduler.start()
     old = scheduler.batches[0]
-    scheduler.lost(0, EngineUnavailable("it died"))
-    assert scheduler.start() == [(0, [("a", ["x"])])]
+    lost(scheduler, 0, EngineUnavailable("it died"))
+    assert scheduler.start() == [(1, [("a", ["x"])])]
     assert scheduler.done(0, old, [["old"]]) == []
     assert scheduler.failed(0, old, EngineFailure("old")) == []
-    assert scheduler.answer([["X"]]) == [Completed("1", 0, 0, ["X"])]
-    assert scheduler.answer([["again"]]) == []
+    assert scheduler.done(1, old, [["old"]]) == []
+    assert scheduler.answer([["X"]], 1) == [Completed("1", 0, 0, ["X"])]
+    assert scheduler.answer([["again"]], 1) == []
 
 
 def test_an_ended_query_is_released_once_nothing_of_it_runs() -> None:

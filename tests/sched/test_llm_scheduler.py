@@ -7,12 +7,14 @@ from itertools import count
 from typing import Any
 
 import pytest
-from support.machines import llm_engine, llm_request
+from support.machines import llm_engine, llm_request, lost, serving, start_all
 
+from stretto.cluster.messages import StartInstance, StopInstance
+from stretto.cluster.placements.table import PLACEMENTS
 from stretto.core import KV, Segment
 from stretto.costs.profile import Profile
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable
-from stretto.messages import Admit, CancelTask, Release, Restart
+from stretto.messages import Admit, CancelTask, Release
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.request import Request
 from stretto.sched.results import Broken, Completed, Delivered
@@ -20,7 +22,9 @@ from stretto.tasks import Decode, Done, Failed, LLMTask, Piece, Started, Usage
 
 
 def machine(*works: Request, **options: Any) -> LLMScheduler:
-    scheduler = LLMScheduler(llm_engine(**options), count(1))
+    deployment = llm_engine(**options)
+    placement = PLACEMENTS[deployment.engine.placement]()
+    scheduler = serving(LLMScheduler(deployment.engine, deployment.profile, placement, count(1)), deployment)
     for work in works:
         scheduler.add(work, 0.0)
     return scheduler
@@ -35,12 +39,22 @@ def admit(scheduler: LLMScheduler, now_s: float = 0.0) -> list[tuple[str, int]]:
 
 def test_an_admission_carries_prompt_decode_and_rank() -> None:
     scheduler = machine(llm_request("1", "a", 512, depth=7, path_s=0.5))
-    assert scheduler.schedule(0.0) == [
-        Admit("llm", 0, LLMTask(1, "1", "a", (Segment("1.a"),), Decode(256)), (0.0, -0.5, -7))
-    ]
+    (action,) = scheduler.schedule(0.0)
+    assert isinstance(action, Admit)
+    assert replace(action, terms={}, reason="") == Admit(
+        "llm", 0, LLMTask(1, "1", "a", (Segment("1.a"),), Decode(256)), (0.0, -0.5, -7)
+    )
     assert scheduler.report(0, Started(1), 1.0) == []
     assert scheduler.report(0, Done(1, "text"), 2.0) == [Completed("1", 1, 0, ("text",))]
     assert scheduler.is_idle()
+
+
+def test_an_admission_says_why_it_goes_where_it_goes() -> None:
+    profile = Profile(base_s=0.1, per_output_s=0.01)
+    (action,) = machine(llm_request("1", "a", 512), profile=profile, instances=2).schedule(0.0)
+    assert isinstance(action, Admit)
+    assert action.terms == {"queue_s": 0.0, "prefill_s": 0.1, "decode_s": 2.56}
+    assert action.reason == "ends first; holds 0 of 256 tokens"
 
 
 def test_tokens_in_flight_stay_within_the_budget_and_come_back_one_by_one() -> None:
@@ -87,12 +101,11 @@ def test_a_prefix_that_is_held_in_part_saves_that_part(num_held: int, place: int
     assert admit(scheduler) == [("next", place)]
 
 
-def ahead(node: int = 7, tokens: int = 100, **changes: Any) -> Work:
+def ahead(node: int = 7, tokens: int = 100, **changes: Any) -> Request:
     """A prefill without a decode, of `tokens`."""
-    work = llm_work("1", "ahead", tokens, **changes)
-    return replace(
-        work, node=replace(work.node, id=node, op="prefill"), decode=None, each=(), units=(tokens,)
-    )
+    request = llm_request("1", "ahead", tokens, **changes)
+    prefill = replace(request.node, id=node, op="prefill")
+    return replace(request, node=prefill, decode=None, each=(), units=(tokens,))
 
 
 @pytest.mark.parametrize(("num_shared", "places"), [(100, [1, 1, 1]), (40, [1, 0, 1])])
@@ -100,20 +113,20 @@ def test_readers_of_a_running_prefill_go_where_it_runs_if_it_is_most_of_their_pr
     num_shared: int, places: list[int]
 ) -> None:
     profile = Profile(per_unit_s=0.001, per_output_s=0.01)
-    scheduler = machine(llm_work("0", "busy", 20), instances=2, profile=profile)
+    scheduler = machine(llm_request("0", "busy", 20), instances=2, profile=profile)
     assert admit(scheduler) == [("busy", 0)]
     scheduler.add(ahead(tokens=num_shared), 0.0)
     assert admit(scheduler) == [("ahead", 1)]
     for number in range(3):
-        scheduler.add(llm_work("1", f"r{number}", 240, hint_nodes=(8, 7), decode=Decode(120)), 0.0)
+        scheduler.add(llm_request("1", f"r{number}", 240, hint_nodes=(8, 7), decode=Decode(120)), 0.0)
     assert [place for _, place in admit(scheduler)] == places
 
 
 def test_a_reader_that_waited_with_the_prefill_finds_it_when_it_is_placed() -> None:
-    scheduler = machine(llm_work("0", "busy", 1000, num=2), instances=2, profile=Profile(per_unit_s=0.001))
+    scheduler = machine(llm_request("0", "busy", 1000, num=2), instances=2, profile=Profile(per_unit_s=0.001))
     assert admit(scheduler) == [("busy", 0), ("busy", 1)]
     scheduler.add(ahead(depth=1), 0.0)
-    scheduler.add(llm_work("1", "reader", 200, hint_nodes=(7,)), 0.0)
+    scheduler.add(llm_request("1", "reader", 200, hint_nodes=(7,)), 0.0)
     assert admit(scheduler) == []
     scheduler.report(1, Done(2, "x"), 1.0)
     assert admit(scheduler) == [("ahead", 1), ("reader", 1)]
@@ -121,19 +134,19 @@ def test_a_reader_that_waited_with_the_prefill_finds_it_when_it_is_placed() -> N
 
 def test_a_withdrawn_prefill_is_stopped_and_what_it_computed_is_still_a_hint() -> None:
     profile = Profile(per_unit_s=0.001)
-    scheduler = machine(llm_work("0", "busy", 20), ahead(), instances=2, profile=profile)
+    scheduler = machine(llm_request("0", "busy", 20), ahead(), instances=2, profile=profile)
     assert admit(scheduler, 0.0) == [("busy", 0), ("ahead", 1)]
     scheduler.report(1, Started(2), 0.0)
     assert scheduler.withdraw("1", 7, 0.05) == [CancelTask("llm", 1, 2)]
     scheduler.check_invariants()
     scheduler.report(0, Done(1, "x"), 0.05)
-    scheduler.add(llm_work("1", "reader", 200, hint_nodes=(7,)), 0.05)
+    scheduler.add(llm_request("1", "reader", 200, hint_nodes=(7,)), 0.05)
     assert admit(scheduler, 0.05) == [("reader", 1)]
     assert scheduler.report(1, Done(2, None), 0.06) == [], "too late"
 
 
 def test_a_withdrawn_prefill_that_waits_is_dropped() -> None:
-    scheduler = machine(llm_work("0", "busy", 1024), ahead())
+    scheduler = machine(llm_request("0", "busy", 1024), ahead())
     assert admit(scheduler) == [("busy", 0)]
     assert scheduler.withdraw("1", 7, 1.0) == []
     scheduler.report(0, Done(1, "x"), 2.0)
@@ -142,12 +155,12 @@ def test_a_withdrawn_prefill_that_waits_is_dropped() -> None:
 
 
 def test_what_a_dead_instance_computed_is_no_hint() -> None:
-    scheduler = machine(llm_work("0", "busy", 20), ahead(), instances=2, profile=Profile(per_unit_s=0.001))
+    scheduler = machine(llm_request("0", "busy", 20), ahead(), instances=2, profile=Profile(per_unit_s=0.001))
     assert admit(scheduler) == [("busy", 0), ("ahead", 1)]
     scheduler.report(1, Done(2, None), 1.0)
     scheduler.report(0, Done(1, "x"), 1.0)
-    scheduler.lost(1, EngineUnavailable("it died"))
-    scheduler.add(llm_work("1", "reader", 200, hint_nodes=(7,)), 1.0)
+    lost(scheduler, 1, EngineUnavailable("it died"))
+    scheduler.add(llm_request("1", "reader", 200, hint_nodes=(7,)), 1.0)
     assert admit(scheduler) == [("reader", 0)]
 
 
@@ -222,11 +235,11 @@ def test_a_lost_request_starts_again_and_its_pieces_from_zero() -> None:
     assert admit(scheduler) == [("a", 0), ("a", 0)]
     scheduler.report(0, Piece(1, "Hel"), 1.0)
     scheduler.report(0, Done(2, "fine"), 1.0)
-    assert scheduler.lost(0, EngineUnavailable("it died")) == []
-    assert admit(scheduler) == [("a", 0)]
+    assert lost(scheduler, 0, EngineUnavailable("it died")) == []
+    assert admit(scheduler) == [("a", 1)]
     assert scheduler.report(0, Piece(1, "late"), 2.0) == []
-    assert scheduler.report(0, Piece(3, "Hel"), 2.0) == [Delivered("1", 1, 0, "Hel")]
-    (broken,) = scheduler.report(0, Failed(3, EngineUnavailable("again")), 3.0)
+    assert scheduler.report(1, Piece(3, "Hel"), 2.0) == [Delivered("1", 1, 0, "Hel")]
+    (broken,) = scheduler.report(1, Failed(3, EngineUnavailable("again")), 3.0)
     assert isinstance(broken, Broken)
     assert broken.error.step == "a"
     assert scheduler.is_idle()
@@ -275,13 +288,16 @@ def test_a_silent_instance_is_given_up() -> None:
     assert scheduler.next_expiry_s() == 6.0
     scheduler.report(0, Piece(1, "x"), 4.0)
     assert scheduler.expire(8.9) == ([], [])
-    assert scheduler.expire(9.0) == ([], [Restart("llm", 0)])
-    assert admit(scheduler, 9.0) == [("a", 0)]
+    reports, actions = scheduler.expire(9.0)
+    (replica,) = llm_engine(timeout_s=5.0, max_attempts=2).replicas
+    assert (reports, actions) == ([], [StopInstance("llm", 0, "kill"), StartInstance("llm", 1, replica)])
+    start_all(scheduler, actions, 9.0)
+    assert admit(scheduler, 9.0) == [("a", 1)]
     assert scheduler.next_expiry_s() == 14.0
     (broken,), actions = scheduler.expire(14.0)
     assert isinstance(broken, Broken)
     assert isinstance(broken.error, EngineTimeout)
-    assert actions == [Restart("llm", 0)]
+    assert actions == [StopInstance("llm", 1, "kill")], "its successor waits a little"
 
 
 def test_cancelling_stops_what_runs_drops_what_waits_and_releases() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 
+from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.core import ABSENT, KV, Segment
 from stretto.errors import (
     BadReply,
@@ -34,7 +35,6 @@ from stretto.messages import (
     LLMReport,
     Release,
     Reply,
-    Restart,
     StartBatch,
     Submit,
     Wake,
@@ -189,12 +189,14 @@ def test_pieces_after_a_retry_are_not_delivered_twice() -> None:
     )
     assert isinstance(admit, Admit)
     system.handle([LLMReport("llm", 0, Piece(admit.task.id, "Hel"))], 1.0)
-    (again,) = system.handle([InstanceLost("llm", 0, EngineUnavailable("it died"))], 2.0)
-    assert again == replace(admit, task=replace(admit.task, id=admit.task.id + 1))
+    start, again = system.handle([InstanceLost("llm", 0, EngineUnavailable("it died"))], 2.0)
+    assert isinstance(start, StartInstance)
+    assert again == replace(admit, instance=1, task=replace(admit.task, id=admit.task.id + 1))
     assert isinstance(again, Admit)
-    assert system.handle([LLMReport("llm", 0, Piece(again.task.id, "He"))], 3.0) == []
-    assert system.handle([LLMReport("llm", 0, Piece(again.task.id, "llo"))], 4.0) == [Emit("1", "a", "lo")]
-    actions = system.handle([LLMReport("llm", 0, Done(again.task.id, "Hello"))], 5.0)
+    assert system.handle([LLMReport("llm", 0, Piece(again.task.id, "Late"))], 3.0) == []
+    assert system.handle([LLMReport("llm", 1, Piece(again.task.id, "He"))], 3.0) == []
+    assert system.handle([LLMReport("llm", 1, Piece(again.task.id, "llo"))], 4.0) == [Emit("1", "a", "lo")]
+    actions = system.handle([LLMReport("llm", 1, Done(again.task.id, "Hello"))], 5.0)
     assert actions == [Reply("1", {"a": "Hello"})]
 
 
@@ -257,19 +259,23 @@ def test_a_query_without_work_ends_at_once() -> None:
 
 
 def test_an_unresponsive_instance_is_restarted_and_its_work_repeated() -> None:
-    system = CheckedSystem([batch_engine(timeout_s=5.0, max_attempts=2)])
+    engine = batch_engine(timeout_s=5.0, max_attempts=2)
+    (replica,) = engine.replicas
+    system = CheckedSystem([engine])
     (first,) = system.handle([submit("1")], 0.0)
     assert system.alarms_s == [5.0]
-    restart, second = system.handle([Wake()], 5.0)
-    assert restart == Restart("e", 0)
+    stop, start, second = system.handle([Wake()], 5.0)
+    assert stop == StopInstance("e", 0, "kill")
+    assert start == StartInstance("e", 1, replica)
     assert isinstance(first, StartBatch)
     assert isinstance(second, StartBatch)
     assert second.tasks[0].inputs == first.tasks[0].inputs
-    assert system.alarms_s == [10.0]
+    assert second.instance == 1
+    assert system.alarms_s[-1] == 10.0
     system.handle([BatchDone("e", 0, first.batch, [[(1,)]])], 6.0)
     assert not system.replies, "too late"
     actions = system.handle([Wake()], 10.0)
-    assert actions[0] == Restart("e", 0)
+    assert actions[0] == StopInstance("e", 1, "kill")
     assert isinstance(error_of(system, "1"), EngineTimeout)
     assert error_of(system, "1").step == "v"
 

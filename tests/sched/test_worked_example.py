@@ -10,7 +10,7 @@ from support.graphs import ADVANCED_RAG
 
 from stretto.core import Document, Section
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.graph.compile import compile_graph
@@ -42,15 +42,15 @@ def write(task: LLMTask, decode: Decode) -> str:
 def driver(passes: Sequence[str] = tuple(PASSES)) -> VirtualDriver:
     """One query, submitted at 0."""
     engines = [
-        Engine(name, FakeBatch, FakeBatchConfig(), profile=profile, keeps_state=name == "vectors")
+        deploy(name, FakeBatch, FakeBatchConfig(), profile=profile, keeps_state=name == "vectors")
         for name, profile in PROFILES.items()
         if name != "llm"
     ]
     engines.append(
-        Engine(
+        deploy(
             "llm",
             lambda _: ScriptedLLM(write, max_running=16),
-            kind="llm",
+            contract="llm",
             instances=2,
             profile=PROFILES["llm"],
             keeps_state=True,

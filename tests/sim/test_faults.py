@@ -16,8 +16,9 @@ from benchmarks.common.virtual_engines import PROFILES, documents, question
 from stretto.apps import APPS
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.kv_events import BlockRemoved, BlockStored, KVEvent
+from stretto.cluster.messages import StopInstance
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import BadReply, ConfigError, EngineFailure, QueryEnded
 from stretto.frontend.plan_cache import PlanCache
@@ -31,7 +32,6 @@ from stretto.messages import (
     Event,
     InstanceLost,
     LLMReport,
-    Restart,
     StartBatch,
 )
 from stretto.observer import Observer, StepsDone
@@ -52,7 +52,7 @@ ENGINES = ("chunking", "embedding", "vectors", "reranking", "llm")
 class Workload:
     """Queries, engines and model, drawn from a seed."""
 
-    engines: list[Engine]
+    engines: list[Deployment]
     model: SimulatedModel
     queries: list[tuple[str, str, tuple[str, ...], dict[str, object], float, float | None]]
     jitter: float
@@ -68,11 +68,11 @@ def workload(seed: int) -> Workload:
     engines = []
     for name in ENGINES:
         is_llm = name == "llm"
-        engine = Engine(
+        engine = deploy(
             name,
             FakeLLM if is_llm else FakeBatch,
             FakeLLMConfig() if is_llm else FakeBatchConfig(),
-            kind="llm" if is_llm else "batch",
+            contract="llm" if is_llm else "batch",
             instances=draw.randint(1, 3),
             policy=policy,
             timeout_s=draw.choice((4.0, 10.0)),
@@ -145,7 +145,7 @@ class Checks(Observer):
             case Admit(_, _, task):
                 assert task.id not in self.tasks
                 self.tasks[task.id] = task
-            case Restart(engine, instance):
+            case StopInstance(engine, instance):
                 self.batches.pop((engine, instance), None)
                 self.index.pop((engine, instance), None)
 
@@ -197,7 +197,7 @@ def run(load: Workload, faults: FaultPlan, *observers: Observer, check: bool = F
 @pytest.mark.parametrize("seed", range(NUM_RUNS))
 def test_whatever_goes_wrong_every_query_ends_once_and_nothing_is_left(seed: int) -> None:
     load = workload(seed)
-    instances = {engine.name: engine.instances for engine in load.engines}
+    instances = {deployment.name: len(deployment.replicas) for deployment in load.engines}
     names = [query for query, *_ in load.queries]
     faults = draw_faults(seed, instances, names, load.faults_until_s)
     checks = Checks()
@@ -228,7 +228,7 @@ def replace_deadlines(load: Workload) -> Workload:
 @pytest.mark.parametrize("seed", range(max(3, NUM_RUNS // 10)))
 def test_the_same_seed_gives_the_same_run_byte_for_byte(seed: int) -> None:
     load = workload(seed)
-    instances = {engine.name: engine.instances for engine in load.engines}
+    instances = {deployment.name: len(deployment.replicas) for deployment in load.engines}
     names = [query for query, *_ in load.queries]
     logs = []
     for fault_seed in (seed, seed, seed + 1):

@@ -12,7 +12,7 @@ from support.machines import compiled
 
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import CapacityError, ConfigError
 from stretto.llm.local_scheduler import SchedulerConfig
@@ -60,13 +60,13 @@ def model(**changes: object) -> SimulatedModel:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def engines(**changes: object) -> list[Engine]:
+def engines(**changes: object) -> list[Deployment]:
     from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 
     options = {"profile": PROFILE, "timeout_s": None, "keeps_state": True, **changes}
     return [
-        Engine("llm", FakeLLM, FakeLLMConfig(), kind="llm", **options),  # type: ignore[arg-type]
-        Engine("e", FakeBatch, FakeBatchConfig(), profile=Profile(0.1, 0.01)),
+        deploy("llm", FakeLLM, FakeLLMConfig(), contract="llm", **options),  # type: ignore[arg-type]
+        deploy("e", FakeBatch, FakeBatchConfig(), profile=Profile(0.1, 0.01)),
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.common.virtual_engines import Lengths, documents, inputs, profiles_of, virtual_engines
 from stretto.apps import APPS
 from stretto.core import Chunk, Hit
-from stretto.deployment import Engine
+from stretto.deployment import Deployment
 from stretto.engines.scripted.fake import FakeBatch
 from stretto.errors import BadReply
 from stretto.frontend.plan_cache import PlanCache
@@ -17,7 +17,7 @@ from stretto.sim.synthetic_batches import SyntheticBatch, SyntheticConfig
 from stretto.tasks import Task
 
 
-def synthetic_engines() -> list[Engine]:
+def synthetic_engines() -> list[Deployment]:
     from dataclasses import replace
 
     return [

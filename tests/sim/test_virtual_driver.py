@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import pytest
 from support.machines import compiled
 
+from stretto.cluster.messages import StopInstance
 from stretto.core import KV, Segment
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import ConfigError, DeadlineExceeded, EngineFailure, EngineUnavailable, QueryCancelled
-from stretto.messages import Admit, Release, Restart, StartBatch, WakeAt
+from stretto.messages import Admit, Release, StartBatch, WakeAt
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan
 from stretto.sim.profiled_llm import ProfiledLLM
@@ -26,17 +27,17 @@ ANSWER = (
 LONG = "long question " * 40
 
 
-def batch(**changes: object) -> Engine:
+def batch(**changes: object) -> Deployment:
     options = {"profile": Profile(1.0, 0.5, 4), "timeout_s": None, **changes}
-    return Engine("e", FakeBatch, options.pop("config", FakeBatchConfig()), **options)  # type: ignore[arg-type]
+    return deploy("e", FakeBatch, options.pop("config", FakeBatchConfig()), **options)  # type: ignore[arg-type]
 
 
-def llm(**changes: object) -> Engine:
+def llm(**changes: object) -> Deployment:
     options = {"profile": Profile(1.0, 0.01, 4, 0.1), "timeout_s": None, "keeps_state": True, **changes}
-    return Engine("llm", FakeLLM, options.pop("config", FakeLLMConfig()), kind="llm", **options)  # type: ignore[arg-type]
+    return deploy("llm", FakeLLM, options.pop("config", FakeLLMConfig()), contract="llm", **options)  # type: ignore[arg-type]
 
 
-def driver(*engines: Engine, **options: object) -> VirtualDriver:
+def driver(*engines: Deployment, **options: object) -> VirtualDriver:
     return VirtualDriver(engines, check=True, **options)  # type: ignore[arg-type]
 
 
@@ -130,7 +131,8 @@ def test_an_instance_too_slow_for_its_timeout_is_restarted() -> None:
     run = driver(batch(timeout_s=1.0, max_attempts=2))
     run.submit("1", compiled(EMBED), {"xs": list("ab")})
     assert run.run()["1"].error is not None
-    assert [at_s for at_s, action in run.actions if isinstance(action, Restart)] == [1.0, 2.0]
+    given_up = [(at_s, action) for at_s, action in run.actions if isinstance(action, StopInstance)]
+    assert given_up == [(1.0, StopInstance("e", 0, "kill")), (2.0, StopInstance("e", 1, "kill"))]
 
 
 def test_alarms_do_not_pile_up() -> None:
@@ -204,7 +206,7 @@ def test_a_cancelled_prefill_leaves_the_segments_it_has_computed_and_makes_way()
           %a     = decode(%kv) {{max_tokens=2}} : text @llm
           return %a
         """
-    slow = Engine("e", FakeBatch, FakeBatchConfig(), profile=Profile(base_s=5.0))
+    slow = deploy("e", FakeBatch, FakeBatchConfig(), profile=Profile(base_s=5.0))
     run = driver(llm(profile=Profile(0.0, 0.01, 4, 0.0)), slow)
     run.submit("1", compiled(text), {"q": "x"})
     run.run()

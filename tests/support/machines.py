@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
+from stretto.cluster.messages import StartInstance
 from stretto.core import Segment
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, Replica, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph, Node, compile_graph
 from stretto.graph.text import parse_graph
-from stretto.messages import Action, Event, Reply, WakeAt
+from stretto.messages import Action, AddInstance, Event, InstanceReady, Reply, WakeAt
+from stretto.sched.batch_scheduler import BatchScheduler
+from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.request import Request
-from stretto.sched.system import System
+from stretto.sched.results import Report
+from stretto.sched.system import ExpandWith, System
 from stretto.tasks import Decode
 
 _EMBED, _DECODE = compile_graph(
@@ -73,15 +78,54 @@ def llm_request(
     )
 
 
-def batch_engine(name: str = "e", **changes: Any) -> Engine:
-    """A registered batch engine; machines never run it."""
-    return Engine(name, FakeBatch, FakeBatchConfig(), **{"max_batch": 4, "timeout_s": None, **changes})
+def batch_engine(name: str = "e", **changes: Any) -> Deployment:
+    """A batch engine with its replicas; machines never run it."""
+    return deploy(name, FakeBatch, FakeBatchConfig(), **{"max_batch": 4, "timeout_s": None, **changes})
 
 
-def llm_engine(name: str = "llm", **changes: Any) -> Engine:
-    """A registered LLM engine."""
+def llm_engine(name: str = "llm", **changes: Any) -> Deployment:
+    """An LLM engine with its replicas."""
     options = {"max_batch": 1024, "timeout_s": None, "profile": Profile(), **changes}
-    return Engine(name, FakeLLM, FakeLLMConfig(), kind="llm", **options)
+    return deploy(name, FakeLLM, FakeLLMConfig(), contract="llm", **options)
+
+
+Machine = TypeVar("Machine", BatchScheduler, LLMScheduler)
+
+
+def serving(scheduler: Machine, deployment: Deployment) -> Machine:
+    """Add and ready an instance of every replica; their ids count from 0."""
+    for replica in deployment.replicas:
+        add_ready(scheduler, replica, 0.0)
+    return scheduler
+
+
+def add_ready(scheduler: BatchScheduler | LLMScheduler, replica: Replica, now_s: float) -> int:
+    """Add an instance of a replica that is ready at once; return its id."""
+    (start,) = scheduler.add_instance(replica, now_s)
+    assert isinstance(start, StartInstance)
+    scheduler.ready(start.instance, now_s)
+    return start.instance
+
+
+def lost(
+    scheduler: BatchScheduler | LLMScheduler, instance: int, error: StrettoError, now_s: float = 0.0
+) -> list[Report]:
+    """Let an instance die; what is started in its place, at once or later, is ready then."""
+    reports, actions = scheduler.lost(instance, error, now_s)
+    if not actions:
+        due_s = scheduler.instances.fleet.next_due_s()
+        assert due_s is not None
+        actions = scheduler.expire(due_s)[1]
+    start_all(scheduler, actions, now_s)
+    return reports
+
+
+def start_all(scheduler: BatchScheduler | LLMScheduler, actions: Iterable[Action], now_s: float) -> list[int]:
+    """Ready every instance that is to be started; return their ids."""
+    ids = [action.instance for action in actions if isinstance(action, StartInstance)]
+    for instance in ids:
+        scheduler.ready(instance, now_s)
+    return ids
 
 
 def compiled(text: str, profiles: Mapping[str, Profile] | None = None) -> ExecutionGraph:
@@ -90,17 +134,31 @@ def compiled(text: str, profiles: Mapping[str, Profile] | None = None) -> Execut
 
 
 class CheckedSystem(System):
-    """Checks every invariant after every event; remembers the replies."""
+    """Checks every invariant after every event; remembers the replies.
 
-    replies: dict[str, Reply]
+    It begins with every replica ready. Unless told not to, it readies whatever is started later, at once.
+    """
+
+    def __init__(
+        self, deployments: Iterable[Deployment], expand: ExpandWith | None = None, *, readies: bool = True
+    ) -> None:
+        given = tuple(deployments)
+        super().__init__(given, expand)
+        self.replies: dict[str, Reply] = {}
+        self.alarms_s: list[float] = []
+        self._readies = True
+        self.handle([AddInstance(d.name, replica) for d in given for replica in d.replicas], 0.0)
+        self._readies = readies
 
     def handle(self, events: Sequence[Event], now_s: float) -> list[Action]:
         """As the system does, but alarms are left out of the answer (they are in `alarms_s`)."""
         actions = super().handle(events, now_s)
         self.check_invariants()
+        if self._readies and (starts := [a for a in actions if isinstance(a, StartInstance)]):
+            ready = [InstanceReady(start.engine, start.instance) for start in starts]
+            actions += super().handle(ready, now_s)
+            self.check_invariants()
         self.alarms_s = [action.time_s for action in actions if isinstance(action, WakeAt)]
-        if not hasattr(self, "replies"):
-            self.replies = {}
         for action in actions:
             if isinstance(action, Reply):
                 assert action.query not in self.replies

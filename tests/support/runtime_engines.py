@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stretto.deployment import Engine
+from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.messages import InstanceLoad
+from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import EngineUnavailable
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -155,24 +157,39 @@ def _refuse() -> None:
     raise RuntimeError("nobody can read this")
 
 
-def acting(config: ActingConfig | None = None, **settings: Any) -> Engine:
-    """`Acting`, registered."""
-    return Engine("acting", Acting, config or ActingConfig(), **settings)
+def acting(config: ActingConfig | None = None, **settings: Any) -> Deployment:
+    """An engine that runs `Acting`."""
+    return deploy("acting", Acting, config or ActingConfig(), **settings)
 
 
-def fake_llm(**settings: Any) -> Engine:
+def fake_llm(**settings: Any) -> Deployment:
     """A stepped LLM."""
-    return Engine("llm", FakeLLM, FakeLLMConfig(), kind="llm", **settings)
+    return deploy("llm", FakeLLM, FakeLLMConfig(), contract="llm", **settings)
 
 
-class Server:
+class ServerEngine:
+    """What an `AsyncLLM` has beside `generate`: it is up at once and for ever, and says nothing by itself."""
+
+    async def start(self) -> None: ...
+
+    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+        await asyncio.Event().wait()
+
+    async def probe(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Server(ServerEngine):
     """An `AsyncLLM` whose words take a second each; it does what prompts say, like `Acting`."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         log.made.append(1)
 
-    async def generate(self, task: LLMTask, emit: Callable[[LLMEvent], None]) -> None:
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
         text = task.prompt[-1].text
         emit(Started(task.id))
         if task.decode is None:
@@ -203,20 +220,22 @@ class Server:
         self._log.closed.append(1)
 
 
-def server(log: Log | None = None, **settings: Any) -> Engine:
-    """`Server`, registered."""
-    return Engine("llm", Server, log or Log(), kind="llm_server", **settings)
+def server(log: Log | None = None, **settings: Any) -> Deployment:
+    """An engine that runs `Server`."""
+    return deploy("llm", Server, log or Log(), contract="llm", runs_in="loop", **settings)
 
 
-class AtOnce:
+class AtOnce(ServerEngine):
     """A `SteppedLLM` as an `AsyncLLM`: everything is said at once."""
 
     def __init__(self, stepped: Any) -> None:
         self._stepped = stepped
 
-    async def generate(self, task: LLMTask, emit: Callable[[LLMEvent], None]) -> None:
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
         await asyncio.sleep(0)
-        self._stepped.admit(task, ())
+        self._stepped.admit(task, rank)
         while self._stepped.has_work():
             for event in self._stepped.step():
                 emit(event)

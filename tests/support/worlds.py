@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from stretto.costs.profile import Profile
-from stretto.deployment import Engine
+from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import EngineUnavailable
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -52,19 +52,19 @@ class World:
 
     def engines(
         self, fail_on: Callable[[Task | LLMTask], BaseException | None] | None = None
-    ) -> list[Engine]:
-        """Fresh registrations; `fail_on` adds failures of its own."""
+    ) -> list[Deployment]:
+        """Fresh engines; `fail_on` adds failures of its own."""
         engines = []
         for name in (*BATCH_ENGINES, *LLM_ENGINES):
             setup = self.setups.get(name, Setup())
             fail = _FailOnce(setup.fails_at, fail_on)
             is_llm = name in LLM_ENGINES
             engines.append(
-                Engine(
+                deploy(
                     name,
                     FakeLLM if is_llm else FakeBatch,
                     FakeLLMConfig(fail_on=fail) if is_llm else FakeBatchConfig(fail_on=fail),
-                    kind="llm" if is_llm else "batch",
+                    contract="llm" if is_llm else "batch",
                     instances=setup.instances,
                     policy=setup.policy,
                     max_batch=setup.max_batch,
@@ -88,7 +88,7 @@ class World:
             check=True,
         )
         for name, instance, at_s in self.losses:
-            driver.lose(name, instance % driver.engines[name].instances, at_s)
+            driver.lose(name, instance % self.setups.get(name, Setup()).instances, at_s)
         return driver
 
     def compile(self, app: App, passes: Sequence[str]) -> ExecutionGraph:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from support.worked_example import PROFILES, e_graph
 
 from stretto.core import Document, Section
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import compile_graph
 from stretto.sim.driver import VirtualDriver
@@ -19,12 +19,18 @@ def driver(
 ) -> VirtualDriver:
     """Queries `q0`, `q1`… of the worked example, 0.2 s apart; not yet run. `fail_on` is of the reranker."""
     engines = [
-        Engine("cpu", FakeBatch, FakeBatchConfig(), profile=PROFILES["cpu"]),
-        Engine("embedding", FakeBatch, FakeBatchConfig(), profile=PROFILES["embedding"]),
-        Engine("vectors", FakeBatch, FakeBatchConfig(), profile=PROFILES["vectors"], keeps_state=True),
-        Engine("rerank", FakeBatch, FakeBatchConfig(fail_on), profile=PROFILES["rerank"]),
-        Engine(
-            "llm", FakeLLM, FakeLLMConfig(), kind="llm", instances=2, profile=PROFILES["llm"], timeout_s=30
+        deploy("cpu", FakeBatch, FakeBatchConfig(), profile=PROFILES["cpu"]),
+        deploy("embedding", FakeBatch, FakeBatchConfig(), profile=PROFILES["embedding"]),
+        deploy("vectors", FakeBatch, FakeBatchConfig(), profile=PROFILES["vectors"], keeps_state=True),
+        deploy("rerank", FakeBatch, FakeBatchConfig(fail_on), profile=PROFILES["rerank"]),
+        deploy(
+            "llm",
+            FakeLLM,
+            FakeLLMConfig(),
+            contract="llm",
+            instances=2,
+            profile=PROFILES["llm"],
+            timeout_s=30,
         ),
     ]
     made = VirtualDriver(engines, seed=1, jitter=0.2, check=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.runtime_engines import SHOUT
 
-from stretto.deployment import Engine
+from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.errors import ConfigError, EngineFailure
 from stretto.messages import BatchDone, BatchFailed, InstanceLost, Reply, StartBatch, Submit
@@ -88,7 +88,7 @@ def test_a_run_in_a_file_remembers_nothing_of_what_has_ended(tmp_path: Path) -> 
 
 
 def test_a_file_that_can_no_longer_be_written_ends_no_query(tmp_path: Path) -> None:
-    engine = Engine("acting", FakeBatch, FakeBatchConfig())
+    engine = deploy("acting", FakeBatch, FakeBatchConfig())
     recorder = RunRecorder(tmp_path / "run.jsonl", [engine])
     recorder.close()
     run = VirtualDriver([engine], observers=[recorder])
