@@ -26,6 +26,7 @@ class ServerProcessConfig:
             and then it takes the device whole.
         api, tokenizer, stop, timeout_s, max_connections, warms_prefixes: as in `OpenAIServerConfig`.
         grace_s: seconds from being told to end to being killed.
+        address: address that the server listens on; a Ray worker fills in that of its node.
         devices, threads, tp, port, num_slots, start_timeout_s: as in `Replica`, which fills them in.
     """
 
@@ -42,6 +43,7 @@ class ServerProcessConfig:
     max_connections: int = 64
     warms_prefixes: bool = True
     grace_s: float = 15.0
+    address: str = "127.0.0.1"
     devices: tuple[str, ...] = ()
     threads: int | None = None
     tp: int = 1
