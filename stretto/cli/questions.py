@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +49,9 @@ class Questions:
             with spinner(errors) as progress:
                 progress.add_task("loading models")
                 observers = [self.recorder] if self.record is None else [self.recorder, self.record]
-                runtime = await stack.enter_async_context(Runtime(engines, observers=observers))
+                runtime = await stack.enter_async_context(
+                    Runtime(engines, observers=observers, ray_address=_ray_address(engines))
+                )
             if len(self.questions) == 1 and not self.printer.as_json:
                 return [await self._ask_one(runtime, errors)]
             if self.indexes_first:
@@ -144,3 +147,9 @@ def recorded(run: Questions, path: Path, engines: Sequence[Deployment]) -> Itera
     record = RunRecorder(path, engines, before_passes=before_passes)
     with contextlib.closing(record):
         yield replace(run, record=record)
+
+
+def _ray_address(engines: Sequence[Deployment]) -> str:
+    """Return the variable RAY_ADDRESS where a replica needs it."""
+    needs_ray = any(replica.runs_in == "ray" for engine in engines for replica in engine.replicas)
+    return os.environ.get("RAY_ADDRESS", "") if needs_ray else ""

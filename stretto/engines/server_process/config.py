@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from stretto.cluster.devices import cores_of
 from stretto.deployment import Replica
-from stretto.engines.openai_server.config import Api
+from stretto.engines.openai_wire.paths import Api
 from stretto.errors import ConfigError
 
 
@@ -70,6 +71,11 @@ class ServerProcessConfig:
             num_slots=replica.num_slots,
             start_timeout_s=replica.start_timeout_s,
         )
+
+    def on_node(self, address: str) -> ServerProcessConfig:
+        """Return the configuration for a Ray worker at `address`: Ray has chosen the devices."""
+        threads = self.threads or len(cores_of(self.devices)) or None
+        return replace(self, address=address, devices=(), threads=threads)
 
     def device_bytes(self, kind: str, total: int) -> int:
         """Return the bytes that it takes of a device that has `total`; of main memory it is not known."""
