@@ -3,7 +3,7 @@
     python llm_http_server.py serve CHECKPOINT --host HOST --port PORT [further arguments are ignored]
 
 It takes vLLM's command line, for checks on machines without vLLM, and like it runs the engine in a process of
-its own. It streams completions of texts or token ids, and answers /health and /v1/models.
+its own. It streams the completion of one text, and answers /health and /v1/models.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from itertools import count
 
 from stretto.core import Segment
-from stretto.engines.openai_wire import paths, sse
+from stretto.engines.openai_wire import sse
 from stretto.engines.openai_wire.answers import Answer, Choice, TokenCounts, chunk_json
 from stretto.engines.openai_wire.errors import RequestRefused, no_such_path
 from stretto.engines.openai_wire.fields import read_body
@@ -41,7 +41,11 @@ class LLMServer:
         self._is_lost = asyncio.Event()
         loop = asyncio.get_running_loop()
         job = Job("llm", 0, True, TransformerLLM, TransformerConfig(checkpoint))
-        self._engine = ProcessInstance(job, lambda event: loop.call_soon_threadsafe(self._hear, event))  # type: ignore[arg-type,return-value]
+
+        def post(event: Event) -> None:
+            loop.call_soon_threadsafe(self._hear, event)
+
+        self._engine = ProcessInstance(job, post)
 
     async def serve(self, host: str, port: int) -> None:
         """Serve until the engine dies."""
@@ -90,7 +94,9 @@ class LLMServer:
         async for text in self._generate(request):
             num_pieces += 1
             await self._send(writer, Answer(choices=(Choice(text=text),)))
-        await self._send(writer, Answer(choices=(Choice(finish="length"),), counts=TokenCounts(0, num_pieces)))
+        await self._send(
+            writer, Answer(choices=(Choice(finish="length"),), counts=TokenCounts(0, num_pieces))
+        )
         writer.write(sse.DONE)
         await writer.drain()
 
@@ -104,7 +110,7 @@ class LLMServer:
         decode = Decode(
             max_tokens=options.max_tokens or DEFAULT_COMPLETION_TOKENS,
             temperature=options.temperature or 0.0,
-            seed=options.seed,
+            seed=options.seed or 0,
             stop=options.stop,
             ignore_eos=options.ignore_eos,
         )

@@ -75,6 +75,11 @@ class Node:
     hints: tuple[int, ...] = ()
     hint_from: tuple[int, ...] = ()
 
+    @property
+    def runs_once(self) -> bool:
+        """Whether it must not run again once it may have run: an effect that is not idempotent."""
+        return self.is_effect and not (self.spec.is_idempotent or self.config.get("idempotent"))
+
 
 @dataclass(frozen=True, slots=True)
 class StreamedOutput:

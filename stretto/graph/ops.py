@@ -45,6 +45,8 @@ class OpSpec:
         outputs: names of the out ports; ("",) is the single unnamed one.
         flatten: one application yields a list, and a mapped one the concatenation.
         units: work of one application given its inputs (pairs to score, say); None counts 1.
+        is_idempotent: running it again with the same inputs changes nothing more. Says something of effects
+            alone; a `call` is it where its setting `idempotent` says so.
         evaluate: of control flow: (inputs, settings) to {out port: value}. Pure.
     """
 
@@ -55,6 +57,7 @@ class OpSpec:
     outputs: tuple[str, ...] = ("",)
     flatten: bool = False
     units: Callable[[Inputs], int] | None = None
+    is_idempotent: bool = False
     evaluate: Callable[[Inputs, Settings], Mapping[str, object]] | None = None
 
     def port(self, name: str) -> Port | None:
@@ -181,6 +184,7 @@ for _spec in (
         "ingest",
         (Port("chunks", "chunk"), Port("vectors", "vector"), Port("collection", "text", optional=True)),
         "effect",
+        is_idempotent=True,  # a chunk that is there already is replaced
     ),
     OpSpec(
         "search",
