@@ -17,6 +17,7 @@ from rich.table import Table
 from stretto.cli import options
 from stretto.cli.indexing import embedder_of
 from stretto.cli.progress import spinner
+from stretto.cli.saved import data_dir
 from stretto.cli.terminal import shown
 from stretto.core import Document
 from stretto.deployment import Deployment, deploy
@@ -78,7 +79,7 @@ def _config(dsn: str | None) -> PostgresConfig:
 
     if dsn is not None:
         return PostgresConfig(dsn=dsn)
-    folder = options.data_dir() / "postgres"
+    folder = data_dir() / "postgres"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stretto.cli.ask import ask
+from stretto.cli.ask.command import ask
 from stretto.cli.bench import bench
 from stretto.cli.collections import collections
 from stretto.cli.explain import explain

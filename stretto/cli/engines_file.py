@@ -1,11 +1,12 @@
-"""The file that `--engines` names: what is deployed, checked against this machine."""
+"""The file that `--engines` names: its deployments, checked against this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from stretto.cluster.machine import Machine, check_deployments
-from stretto.deployment import Deployment
+from stretto.cluster.machine import Machine, Placed, check_free
+from stretto.deployment import Deployment, Replica
 from stretto.engines_file.deployments import read_deployments, read_machine
 from stretto.engines_file.tables import Tables
 from stretto.errors import ConfigError
@@ -33,5 +34,43 @@ def deployed(tables: Tables) -> tuple[Machine, tuple[Deployment, ...]]:
     """
     deployments = read_deployments(tables)
     machine = read_machine(tables) or detect_machine()
-    check_deployments(machine, deployments)
+    unread = {engine.name: labelled([engine]) for engine in deployments}
+    placed: list[Placed] = []
+    for row in tables.rows("replica"):
+        new = unread[row.values["engine"]].pop(0)
+        try:
+            check_fits(machine, new, placed)
+        except ConfigError as cause:
+            raise row.error(cause.message, "devices") from cause
+        placed.append(new)
     return machine, deployments
+
+
+def check_fits(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
+    """Check that a replica fits beside `others`, and that an accelerator in its configuration is there.
+
+    Raises:
+        ConfigError: it does not, or it is not.
+    """
+    check_free(machine, new, others)
+    label, replica = new
+    if (device := shared_accelerator(replica)) is not None and device not in machine.devices:
+        known = ", ".join(machine.devices) or "none"
+        raise ConfigError(f"{label}: device {device!r} is not of this machine, which has {known}")
+
+
+def shared_accelerator(replica: Replica) -> str | None:
+    """Return the accelerator that a replica uses without claiming it, as one in our process does."""
+    device = getattr(replica.config, "device", None)
+    if replica.devices or not isinstance(device, str) or not device.startswith("cuda"):
+        return None
+    return device if ":" in device else "cuda:0"
+
+
+def labelled(deployments: Iterable[Deployment]) -> list[Placed]:
+    """Return all replicas, each with what messages call it."""
+    return [
+        (f"engine {deployment.name!r}, replica {index}", replica)
+        for deployment in deployments
+        for index, replica in enumerate(deployment.replicas)
+    ]

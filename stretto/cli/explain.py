@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from stretto.cli import options
+from stretto.cli import options, parsing
+from stretto.cli.engines import EngineOptions, assemble
 from stretto.documents import load_documents
-from stretto.engines.catalogue import STAND_IN, llm_engine, local_engines
+from stretto.engines.catalogue import STAND_IN
 from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
@@ -33,6 +34,7 @@ def explain(
     docs: options.Docs = None,
     app: options.App = options.ADVANCED,
     passes: options.Passes = "all",
+    engines: options.EnginesFile = None,
     settings: options.Settings = None,
     list_settings: Annotated[
         bool, typer.Option("--settings", help="List what --set can change in this app, and no more.")
@@ -43,21 +45,23 @@ def explain(
     html: Annotated[
         Path | None, typer.Option(help="Write it all, drawn, as one HTML page.", metavar="FILE")
     ] = None,
-    max_bytes: options.MaxBytes = 50_000_000,
+    max_bytes: options.MaxBytes = options.MAX_BYTES,
 ) -> None:
     """Show an app's graph before, between and after the passes."""
     console = Console()
     if question is not None:
-        options.checked_question(question)
+        parsing.checked_question(question)
     if html is not None:
-        options.checked_target("--html", html)
-    template = options.template(app)
+        parsing.checked_target("--html", html)
+    template = parsing.template(app)
     if list_settings:
         console.print(_settings(template), markup=False, highlight=False, soft_wrap=True, end="")
         return
-    engines = local_engines(llm=llm_engine(STAND_IN))  # plans need no model
-    profiles = {engine.name: engine.profile for engine in options.measured(engines)}
-    graph = template.lower(options.configuration(settings))
+    assembled = assemble(
+        EngineOptions(file=engines), searches=app == options.SEARCH, default_llm=STAND_IN
+    )  # plans need no model
+    profiles = {engine.name: engine.profile for engine in assembled.deployments}
+    graph = template.lower(parsing.configuration(settings))
     names = select_passes(passes)
     lengths = _lengths(docs, graph, max_bytes)
     steps = [("p-graph", graph, print_graph(graph))]
@@ -78,7 +82,7 @@ def explain(
         console.print(unroll(graph, lengths, profiles), markup=False, highlight=False, soft_wrap=True)
     if html is not None:
         sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in steps]
-        options.write("--html", html, graph_page(template.name, sections))
+        parsing.write("--html", html, graph_page(template.name, sections))
         console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
 
 

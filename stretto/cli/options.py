@@ -1,23 +1,18 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from stretto.apps import APPS, search_empowered
-from stretto.costs.profile import Profile
-from stretto.deployment import Deployment
-from stretto.engines.catalogue import engine_and_model
-from stretto.errors import ConfigError, UserError
-from stretto.frontend.template import Template
+from stretto.apps import APPS
+from stretto.engines.batch.embedding import MINILM
+from stretto.engines.catalogue import DTYPES
+from stretto.sched.orders import ORDERS
 
-MAX_QUESTION_CHARS = 4000
+MAX_BYTES = 50_000_000
 
 ADVANCED = "advanced"
 SEARCH = "search"
@@ -48,13 +43,63 @@ Settings = Annotated[
 MaxBytes = Annotated[
     int, typer.Option("--max-bytes", help="Refuse documents larger than this.", metavar="BYTES")
 ]
-Llm = Annotated[
-    str | None,
+EnginesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--engines",
+        help="A TOML file that says which replicas run which engine; others run as usual.",
+        metavar="FILE",
+    ),
+]
+Llms = Annotated[
+    list[str] | None,
     typer.Option(
         "--llm",
         help="A checkpoint's directory, or the URL of an OpenAI-compatible server; else the small model "
-        "that ships with Stretto ('mini'). 'stand-in' copies sentences without a model.",
+        "that ships with Stretto ('mini'). 'stand-in' copies sentences without a model. Repeatable: all of "
+        "them answer, and should be the same model.",
         metavar="DIR|URL",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help="Where an --llm that is a directory computes: cpu (the default), cuda, cuda:1 or auto, and with "
+        "--runs-in process also one core, as in cpu:3.",
+        metavar="NAME",
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        help=f"Type of weights and activations of an --llm that is a directory: {', '.join(DTYPES)}.",
+        metavar="NAME",
+    ),
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option(
+        "--replicas",
+        help="Number of replicas of each --llm that is a directory; repeat --llm for more servers.",
+        metavar="NUMBER",
+    ),
+]
+RunsIn = Annotated[
+    str | None,
+    typer.Option(
+        "--runs-in",
+        help="Where each replica of an --llm that is a directory runs: thread (the default) or process.",
+        metavar="PLACE",
+    ),
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        help=f"Order in which waiting requests are taken, for the LLM only: {', '.join(ORDERS)}.",
+        metavar="NAME",
     ),
 ]
 Api = Annotated[
@@ -73,7 +118,10 @@ Tokenizer = Annotated[
     ),
 ]
 Embedder = Annotated[
-    str, typer.Option("--embedder", help="An embedding model's name or path.", metavar="NAME|PATH")
+    str | None,
+    typer.Option(
+        "--embedder", help=f"An embedding model's name or path; else {MINILM}.", metavar="NAME|PATH"
+    ),
 ]
 Reranker = Annotated[
     str | None,
@@ -86,7 +134,7 @@ SearchUrl = Annotated[
     typer.Option(
         "--search",
         envvar="STRETTO_SEARCH_URL",
-        help=f"Of the app {SEARCH}: a SearXNG-compatible service; --docs are searched instead.",
+        help=f"A SearXNG-compatible service for the app {SEARCH}; else --docs are searched.",
         metavar="URL",
     ),
 ]
@@ -99,129 +147,3 @@ Dsn = Annotated[
         metavar="DSN",
     ),
 ]
-
-
-def template(app: str, *, named_collection: bool = False) -> Template:
-    """The app called `app`."""
-    if app == SEARCH:
-        return search_empowered()
-    if app not in APPS:
-        raise ConfigError(f"there is no app {app!r}; there are {', '.join((*APPS, SEARCH))}")
-    return APPS[app](named_collection=named_collection)
-
-
-def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]]:
-    """`component.setting=value` as a configuration; a value is JSON, or else text."""
-    found: dict[str, dict[str, object]] = {}
-    for setting in settings or ():
-        path, equals, text = setting.partition("=")
-        component, dot, name = path.partition(".")
-        if not (equals and dot and component and name):
-            raise ConfigError(f"--set {setting!r} is not of the form component.setting=value")
-        try:
-            value: Any = json.loads(text)
-        except ValueError:
-            value = text
-        except RecursionError as error:
-            raise ConfigError(f"--set {path}: the value is nested too deeply") from error
-        found.setdefault(component, {})[name] = value
-    return found
-
-
-def checked_question(question: str) -> str:
-    """The question, if it can be one."""
-    question = question.strip()
-    if not question:
-        raise UserError("the question is empty")
-    if len(question) > MAX_QUESTION_CHARS:
-        raise UserError(f"the question has {len(question)} characters; at most {MAX_QUESTION_CHARS}")
-    if any("\ud800" <= char <= "\udfff" for char in question):
-        raise UserError("the question is not Unicode: it has a lone surrogate, or bytes that are not UTF-8")
-    return question
-
-
-def read_questions(path: Path) -> list[str]:
-    """Questions from a JSONL file: strings, or objects with the key `question`."""
-    try:
-        lines = path.read_text("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--questions {path}: {error}") from error
-    questions = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            questions.append(checked_question(row if isinstance(row, str) else row["question"]))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(
-                f"--questions {path}, line {number}: neither a string nor an object with the key 'question'"
-            ) from error
-        except UserError as error:
-            raise UserError(f"--questions {path}, line {number}: {error.message}") from error
-    if not questions:
-        raise UserError(f"--questions {path}: there are no questions")
-    return questions
-
-
-def checked_target(option: str, path: Path) -> None:
-    """Refuse a file that could not be written when all the work is done."""
-    if path.is_dir():
-        raise UserError(f"{option} {path}: is a folder")
-    if not path.parent.is_dir():
-        raise UserError(f"{option} {path}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{option} {path}: may not be written")
-
-
-def write(option: str, path: Path, text: str) -> None:
-    """Write the file that `option` names."""
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise UserError(f"{option} {path}: {error.strerror}") from error
-
-
-def cache_dir() -> Path:
-    """Where measured profiles are kept."""
-    return _folder("XDG_CACHE_HOME", ".cache")
-
-
-def data_dir() -> Path:
-    """Where named collections are kept."""
-    return _folder("XDG_DATA_HOME", ".local/share")
-
-
-def _folder(variable: str, in_home: str) -> Path:
-    try:
-        return Path(os.environ.get(variable) or Path.home() / in_home) / "stretto"
-    except RuntimeError as error:
-        raise UserError(f"there is no home folder: set HOME or {variable}") from error
-
-
-def profiles_file() -> Path:
-    """Where `stretto profile --save` puts what it has measured on this machine."""
-    return cache_dir() / "profiles.json"
-
-
-def saved_profiles() -> dict[str, Profile]:
-    """The profiles of that file, by engine and model."""
-    try:
-        path = profiles_file()
-    except UserError:  # no home: nothing was saved
-        return {}
-    try:
-        if not path.is_file():
-            return {}
-        return {name: Profile(**fields) for name, fields in json.loads(path.read_text()).items()}
-    except (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path} is no file of profiles ({error}); remove it") from error
-
-
-def measured(engines: Iterable[Deployment]) -> list[Deployment]:
-    """The engines, with the profiles that were saved of the same engine with the same model."""
-    saved = saved_profiles()
-    return [
-        engine.changed(profile=saved[key]) if (key := engine_and_model(engine)) in saved else engine
-        for engine in engines
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,19 +12,25 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.cli import options
+from stretto.cli.engines import Assembled, EngineOptions, assemble
 from stretto.cli.fit import fit_steps
-from stretto.engines.batch.embedding import MINILM
-from stretto.engines.catalogue import engine_and_model, llm_engine, local_engines
+from stretto.cli.saved import profiles_file, save_profile
+from stretto.deployment import Deployment
+from stretto.engines.catalogue import engine_and_model
 from stretto.engines.profiling import Measurement, profile_engine
-from stretto.errors import ConfigError, UserError
+from stretto.errors import ConfigError
+from stretto.runtime.devices import claim
 
 
 def profile(
     engine: Annotated[
         str, typer.Argument(help="chunking, embedding, vectors, reranking or llm.", metavar="[ENGINE]")
     ] = "",
-    llm: options.Llm = None,
-    embedder: options.Embedder = MINILM,
+    engines: options.EnginesFile = None,
+    llm: options.Llms = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    embedder: options.Embedder = None,
     reranker: options.Reranker = None,
     save: Annotated[
         bool, typer.Option("--save", help="Use the profile in later runs of this engine and model.")
@@ -66,13 +72,18 @@ def profile(
     if not engine:
         raise ConfigError("which engine? chunking, embedding, vectors, reranking or llm; or --fit FILE")
     if save:
-        options.profiles_file()  # there is such a place
-    engines = {
-        found.name: found
-        for found in local_engines(llm=llm_engine(llm), embedding_model=embedder, reranking_model=reranker)
-    }
-    if engine not in engines:
-        raise ConfigError(f"there is no engine {engine!r}; there are {', '.join(engines)}")
+        profiles_file()  # there is such a place
+    said = EngineOptions(
+        file=engines,
+        llms=tuple(llm or ()),
+        device=device,
+        dtype=dtype,
+        embedder=embedder,
+        reranker=reranker,
+    )
+    measurable = _measurable(assemble(said), engine)
+    (replica,) = measurable.replicas
+    claim(replica.devices, replica.threads)
     console = Console(stderr=as_json)
     table = Table("units", "median ms", "min ms", "max ms", "units/s", title=engine)
 
@@ -81,7 +92,7 @@ def profile(
         table.add_row(str(measured.units), *(f"{1000 * s:.2f}" for s in times), f"{measured.units_per_s:.0f}")
 
     with console.status(f"measuring {engine}"):
-        measurements, fitted = profile_engine(engines[engine], add)
+        measurements, fitted = profile_engine(measurable, add)
     if as_json:
         rows = [asdict(measurement) for measurement in measurements]
         print(json.dumps({"engine": engine, "rows": rows, "profile": asdict(fitted)}))
@@ -94,12 +105,21 @@ def profile(
             highlight=False,
         )
     if save:
-        path = options.profiles_file()
-        saved = {name: asdict(known) for name, known in options.saved_profiles().items()}
-        saved[engine_and_model(engines[engine])] = asdict(fitted)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(saved, indent=2))
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror}") from error
+        path = save_profile(engine_and_model(measurable), fitted)
         console.print(f"saved to {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _measurable(engines: Assembled, name: str) -> Deployment:
+    """Return an engine with the first of its replicas that is no server; with a server if all are.
+
+    Raises:
+        ConfigError: there is no such engine.
+    """
+    known = [deployment.name for deployment in engines.deployments]
+    if name not in known:
+        raise ConfigError(f"there is no engine {name!r}; there are {', '.join(known)}")
+    deployment = engines.named(name)
+    replicas = sorted(
+        deployment.replicas, key=lambda replica: deployment.engine.is_llm and replica.runs_in == "loop"
+    )
+    return replace(deployment, replicas=tuple(replicas[:1]))

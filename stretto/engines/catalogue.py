@@ -6,12 +6,14 @@ Profiles are of two cores of a server CPU without a GPU; `stretto profile` measu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stretto.cluster.devices import parse_device
 from stretto.core import Document
 from stretto.costs.profile import Profile
-from stretto.deployment import Deployment, deploy
+from stretto.deployment import Deployment, Engine, Replica, RunsIn, deploy
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
@@ -19,6 +21,7 @@ from stretto.engines.batch.embedding import MINILM, MISSING_PACKAGES, Embedding,
 from stretto.engines.batch.reranking import Reranking, RerankingConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
+from stretto.engines.confined import confined
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.errors import ConfigError
@@ -38,42 +41,95 @@ COMPLETION_STOP = ("\nQuestion:", "\n\n\n")
 STAND_IN = "stand-in"
 SMALL_MODEL = "mini"
 DEFAULT_LLM = SMALL_MODEL
+DTYPES = ("float32", "bfloat16", "float16")
+
+RAG_ENGINES = ("chunking", "embedding", "vectors", "reranking", "llm")
+SEARCH_ENGINES = ("llm", "llm_small", "web")
+"""Engines that the ready-made apps name."""
 
 
 def llm_engine(
     where: str | None, *, instances: int = 1, api: str | None = None, tokenizer: str | None = None
 ) -> Deployment:
-    """The LLM engine for `--llm`: a server's URL, a checkpoint's directory, "stand-in" or "mini".
-
-    Args:
-        where: "mini", and None, is the small model that ships with Stretto.
-        api: of a server: "completions" (the default) or "chat".
-        tokenizer: of a server: a directory, "none" or "auto" (the default); see `OpenAIServerConfig`.
+    """Return the engine "llm" with equal replicas, each as `llm_replica` makes it.
 
     Raises:
-        ConfigError: there is no such directory, or packages are missing.
+        ConfigError: as `llm_replica`.
     """
-    if where is not None and where.startswith(("http://", "https://")):
-        return _server(where, instances, api or "completions", tokenizer or "auto")
+    if is_url(where):
+        return llm_deployment([server_replica(str(where), api=api, tokenizer=tokenizer)] * instances)
     if api or tokenizer:
         raise ConfigError("--api and --tokenizer are for an --llm that is a URL")
+    return llm_deployment([llm_replica(where)] * instances)
+
+
+def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) -> Deployment:
+    """Return the engine "llm" with these replicas.
+
+    Args:
+        policy: order in which waiting requests are taken; None leaves the usual one.
+    """
+    engine = Engine("llm", contract="llm", keeps_state=any(replica.runs_in != "loop" for replica in replicas))
+    return Deployment(engine if policy is None else replace(engine, policy=policy), tuple(replicas))
+
+
+def is_url(where: str | None) -> bool:
+    """Return whether `--llm` names a server."""
+    return where is not None and where.startswith(("http://", "https://"))
+
+
+def llm_replica(
+    where: str | None, *, device: str | None = None, dtype: str | None = None, runs_in: RunsIn = "thread"
+) -> Replica:
+    """Return a replica of an LLM on this machine.
+
+    Args:
+        where: directory of a checkpoint, "stand-in" or "mini", the model that ships with Stretto; None is
+            the default.
+        device: "cpu", "cuda", "auto", or one of this machine as in "cuda:1"; None is the CPU.
+        dtype: type of weights and activations, one of `DTYPES`; None is float32.
+
+    Raises:
+        ConfigError: there is no such directory, packages are missing, or an option does not fit the model.
+    """
     where = DEFAULT_LLM if where is None else where
-    if where == STAND_IN:
-        return _in_process(StandIn, StandInConfig(), instances)
-    if where == SMALL_MODEL:
-        return _checkpoint(MINI, instances)
-    if not Path(where).is_dir():
+    if where not in (STAND_IN, SMALL_MODEL) and not Path(where).is_dir():
         raise ConfigError(f"--llm {where!r} is neither a URL nor a directory with a checkpoint")
-    return _checkpoint(Path(where), instances)
+    for option, value in (("--device", device), ("--dtype", dtype)):
+        if value is not None and where == STAND_IN:
+            raise ConfigError(f"{option} is for a checkpoint; {STAND_IN!r} has no weights")
+    if dtype is not None and dtype not in DTYPES:
+        raise ConfigError(f"there is no dtype {dtype!r}; there are {', '.join(DTYPES)}")
+    executable, config = _model(where)
+    devices = _devices(device, runs_in)
+    changes = {"device": device if not devices else None, "dtype": dtype}
+    config = replace(config, **{name: value for name, value in changes.items() if value is not None})
+    config = confined(config, devices, None)
+    return Replica(executable, config, runs_in=runs_in, devices=devices, profile=PROFILES["llm"])
 
 
-def is_small_model(deployment: Deployment) -> bool:
-    """Whether it is the LLM that ships with Stretto."""
-    return any(getattr(replica.config, "path", None) == MINI for replica in deployment.replicas)
+def _devices(device: str | None, runs_in: RunsIn) -> tuple[str, ...]:
+    """Return the devices that a replica claims; one that shares our process claims none."""
+    if device is None or device in ("cpu", "cuda", "auto"):
+        return ()
+    try:
+        kind, _ = parse_device(device)
+    except ConfigError as cause:
+        raise ConfigError(
+            f"--device {device!r} is unknown; it must be 'cpu', 'cuda', 'auto', 'cuda:N' or 'cpu:N'"
+        ) from cause
+    if runs_in != "thread":
+        return (device,)
+    if kind == "cpu":
+        raise ConfigError(f"--device {device!r} is one core, which takes a process: add --runs-in process")
+    return ()
 
 
-def _checkpoint(folder: Path, instances: int) -> Deployment:
-    """The in-process engine for the kinds of model that it knows, the reference for any other."""
+def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
+    """Return the in-process engine for the kinds of model that it knows, the reference for any other."""
+    if where == STAND_IN:
+        return StandIn, StandInConfig()
+    folder = MINI if where == SMALL_MODEL else Path(where)
     try:  # torch, only if it is wanted
         from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
         from stretto.engines.transformer.config import is_supported
@@ -81,37 +137,35 @@ def _checkpoint(folder: Path, instances: int) -> Deployment:
     except ImportError as cause:
         raise ConfigError(f"--llm {str(folder)!r} {MISSING_PACKAGES}") from cause
     if is_supported(folder):
-        return _in_process(TransformerLLM, TransformerConfig(folder), instances)
-    return _in_process(ReferenceLLM, ReferenceConfig(folder), instances)
+        return TransformerLLM, TransformerConfig(folder)
+    return ReferenceLLM, ReferenceConfig(folder)
 
 
-def _server(url: str, instances: int, api: Any, tokenizer: str) -> Deployment:
-    """Completions stop where a base model would begin a further question, or nothing."""
+def server_replica(url: str, *, api: str | None = None, tokenizer: str | None = None) -> Replica:
+    """Return a replica that is an OpenAI-compatible server.
+
+    Completions stop where a base model would begin a further question.
+
+    Args:
+        api: "completions" (the default) or "chat".
+        tokenizer: a directory, "none" or "auto" (the default); see `OpenAIServerConfig`.
+
+    Raises:
+        ConfigError: the URL or an option cannot be used, or packages are missing.
+    """
     try:
         from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
     except ImportError as cause:
         raise ConfigError(f"--llm {url!r} {MISSING_PACKAGES}") from cause
-    return deploy(
-        "llm",
-        OpenAIServer,
-        OpenAIServerConfig(url, api=api, tokenizer=tokenizer, stop=() if api == "chat" else COMPLETION_STOP),
-        contract="llm",
-        runs_in="loop",
-        profile=PROFILES["llm"],
-        instances=instances,
-    )
+    stop = () if api == "chat" else COMPLETION_STOP
+    spoken: Any = api or "completions"
+    config = OpenAIServerConfig(url, api=spoken, tokenizer=tokenizer or "auto", stop=stop)
+    return Replica(OpenAIServer, config, runs_in="loop", profile=PROFILES["llm"])
 
 
-def _in_process(executable: Callable[[Any], SteppedLLM], config: object, instances: int) -> Deployment:
-    return deploy(
-        "llm",
-        executable,
-        config,
-        contract="llm",
-        profile=PROFILES["llm"],
-        keeps_state=True,
-        instances=instances,
-    )
+def is_small_model(deployment: Deployment) -> bool:
+    """Return whether the LLM that ships with Stretto is one of its replicas."""
+    return any(getattr(replica.config, "path", None) == MINI for replica in deployment.replicas)
 
 
 def vectors_engine() -> Deployment:
@@ -166,18 +220,37 @@ def search_engines(llm: Deployment, url: str | None, documents: Sequence[Documen
     Args:
         url: of a search service; None searches in `documents`.
     """
+    return [llm, llm.changed(name="llm_small"), web_engine(url, documents)]
+
+
+def web_engine(url: str | None, documents: Sequence[Document]) -> Deployment:
+    """Return the engine "web": a search service at `url`, or else a search in `documents`."""
     web: Callable[[Any], Any] = CorpusSearch
     config: object = CorpusSearchConfig(tuple(documents))
     if url is not None:
         web, config = WebSearch, WebSearchConfig(url)
-    small = llm.changed(name="llm_small")
-    return [llm, small, deploy("web", web, config, profile=PROFILES["web"], max_batch=8)]
+    return deploy("web", web, config, profile=PROFILES["web"], max_batch=8)
 
 
 def engine_and_model(deployment: Deployment) -> str:
-    """What a measured profile is of: the engine's name and its model, or what it is where it has none."""
-    config = deployment.replicas[0].config
+    """Return what a measured profile of this engine is called; see `profile_key`."""
+    return profile_key(deployment.name, deployment.replicas[0])
+
+
+def profile_key(engine: str, replica: Replica) -> str:
+    """Return what a measured profile is of.
+
+    It is the engine's name and its model, or what the engine is where it has none. A device or dtype other
+    than the usual one follows.
+    """
+    config = replica.config
     model = getattr(config, "model", None) or getattr(config, "path", None)
     if model is None:
-        return f"{deployment.name}:{type(config).__name__.removesuffix('Config')}"
-    return f"{deployment.name}:{model_name(str(model))}"
+        return f"{engine}:{type(config).__name__.removesuffix('Config')}"
+    usual = {field.name: field.default for field in fields(config)} if is_dataclass(config) else {}
+    others = [
+        getattr(config, name)
+        for name in ("device", "dtype")
+        if usual.get(name, MISSING) not in (MISSING, getattr(config, name, None))
+    ]
+    return "@".join((f"{engine}:{model_name(str(model))}", *others))

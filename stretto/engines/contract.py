@@ -43,7 +43,10 @@ class SteppedLLM(Protocol):
     """An in-process LLM engine. All calls come from one thread, and none while `step` runs."""
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Queue a task; the smaller rank starts first. Problems are answered by `Failed` from `step`."""
+        """Queue a task; the smaller rank starts first. Problems are answered by `Failed` from `step`.
+
+        A task that has `generated` tokens goes on behind them, or starts over. Both tell the whole output.
+        """
         ...
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
@@ -52,6 +55,14 @@ class SteppedLLM(Protocol):
 
     def cancel(self, task: int) -> None:
         """Stop a task and free what it holds. No further event for it; unknown ids are ignored."""
+        ...
+
+    def suspend(self) -> Sequence[tuple[int, tuple[int, ...]]]:
+        """Stop all tasks, and free what they hold. No further event for them.
+
+        Returns each with the ids of the tokens that it has generated. Another instance of the same model is
+        given these as `LLMTask.generated`. No ids stand for a task that is to start over.
+        """
         ...
 
     def has_work(self) -> bool:

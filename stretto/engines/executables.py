@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, get_args
 
 from stretto.costs.profile import Profile
 from stretto.deployment import Contract, RunsIn
@@ -19,20 +19,31 @@ class Executable:
     """One row.
 
     Attributes:
-        contract: what it can serve.
+        contract: contract that it keeps.
+        role: engine of the ready-made apps that it can be, "llm" for all LLMs.
         module: module of the executable and of its configuration, both by name.
         runs_in: where it runs unless its replica says otherwise.
         profile: its latency unless its replica says otherwise.
+        keeps_state: whether it remembers things for a query, and must hear that the query has ended.
         fixed: fields of the configuration that the name stands for.
     """
 
     contract: Contract
+    role: str
     module: str
     name: str
     config: str
     runs_in: RunsIn = "thread"
     profile: Profile = field(default_factory=Profile)
+    keeps_state: bool = False
     fixed: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def places(self) -> tuple[RunsIn, ...]:
+        """Where it can run: a server on the event loop, a model in a thread or a process, others anywhere."""
+        if self.contract == "batch":
+            return get_args(RunsIn)
+        return ("loop", "ray") if self.runs_in == "loop" else ("thread", "process", "ray")
 
     def load(self) -> tuple[Callable[[Any], Any], type]:
         """Import the executable; return it and the dataclass of its configuration.
@@ -49,39 +60,37 @@ class Executable:
         return getattr(module, self.name), getattr(module, self.config)
 
 
-def _batch(module: str, name: str, profile: str) -> Executable:
-    return Executable(
-        "batch", f"stretto.engines.batch.{module}", name, f"{name}Config", profile=PROFILES[profile]
-    )
+def _batch(role: str, module: str, name: str, config: str = "", *, keeps_state: bool = False) -> Executable:
+    module = f"stretto.engines.batch.{module}"
+    config = config or f"{name}Config"
+    return Executable("batch", role, module, name, config, profile=PROFILES[role], keeps_state=keeps_state)
 
 
-def _llm(module: str, name: str, config: str, runs_in: RunsIn = "thread", **fixed: object) -> Executable:
-    return Executable("llm", f"stretto.engines.{module}", name, config, runs_in, PROFILES["llm"], fixed)
+def _model(module: str, name: str, config: str) -> Executable:
+    module = f"stretto.engines.{module}"
+    return Executable("llm", "llm", module, name, config, profile=PROFILES["llm"], keeps_state=True)
+
+
+def _server(module: str, name: str, **fixed: object) -> Executable:
+    module = f"stretto.engines.{module}"
+    config = f"{name}Config"
+    return Executable("llm", "llm", module, name, config, "loop", PROFILES["llm"], fixed=fixed)
 
 
 EXECUTABLES: Mapping[str, Executable] = {
-    "transformer": _llm("transformer.engine", "TransformerLLM", "TransformerConfig"),
-    "reference": _llm("reference.engine", "ReferenceLLM", "ReferenceConfig"),
-    "stand-in": _llm("scripted.standin", "StandIn", "StandInConfig"),
-    "openai": _llm("openai_server", "OpenAIServer", "OpenAIServerConfig", "loop"),
+    "transformer": _model("transformer.engine", "TransformerLLM", "TransformerConfig"),
+    "reference": _model("reference.engine", "ReferenceLLM", "ReferenceConfig"),
+    "stand-in": _model("scripted.standin", "StandIn", "StandInConfig"),
+    "openai": _server("openai_server", "OpenAIServer"),
     **{
-        f"server:{name}": _llm(
-            "server_process.engine", "ServerProcess", "ServerProcessConfig", "loop", program=name
-        )
-        for name in PROGRAMS
+        f"server:{name}": _server("server_process.engine", "ServerProcess", program=name) for name in PROGRAMS
     },
-    "chunking": _batch("chunking", "Chunking", "chunking"),
-    "embedding": _batch("embedding", "Embedding", "embedding"),
-    "vectors": _batch("vectors", "MemoryVectors", "vectors"),
-    "postgres": Executable(
-        "batch",
-        "stretto.engines.batch.postgres",
-        "PostgresVectors",
-        "PostgresConfig",
-        profile=PROFILES["vectors"],
-    ),
-    "reranking": _batch("reranking", "Reranking", "reranking"),
-    "web": _batch("web_search", "WebSearch", "web"),
+    "chunking": _batch("chunking", "chunking", "Chunking"),
+    "embedding": _batch("embedding", "embedding", "Embedding"),
+    "vectors": _batch("vectors", "vectors", "MemoryVectors", keeps_state=True),
+    "postgres": _batch("vectors", "postgres", "PostgresVectors", "PostgresConfig"),
+    "reranking": _batch("reranking", "reranking", "Reranking"),
+    "web": _batch("web", "web_search", "WebSearch"),
 }
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stretto.cluster.machine import Machine
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.deployment import Deployment, Engine, Replica, check_replica
-from stretto.engines.executables import executable_named
+from stretto.engines.confined import confined
+from stretto.engines.executables import Executable, executable_named
 from stretto.engines_file.fields import settable
 from stretto.engines_file.tables import Row, Tables
 from stretto.errors import ConfigError
+from stretto.sched.orders import ORDERS
 
 _OWN_KEYS = ("engine", "executable", "config")
+_OWN_PROCESS = ("process", "ray")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)")
 _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 
@@ -25,21 +28,13 @@ def read_deployments(tables: Tables) -> tuple[Deployment, ...]:
     Raises:
         ConfigError: a name, key or value is wrong. The message names file and line.
     """
-    engines: dict[str, Engine] = {}
-    replicas: dict[str, list[Replica]] = {}
-    for row in tables.rows("engine"):
-        engine = row.build(Engine)
-        if engine.name in engines:
-            raise row.error(f"there are two engines {engine.name!r}; names must differ", "name")
-        if engine.placement not in PLACEMENTS:
-            raise row.error(
-                f"there is no placement {engine.placement!r}; there are {', '.join(PLACEMENTS)}", "placement"
-            )
-        engines[engine.name] = engine
-        replicas[engine.name] = []
+    engines = _read_engines(tables)
+    replicas: dict[str, list[Replica]] = {name: [] for name in engines}
     for row in tables.rows("replica"):
-        engine, replica = _replica(row, engines)
-        replicas[engine.name].append(replica)
+        name, executable = _served(row, engines)
+        replicas[name].append(_read_replica(row, engines[name], executable))
+        if executable.keeps_state and not _is_written(tables, name, "keeps_state"):
+            engines[name] = replace(engines[name], keeps_state=True)
     return tuple(Deployment(engine, tuple(replicas[name])) for name, engine in engines.items())
 
 
@@ -73,7 +68,25 @@ class _Written:
     memory: Mapping[str, int | str] = field(default_factory=dict)
 
 
-def _replica(row: Row, engines: Mapping[str, Engine]) -> tuple[Engine, Replica]:
+def _read_engines(tables: Tables) -> dict[str, Engine]:
+    engines: dict[str, Engine] = {}
+    for row in tables.rows("engine"):
+        engine = row.build(Engine)
+        if engine.name in engines:
+            raise row.error(f"there are two engines {engine.name!r}; names must differ", "name")
+        for key, known in (("placement", PLACEMENTS), ("policy", ORDERS)):
+            if (chosen := getattr(engine, key)) not in known:
+                raise row.error(f"there is no {key} {chosen!r}; there are {', '.join(known)}", key)
+        engines[engine.name] = engine
+    return engines
+
+
+def _is_written(tables: Tables, engine: str, key: str) -> bool:
+    return any(row.values["name"] == engine and key in row.values for row in tables.rows("engine"))
+
+
+def _served(row: Row, engines: Mapping[str, Engine]) -> tuple[str, Executable]:
+    """Return the engine that a replica is of, by name, and its executable."""
     row.check_keys((*_OWN_KEYS, *settable(Replica, _OWN_KEYS)))
     name, wanted = _text(row, "engine"), _text(row, "executable")
     if name not in engines:
@@ -81,24 +94,52 @@ def _replica(row: Row, engines: Mapping[str, Engine]) -> tuple[Engine, Replica]:
         raise row.error(f"there is no engine {name!r}; there are {known}", "engine")
     try:
         executable = executable_named(wanted)
+    except ConfigError as cause:
+        raise row.error(cause.message, "executable") from cause
+    if executable.contract != engines[name].contract:
+        raise row.error(
+            f"{wanted!r} serves the contract {executable.contract!r}, "
+            f"but engine {name!r} has {engines[name].contract!r}",
+            "executable",
+        )
+    return name, executable
+
+
+def _read_replica(row: Row, engine: Engine, executable: Executable) -> Replica:
+    try:
         run, config_kind = executable.load()
     except ConfigError as cause:
         raise row.error(cause.message, "executable") from cause
-    engine = engines[name]
-    if executable.contract != engine.contract:
-        raise row.error(
-            f"{wanted!r} serves the contract {executable.contract!r}, "
-            f"but engine {name!r} has {engine.contract!r}",
-            "executable",
-        )
-    config: object = row.table("config").build(config_kind, given=executable.fixed)
+    of_replica = settable(Replica)  # an instance is told these by its replica
+    config_row = row.table("config")
+    config_row.check_keys(key for key in settable(config_kind, executable.fixed) if key not in of_replica)
+    config: object = config_row.build(config_kind, given=executable.fixed)
     replica = row.without(*_OWN_KEYS).build(
         Replica,
         given={"executable": run, "config": config},
         defaults={"runs_in": executable.runs_in, "profile": executable.profile},
     )
+    if replica.runs_in not in executable.places:
+        raise row.error(
+            f"runs_in is {replica.runs_in!r}; this executable runs in {' or '.join(executable.places)}",
+            "runs_in",
+        )
     check_replica(engine, replica, row.place())
-    return engine, replica
+    if replica.runs_in in _OWN_PROCESS:
+        replica = replace(replica, config=_confined(row, replica))
+    return replica
+
+
+def _confined(row: Row, replica: Replica) -> object:
+    """Return the configuration for the devices and threads of the replica, which alone may name them."""
+    for key, field_ in (("devices", "device"), ("threads", "num_threads")):
+        if getattr(replica, key) and field_ in (written := row.table("config").values):
+            raise row.error(
+                f"config.{field_} is {written[field_]!r}, but the replica has {key}; leave it out",
+                "config",
+                field_,
+            )
+    return confined(replica.config, replica.devices, replica.threads)
 
 
 def _text(row: Row, key: str) -> str:

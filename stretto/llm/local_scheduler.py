@@ -63,7 +63,7 @@ class LocalScheduler:
         Raises:
             CapacityError: it would not fit if it were alone.
         """
-        num_tokens = len(sequence.tokens) + sequence.max_new_tokens
+        num_tokens = sequence.num_prompt_tokens + sequence.max_new_tokens
         num_blocks = self._tables.num_blocks(num_tokens)
         if num_blocks > self.config.num_blocks:
             raise CapacityError(

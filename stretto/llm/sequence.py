@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -22,7 +23,7 @@ class TokenSequence:
 
     Attributes:
         tokens: the prompt, then what was generated; only ever appended to.
-        num_prompt_tokens: of `tokens`, those not generated here.
+        num_prompt_tokens: of `tokens`, those that were not generated.
         max_new_tokens: upper bound of generated tokens; 0 for a prefill.
         rank: from the upper tier; smaller goes first. Empty for the order of arrival.
         query: for whom; its prefixes are forgotten when the query is released.
@@ -57,6 +58,11 @@ class TokenSequence:
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.tokens)
+
+    def resume(self, generated: Sequence[int]) -> None:
+        """Take over what was generated elsewhere, before anything is computed here."""
+        assert self.num_computed == 0
+        self.tokens += generated
 
     @property
     def place(self) -> tuple[tuple[float, ...], int]:

@@ -15,7 +15,7 @@ from stretto.deployment import Engine
 from stretto.errors import EngineUnavailable, StrettoError
 from stretto.messages import Event, InstanceLost, InstanceStopped
 from stretto.runtime.instances import Instance, start_instance
-from stretto.runtime.worker import Command, typed
+from stretto.runtime.worker import Command, SuspendTasks, typed
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
@@ -69,6 +69,8 @@ class RunningInstances:
             instance.kill()
             self._in_background(instance.close())
         else:
+            if action.how == "suspend":
+                self.send(*key, SuspendTasks())
             self._in_background(self._stop(key, instance))
 
     def send(self, engine: str, instance: InstanceId, command: Command) -> None:

@@ -15,7 +15,15 @@ from typing import Any, Protocol, TypeAlias
 from stretto.cluster.messages import KVReport
 from stretto.engines.contract import BatchEngine, SteppedLLM
 from stretto.errors import BadReply, EngineFailure, EngineUnavailable, StrettoError
-from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady, LLMReport
+from stretto.messages import (
+    BatchDone,
+    BatchFailed,
+    Event,
+    InstanceLost,
+    InstanceReady,
+    LLMReport,
+    Suspended,
+)
 from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
 
@@ -51,6 +59,11 @@ class StopTask:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspendTasks:
+    """Stop all tasks, and answer with a `Suspended` for each. Nothing but `Close` follows."""
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetQuery:
     """The query has ended."""
 
@@ -62,7 +75,7 @@ class Close:
     """Close the engine and end."""
 
 
-Command: TypeAlias = RunBatch | AdmitTask | RerankTask | StopTask | ForgetQuery | Close
+Command: TypeAlias = RunBatch | AdmitTask | RerankTask | StopTask | SuspendTasks | ForgetQuery | Close
 
 
 class Inbox(Protocol):
@@ -154,15 +167,23 @@ def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event
                     engine.reprioritise(task_id, rank)
                 case StopTask(task_id):
                     engine.cancel(task_id)
+                case SuspendTasks():
+                    for suspended, token_ids in engine.suspend():
+                        post(Suspended(job.engine, job.instance, suspended, token_ids))
                 case ForgetQuery(query):
                     engine.release(query)
                 case Close():
                     return
+            _report_kv(job, engine, post)
         for event in engine.step():
             check_event(event)
             post(LLMReport(job.engine, job.instance, event))
-        if events := engine.take_kv_events():
-            post(KVReport(job.engine, job.instance, events))
+        _report_kv(job, engine, post)
+
+
+def _report_kv(job: Job, engine: SteppedLLM, post: Callable[[Event], None]) -> None:
+    if events := engine.take_kv_events():
+        post(KVReport(job.engine, job.instance, events))
 
 
 def check_event(event: object) -> None:

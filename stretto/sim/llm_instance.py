@@ -17,7 +17,7 @@ timeout.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from stretto.deployment import Engine
@@ -107,8 +107,10 @@ class LLMInstance:
             self._between_steps(lambda: self.scheduler.cache.forget(query))
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the live tasks, each with the tokens it has generated."""
-        return self._progress.suspended()
+        """Return the live tasks, each with the tokens it has generated in steps that are over."""
+        jump = self._jump
+        num_ended = 0 if jump is None else bisect_right(jump.ends_s, self._around.now_s)
+        return self._progress.suspended(() if jump is None else jump.batch.slices, num_ended)
 
     def kill(self) -> None:
         """Nothing more will be heard of any task."""
@@ -136,10 +138,10 @@ class LLMInstance:
             query=task.query,
             salt=task.tenant if self._model.caches else str(task.id),
         )
+        sequence.resume(task.generated[: len(ids)])
         self.scheduler.add(sequence, self._around.now_s)
         self._num_sequences += 1
-        first = 0 if said is None else said.item_ends[0] if said.item_ends else 1
-        self._progress.add(TaskProgress(task, sequence, said, ids, len(tokens) + first))
+        self._progress.add(TaskProgress(task, sequence, said, ids))
 
     def _drop(self, request: TaskProgress) -> None:
         self.scheduler.abort(request.sequence)

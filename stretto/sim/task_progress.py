@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from stretto.llm.sequence import TokenSequence
-from stretto.llm.step_batch import StepBatch
+from stretto.llm.step_batch import Slice, StepBatch
 from stretto.sim.synthetic_output import SyntheticOutput
 from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started, Usage
 
@@ -26,10 +27,21 @@ class TaskProgress:
     sequence: TokenSequence
     said: SyntheticOutput | None
     ids: list[int]
-    stop: int
+    stop: int = field(init=False)
     told_s: float | None = None
     num_items_told: int = 0
     num_chars_told: int = 0
+
+    def __post_init__(self) -> None:
+        sequence, said = self.sequence, self.said
+        self.stop = sequence.num_prompt_tokens
+        if said is not None:
+            first = said.item_ends[0] if said.item_ends else 1
+            self.stop += max(first, sequence.num_generated + 1)
+
+    def generated(self, num_ahead: int = 0) -> tuple[int, ...]:
+        """Return the tokens of its output so far, and so many of those to come."""
+        return tuple(self.ids[: self.sequence.num_generated + num_ahead])
 
     def tell(self, now_s: float, told: list[LLMEvent]) -> bool:
         """Append what there is to say to `told`; whether the output is over. There has to be some of it."""
@@ -81,11 +93,15 @@ class ProgressTable:
         """Nothing more is told of a task; who it was, if it was here."""
         return self._by_task.pop(task, None)
 
-    def suspended(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the tasks of which something is still told, each with the tokens it has generated."""
+    def suspended(self, slices: Sequence[Slice], num_ended: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the tasks of which something is still told, each with the tokens it has generated.
+
+        Args:
+            slices: what is being computed; `num_ended` steps of it are over.
+        """
+        num_ahead = {piece.sequence.id: num_ended for piece in slices if piece.samples}
         return [
-            (task, tuple(one.sequence.tokens[one.sequence.num_prompt_tokens :]))
-            for task, one in self._by_task.items()
+            (task, one.generated(num_ahead.get(one.sequence.id, 0))) for task, one in self._by_task.items()
         ]
 
     def clear(self) -> None:

@@ -18,9 +18,9 @@ from support.openai_stub import Reply
 from test_documents import write_pdf
 
 from stretto.apps import naive_rag
-from stretto.cli.answers import Answer
+from stretto.cli.ask.answers import Answer
+from stretto.cli.ask.questions import Questions
 from stretto.cli.indexing import Indexed, IndexingRecorder, indexing_template
-from stretto.cli.questions import Questions
 from stretto.core import Document, Section
 from stretto.engines.catalogue import local_engines
 from stretto.errors import EngineFailure
@@ -444,7 +444,7 @@ def test_the_small_model_is_held_to_json(
             held.append(self.configuration.get("query_expansion", {}).get("constrained"))
             return []
 
-    monkeypatch.setattr("stretto.cli.ask.Questions", Noting)
+    monkeypatch.setattr("stretto.cli.ask.run.Questions", Noting)
     stretto("ask", QUESTION, "--docs", doc, "--llm", "mini")
     stretto("ask", QUESTION, "--docs", doc, "--llm", "mini", "--set", "query_expansion.constrained=false")
     stretto("ask", QUESTION, "--docs", doc, "--llm", "mini", "--app", "naive")

@@ -11,7 +11,7 @@ from support.replicas import replica
 
 from stretto.cluster.fleet import Fleet
 from stretto.cluster.messages import FleetAction, StartInstance, StopInstance
-from stretto.cluster.restarts import MAX_RESTARTS, delay_s
+from stretto.cluster.restarts import MAX_FAILED_STARTS, delay_s
 from stretto.errors import (
     ConfigError,
     EngineTimeout,
@@ -56,7 +56,7 @@ def test_a_lost_instance_is_restarted_at_once_under_a_new_id(fleet: Fleet) -> No
     assert fleet.last_error is DIED
 
 
-def test_restarts_come_ever_later_and_end(fleet: Fleet) -> None:
+def test_starts_that_fail_are_repeated_ever_later_and_not_for_ever(fleet: Fleet) -> None:
     actions = fleet.add(ONE, 0.0)
     now_s, waits = 0.0, []
     while actions:
@@ -70,9 +70,9 @@ def test_restarts_come_ever_later_and_end(fleet: Fleet) -> None:
             now_s = due_s
             actions = fleet.expire(now_s)
         fleet.check_invariants()
-    assert waits == pytest.approx([0.1 * 2**n for n in range(MAX_RESTARTS - 1)])
+    assert waits == pytest.approx([0.1 * 2**n for n in range(MAX_FAILED_STARTS - 1)])
     assert set(fleet.state.values()) == {"gone"}
-    assert len(fleet.state) == 1 + MAX_RESTARTS
+    assert len(fleet.state) == 1 + MAX_FAILED_STARTS
     assert not fleet.is_hopeful
 
 
@@ -81,28 +81,41 @@ def test_the_delay_is_bounded() -> None:
     assert delay_s(60) == 30
 
 
-@pytest.mark.parametrize(("service_s", "is_restarted"), [(59.0, False), (60.0, True)])
-def test_a_minute_of_service_forgives_earlier_restarts(
-    fleet: Fleet, service_s: float, is_restarted: bool
-) -> None:
+def test_an_instance_that_dies_while_it_serves_is_always_started_again(fleet: Fleet) -> None:
+    """What killed it may be a request; failed starts in between count from the last one that served."""
     now_s, instance = 0.0, started(fleet)
-    for _ in range(MAX_RESTARTS):
-        actions = fleet.lost(instance, DIED, now_s)
-        now_s = fleet.next_due_s() or now_s
-        (start,) = actions or fleet.expire(now_s)
-        instance = start.instance
-        fleet.ready(instance, now_s)
-    assert bool(fleet.lost(instance, DIED, now_s + service_s)) is is_restarted
+    for _ in range(3):
+        for is_ready in (True, *[False] * (MAX_FAILED_STARTS - 1)):
+            if is_ready:
+                fleet.ready(instance, now_s)
+            actions = fleet.lost(instance, DIED, now_s)
+            now_s = now_s if actions else fleet.next_due_s() or now_s
+            (start,) = actions or fleet.expire(now_s)
+            instance = start.instance
+    assert fleet.state[instance] == "starting"
 
 
-def test_suspicion_interrupts_the_minute(fleet: Fleet) -> None:
+def test_restarts_without_an_answer_come_ever_later(fleet: Fleet) -> None:
     instance = started(fleet)
     assert fleet.lost(instance, DIED, 1.0)
     fleet.ready(1, 1.0)
-    fleet.suspected(1, "refused", 50.0)
-    fleet.ready(1, 51.0)
     assert fleet.lost(1, DIED, 70.0) == []
     assert fleet.next_due_s() == pytest.approx(70.1)
+    (start,) = fleet.expire(71.0)
+    fleet.ready(start.instance, 71.0)
+    assert fleet.lost(start.instance, DIED, 200.0) == []
+    assert fleet.next_due_s() == pytest.approx(200.2)
+
+
+def test_an_answer_forgets_earlier_failures(fleet: Fleet) -> None:
+    instance = started(fleet)
+    assert fleet.lost(instance, DIED, 1.0)
+    fleet.ready(1, 1.0)
+    fleet.answered(1)
+    assert fleet.lost(1, DIED, 2.0) == [StartInstance("llm", 2, ONE)]
+    fleet.answered(1)  # too late
+    fleet.ready(2, 2.0)
+    assert fleet.lost(2, DIED, 3.0) == []
 
 
 def test_an_error_of_the_user_is_not_tried_again(fleet: Fleet) -> None:
@@ -159,7 +172,8 @@ def test_an_instance_that_starts_is_drained_without_waiting(fleet: Fleet) -> Non
     (start,) = fleet.add(ONE, 0.0)
     assert fleet.drain(start.instance, "finish", 1.0) == [StopInstance("llm", start.instance, "kill")]
     fleet.ready(start.instance, 1.1)  # it crossed the drain
-    assert fleet.state[start.instance] == "draining"
+    assert fleet.state[start.instance] == "gone"
+    assert fleet.live == (), "it holds no devices"
 
 
 def test_an_instance_that_waits_for_its_restart_can_be_drained(fleet: Fleet) -> None:

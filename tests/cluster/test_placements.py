@@ -20,6 +20,7 @@ from stretto.costs.profile import Profile
 
 SLOW = Profile(base_s=0.0, per_unit_s=0.01, per_output_s=0.1)
 FAST = Profile(base_s=0.0, per_unit_s=0.001, per_output_s=0.01)
+CROWDING = Profile(base_s=0.0, per_unit_s=0.01, per_output_s=0.1, per_neighbour_s=0.03)
 BLOCKS = (b"a", b"b", b"c")
 KEYED = PlacementRequest(num_tokens=100, expected_output=10, keys={"": PromptKey(BLOCKS, 32)})
 PLAIN = PlacementRequest(num_tokens=100, expected_output=10)
@@ -38,7 +39,7 @@ def report(instance: int, *blocks: bytes) -> KVReport:
 
 def test_least_seconds_prices_what_is_there_the_prefill_and_the_decode() -> None:
     policy = LeastSeconds()
-    instances = table(policy, InstanceView(0, SLOW, 1000, outstanding_s=0.5), InstanceView(1, SLOW, 1000))
+    instances = table(policy, InstanceView(0, SLOW, 1000, prefill_s=0.5), InstanceView(1, SLOW, 1000))
     choice = policy.choose(PLAIN, instances, 0.0)
     assert choice is not None
     assert choice.instance == 1
@@ -48,19 +49,34 @@ def test_least_seconds_prices_what_is_there_the_prefill_and_the_decode() -> None
 
 def test_unlike_instances_are_compared_by_their_own_profiles() -> None:
     policy = LeastSeconds()
-    busy = InstanceView(0, FAST, 1000, outstanding_s=1.0)
+    busy = InstanceView(0, FAST, 1000, prefill_s=1.0)
     instances = table(policy, busy, InstanceView(1, SLOW, 1000))
     assert policy.choose(PLAIN, instances, 0.0).instance == 0
-    busy.outstanding_s = 2.0
+    busy.prefill_s = 2.0
     instances.changed(0)
     assert policy.choose(PLAIN, instances, 0.0).instance == 1
+
+
+def test_neighbours_slow_a_decode_down() -> None:
+    policy = LeastSeconds()
+    crowded = InstanceView(0, CROWDING, 1000, num_running=2, expected_output=10)
+    instances = table(policy, crowded, InstanceView(1, CROWDING, 1000, prefill_s=0.5))
+    choice = policy.choose(PLAIN, instances, 0.0)
+    assert choice is not None
+    assert (choice.instance, choice.terms["queue_s"]) == (1, 0.5), "two neighbours cost 0.6 s"
+    crowded.num_running = 1
+    instances.changed(0)
+    choice = policy.choose(PLAIN, instances, 0.0)
+    assert choice is not None
+    assert choice.instance == 0
+    assert choice.terms["decode_s"] == pytest.approx(1.3)
 
 
 @pytest.mark.parametrize(("queue_s", "winner"), [(0.5, 0), (0.64, 0), (0.7, 1)])
 def test_a_held_prefix_wins_where_it_saves_time(queue_s: float, winner: int) -> None:
     policy = LeastSeconds()
     policy.observe(report(0, *BLOCKS[:2]))
-    instances = table(policy, InstanceView(0, SLOW, 1000, outstanding_s=queue_s), InstanceView(1, SLOW, 1000))
+    instances = table(policy, InstanceView(0, SLOW, 1000, prefill_s=queue_s), InstanceView(1, SLOW, 1000))
     choice = policy.choose(KEYED, instances, 0.0)
     assert choice is not None
     assert choice.instance == winner
@@ -125,7 +141,7 @@ def test_only_instances_that_serve_and_have_room_are_chosen(make: Callable[[], P
     views = [
         InstanceView(0, SLOW, 1000, state="starting"),
         InstanceView(1, SLOW, 1000, state="draining"),
-        InstanceView(2, SLOW, 1000, has_slot=False),
+        InstanceView(2, SLOW, 1000, num_slots=3, num_running=3),
         InstanceView(3, SLOW, 1000, running_tokens=900),
     ]
     instances = table(policy, *views)
@@ -166,13 +182,15 @@ def by_search(request: PlacementRequest, views: list[InstanceView], held: dict[i
     for view in views:
         num_held = min(32 * held.get(view.id, 0), request.num_tokens)
         prefill_s = view.profile.batch_s(request.num_tokens - num_held)
-        end_s = sum((view.outstanding_s, prefill_s, view.profile.per_output_s * request.expected_output))
+        decode_s = view.profile.decode_s(view.num_running + 1) * request.expected_output
+        end_s = sum((view.prefill_s, prefill_s, decode_s))
         if view.state == "serving" and view.room_tokens >= room:
             priced.append((end_s, not num_held, view.running_tokens, view.id))
     return min(priced)[3] if priced else None
 
 
 def test_least_seconds_chooses_like_a_search_through_all() -> None:
+    short = PlacementRequest(num_tokens=40, expected_output=10, keys=KEYED.keys)
     for seed in range(60):
         draw = random.Random(seed)
         policy = LeastSeconds()
@@ -180,18 +198,20 @@ def test_least_seconds_chooses_like_a_search_through_all() -> None:
         views: list[InstanceView] = []
         held: dict[int, int] = {}
         for i in range(12):
-            views.append(InstanceView(i, draw.choice((SLOW, FAST)), draw.choice((100, 150, 400))))
+            profile = draw.choice((SLOW, FAST, CROWDING))
+            views.append(InstanceView(i, profile, draw.choice((100, 150, 400)), expected_output=10))
             instances.join(views[-1])
         for i in draw.sample(range(12), 5):
             held[i] = draw.randrange(1, 4)
             policy.observe(report(i, *BLOCKS[: held[i]]))
         for _ in range(60):
             view = draw.choice(views)
-            view.outstanding_s = draw.choice((0.0, 0.3, 0.64, 1.0))
+            view.prefill_s = draw.choice((0.0, 0.3, 0.64, 1.0))
+            view.num_running = draw.choice((0, 1, 5))
             view.running_tokens = draw.choice((0, 30, 100, 300))
             view.state = draw.choice(("serving", "serving", "draining"))
             instances.changed(view.id)
-            request = draw.choice((KEYED, PlacementRequest(num_tokens=40, keys=KEYED.keys)))
+            request = draw.choice((KEYED, short))
             choice = policy.choose(request, instances, 0.0)
             assert (choice and choice.instance) == by_search(request, views, held), f"seed {seed}"
 
@@ -204,7 +224,7 @@ def test_a_choice_among_thousands_stays_cheap() -> None:
         instances = InstanceTable(policy.load)
         for i in range(num_instances):
             policy.observe(report(i, *BLOCKS))
-            instances.join(InstanceView(i, SLOW, 1000, outstanding_s=i / 100))
+            instances.join(InstanceView(i, SLOW, 1000, prefill_s=i / 100))
         best_s = float("inf")
         for _ in range(20):
             start_s = time.perf_counter()

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from support.openai_stub import OpenAIStub, Reply
 
+from stretto.cluster.messages import InstanceLoad
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.openai_server.metrics import CacheConfig, ServerLoad, read_cache_config, read_load
+from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config, read_load
 from stretto.errors import BadReply
 
 VLLM = """\
@@ -32,9 +33,9 @@ SGLANG = "sglang:num_running_reqs 4\nsglang:num_queue_reqs 5\nsglang:token_usage
 
 
 def test_load_of_servers_with_one_engine_or_several() -> None:
-    assert read_load(VLLM) == ServerLoad(4, 2, 0.375)
-    assert read_load(OLDER) == ServerLoad(1, 0, 0.012)
-    assert read_load(SGLANG) == ServerLoad(4, 5, 0.75)
+    assert read_load(VLLM) == InstanceLoad(4, 2, 0.375)
+    assert read_load(OLDER) == InstanceLoad(1, 0, 0.012)
+    assert read_load(SGLANG) == InstanceLoad(4, 5, 0.75)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "up 1", SGLANG.replace("0.75", "much")])
@@ -51,7 +52,7 @@ def test_cache_is_what_the_server_says_or_unknown() -> None:
 
 
 def test_a_server_is_asked_for_its_load() -> None:
-    async def main() -> ServerLoad:
+    async def main() -> InstanceLoad:
         async with OpenAIStub(lambda _: Reply(), pages={"GET /metrics": lambda _: VLLM}) as stub:
             server = OpenAIServer(OpenAIServerConfig(f"{stub.url}/v1"))
             try:
@@ -59,4 +60,4 @@ def test_a_server_is_asked_for_its_load() -> None:
             finally:
                 await server.aclose()
 
-    assert asyncio.run(main()) == ServerLoad(4, 2, 0.375)
+    assert asyncio.run(main()) == InstanceLoad(4, 2, 0.375)

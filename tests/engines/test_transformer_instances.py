@@ -14,7 +14,7 @@ from support.runtime_engines import graph
 from support.tiny_checkpoint import build_tiny_checkpoint
 
 from stretto import Runtime
-from stretto.deployment import Deployment, RunsIn
+from stretto.deployment import Deployment, RunsIn, deploy
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import CapacityError, ConfigError, QueryCancelled
 from stretto.trace.recorder import Recorder

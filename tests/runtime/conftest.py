@@ -10,12 +10,13 @@ from collections.abc import Iterator
 import pytest
 from support.runtime_engines import LET_GO
 
-from stretto.runtime import instances
+from stretto.runtime.instances import process, thread
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(instances, "_CLOSE_TIMEOUT_S", 0.5)
+    for module in (process, thread):
+        monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", 0.5)
     before = set(threading.enumerate())
     LET_GO.clear()
     yield

@@ -18,13 +18,11 @@ from stretto.tasks import Task
 
 
 def synthetic_engines() -> list[Deployment]:
-    from dataclasses import replace
-
     return [
-        replace(engine, executable=SyntheticBatch, config=SyntheticConfig())
-        if engine.executable is FakeBatch
-        else engine
-        for engine in virtual_engines(Lengths())
+        deployment.changed(executable=SyntheticBatch, config=SyntheticConfig())
+        if deployment.replicas[0].executable is FakeBatch
+        else deployment
+        for deployment in virtual_engines(Lengths())
     ]
 
 

@@ -92,7 +92,7 @@ def test_a_lost_batch_is_run_again_elsewhere_and_its_answer_never_heard() -> Non
     run.lose("e", 0, 1.5)
     run.lose("e", 1, 0.5)
     assert run.run()["1"].error is None
-    assert starts(run) == [(0.0, 0, 2), (1.5, 1, 2)]
+    assert starts(run) == [(0.0, 0, 2), (1.5, 2, 2)], "instance 2 came in the place of 1"
     assert [span.outcome for span in run.recorder.spans] == ["lost: e/0 died", "done"]
     assert end_s(run, "1") == 3.5
 

@@ -113,6 +113,10 @@ class _FailOnce:
         self._fail_on = fail_on
         self._count = 0
 
+    def __repr__(self) -> str:
+        """Without an address, so that equal runs print alike."""
+        return f"_FailOnce({sorted(self._at)})"
+
     def __call__(self, task: Task | LLMTask) -> BaseException | None:
         self._count += 1
         if self._count - 1 in self._at:

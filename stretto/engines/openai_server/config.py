@@ -50,6 +50,7 @@ class OpenAIServerConfig:
             as a priority. Other servers refuse such requests.
         kv_events: where the server tells what its prefix cache holds (vLLM), in token ids; else it is
             guessed.
+        reports_load: ask the server's `/metrics` every second how busy it is, until it does not tell.
     """
 
     url: str
@@ -67,6 +68,7 @@ class OpenAIServerConfig:
     warms_prefixes: bool = True
     priorities: bool = False
     kv_events: KVEventsConfig | None = None
+    reports_load: bool = False
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):

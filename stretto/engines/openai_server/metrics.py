@@ -7,21 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stretto.cluster.messages import InstanceLoad
 from stretto.engines.openai_wire.metrics import CACHE_CONFIG, KV_USED, NUM_RUNNING, NUM_WAITING, read_samples
 from stretto.errors import BadReply
 
 _RUNNING = (NUM_RUNNING.name, "sglang:num_running_reqs")
 _WAITING = (NUM_WAITING.name, "sglang:num_queue_reqs")
 _KV_USED = (KV_USED.name, "vllm:gpu_cache_usage_perc", "sglang:token_usage")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLoad:
-    """Requests that run and that wait, of everybody; `kv_used_share` of the KV cache is taken, 0 to 1."""
-
-    num_running: int
-    num_waiting: int
-    kv_used_share: float
 
 
 _BLOCK_TOKENS = 16  # vLLM's default
@@ -36,7 +28,7 @@ class CacheConfig:
     is_on: bool | None = None
 
 
-def read_load(metrics: str) -> ServerLoad:
+def read_load(metrics: str) -> InstanceLoad:
     """The load, from the text of `/metrics`.
 
     Raises:
@@ -47,7 +39,7 @@ def read_load(metrics: str) -> ServerLoad:
     )
     if not (running and waiting and used):
         raise BadReply(f"the server's metrics do not tell its load: {metrics[:100]!r}")
-    return ServerLoad(round(sum(running)), round(sum(waiting)), sum(used) / len(used))
+    return InstanceLoad(round(sum(running)), round(sum(waiting)), sum(used) / len(used))
 
 
 def read_cache_config(metrics: str) -> CacheConfig:

@@ -16,10 +16,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.kv_events import AllBlocksCleared, KVEvent
 from stretto.cluster.messages import InstanceLoad
 from stretto.engines.decoding import refuse_others
 from stretto.engines.openai_server.api import UNDERSTOOD, build_request
@@ -27,12 +27,13 @@ from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import ServerFacts, discover
 from stretto.engines.openai_server.held_prefixes import HeldPrefixes
 from stretto.engines.openai_server.http import Http
-from stretto.engines.openai_server.metrics import ServerLoad, read_load
+from stretto.engines.openai_server.metrics import read_load
 from stretto.engines.openai_server.priority import priority_of
+from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN, SentPrompt, encode
 from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.engines.openai_wire import paths
 from stretto.engines.openai_wire.answers import Choice, TokenCounts, read_chunk
-from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError, UserError
+from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import check_sampling
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
@@ -41,22 +42,9 @@ if TYPE_CHECKING:
     from stretto.engines.openai_server.kv_event_stream import KVEventStream
 
 _ANY_VOCABULARY = 2**31
-_CHARS_PER_TOKEN = 4
+_LOOK_S = 1.0
 _NOTHING = Choice()
 _ONE_TOKEN = Decode(max_tokens=1)  # servers generate no fewer
-
-
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    """A prompt as it is sent, and as elements that a prefix cache can be asked for: ids, or characters."""
-
-    content: str | tuple[int, ...]
-    elements: list[int]
-    tenant: str
-
-    @property
-    def tokens_per_element(self) -> float:
-        return 1 / _CHARS_PER_TOKEN if isinstance(self.content, str) else 1.0
 
 
 class OpenAIServer:
@@ -111,11 +99,16 @@ class OpenAIServer:
         await self._http.fetch("v1/models")
 
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
-        """Report what its prefix cache holds, where KV events are configured and can be understood."""
+        """Report what its prefix cache holds and how busy it is, as far as that is configured and told."""
         self._report = report
-        await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as watching:
+            if self._events is not None:
+                watching.create_task(self._discover())
+            if self._config.reports_load:
+                watching.create_task(self._poll_load(report))
+            await asyncio.Event().wait()
 
-    async def load(self) -> ServerLoad:
+    async def load(self) -> InstanceLoad:
         """How busy the server is, by its `/metrics`. Raises EngineFailure if it does not tell."""
         return read_load((await self._http.fetch(paths.METRICS)).decode(errors="replace"))
 
@@ -135,7 +128,7 @@ class OpenAIServer:
             decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
         output = Output(decode)
         facts = await self._known()
-        prompt = _encode(facts, task)
+        prompt = encode(facts, task)
         if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
             num_in_all = len(prompt.content) + decode.max_tokens
             if num_in_all > facts.max_model_tokens:
@@ -163,7 +156,7 @@ class OpenAIServer:
             facts = await self._known()
             if self._places.locked():
                 return Usage()
-            prompt = _encode(facts, task)
+            prompt = encode(facts, task)
             num_held = self._held.num_held(prompt.elements, prompt.tenant)
             num_whole = self._held.num_whole(prompt.elements)
             num_missing = round((num_whole - num_held) * prompt.tokens_per_element)
@@ -171,7 +164,7 @@ class OpenAIServer:
                 return Usage()
             if isinstance(prompt.content, tuple):
                 whole = prompt.elements[:num_whole]
-                prompt = _Prompt(tuple(whole), whole, prompt.tenant)
+                prompt = SentPrompt(tuple(whole), whole, prompt.tenant)
             patience_s = self._warming.patience_s(num_missing)
             async with self._places:
                 try:
@@ -189,7 +182,7 @@ class OpenAIServer:
     async def _ask(
         self,
         facts: ServerFacts,
-        prompt: _Prompt,
+        prompt: SentPrompt,
         decode: Decode,
         feed: Callable[[str], bool],
         rank: tuple[float, ...],
@@ -231,13 +224,35 @@ class OpenAIServer:
             return Usage(len(prompt.content) if isinstance(prompt.content, tuple) else 0, 0, num_deltas)
         return Usage(counts.num_prompt, counts.num_cached or 0, counts.num_output)
 
-    def _observe(self, prompt: _Prompt, num_held: int, counts: TokenCounts | None, seconds: float) -> None:
+    def _observe(self, prompt: SentPrompt, num_held: int, counts: TokenCounts | None, seconds: float) -> None:
         """Tell the policy, which counts in estimated tokens where the prompt is text."""
         num_tokens = round(len(prompt.elements) * prompt.tokens_per_element)
         num_reported = None
         if counts is not None and counts.num_cached is not None and counts.num_prompt > 0:
             num_reported = round(counts.num_cached / counts.num_prompt * num_tokens)
         self._warming.observe(num_tokens, round(num_held * prompt.tokens_per_element), num_reported, seconds)
+
+    async def _discover(self) -> None:
+        """Ask the server what it is until it says so; its KV events are followed from then on."""
+        while True:
+            try:
+                await self._known()
+            except ConfigError:
+                return  # as every task will say
+            except StrettoError:
+                await asyncio.sleep(_LOOK_S)
+            else:
+                return
+
+    async def _poll_load(self, report: Callable[[InstanceLoad], None]) -> None:
+        while True:
+            try:
+                report(await self.load())
+            except BadReply:
+                return  # it does not tell
+            except StrettoError:
+                pass  # it is away
+            await asyncio.sleep(_LOOK_S)
 
     async def _known(self) -> ServerFacts:
         """Ask the server once, whoever needs it first. If that fails, it does for all who waited for it."""
@@ -253,7 +268,7 @@ class OpenAIServer:
                     raise
                 block_len, num_blocks = facts.cache.block_tokens, facts.cache.num_blocks
                 if facts.tokenizer is None:
-                    block_len *= _CHARS_PER_TOKEN
+                    block_len *= CHARS_PER_TOKEN
                 self._held = HeldPrefixes(block_len, num_blocks)
                 if self._events is not None:
                     if facts.tokenizer is None:
@@ -272,17 +287,4 @@ class OpenAIServer:
                     self._report(events)
         except StrettoError:
             self._following = None
-
-
-def _encode(facts: ServerFacts, task: LLMTask) -> _Prompt:
-    if facts.tokenizer is None:
-        try:
-            text = "".join(segment.text for segment in task.prompt)
-            text.encode()
-        except (TypeError, UnicodeEncodeError) as error:
-            raise UserError(f"a segment of the prompt is no text: {error}") from error
-        return _Prompt(text, list(map(ord, text)), task.tenant)
-    tokens = facts.tokenizer.encode(task.prompt)
-    if task.decode is not None:
-        tokens += facts.tokenizer.suffix
-    return _Prompt(tuple(tokens), tokens, task.tenant)
+            self._report([AllBlocksCleared()])

@@ -93,6 +93,14 @@ class ReferenceLLM:
         if self._prefilling is not None and self._prefilling.task.id == task:
             self._prefilling = None
 
+    def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Stop all tasks, to start over elsewhere; so does here what was suspended elsewhere."""
+        started = [*self._decoding.values(), *([self._prefilling] if self._prefilling else [])]
+        tasks = [*(sequence.task for sequence in started), *self._waiting.take_all()]
+        self._decoding.clear()
+        self._prefilling = None
+        return [(task.id, ()) for task in tasks]
+
     def has_work(self) -> bool:
         """Whether any task waits or runs."""
         return bool(self._waiting or self._prefilling or self._decoding)

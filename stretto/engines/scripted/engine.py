@@ -1,7 +1,8 @@
 """An LLM engine without a model: everything of one but the weights.
 
 Its text is a function of the task, and it spends steps, slots and cached prefixes on it as a model
-would, a word counting as a token. The stand-in and the fake engine are two such functions.
+would, a word counting as a token, and its number in the text as the token's id. The stand-in and the fake
+engine are two such functions.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class ScriptedLLM:
         self._max_running = max_running
         self._waiting = TaskQueue()
         self._running: dict[int, Iterator[list[LLMEvent]]] = {}
+        self._num_written: dict[int, int] = {}
         self._held: dict[str, list[list[str]]] = {}
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
@@ -53,7 +55,15 @@ class ScriptedLLM:
     def cancel(self, task: int) -> None:
         """Stop a task, waiting or running."""
         self._running.pop(task, None)
+        self._num_written.pop(task, None)
         self._waiting.discard(task)
+
+    def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Stop all tasks, each with the words that it has written."""
+        started = [(task, tuple(range(num_written))) for task, num_written in self._num_written.items()]
+        self._running.clear()
+        self._num_written.clear()
+        return [*started, *((task.id, task.generated) for task in self._waiting.take_all())]
 
     def has_work(self) -> bool:
         """Whether any task waits or runs."""
@@ -65,11 +75,12 @@ class ScriptedLLM:
         while self._waiting and len(self._running) < self._max_running:
             task = self._waiting.pop()
             self._running[task.id] = self.sequence(task)
+            self._num_written[task.id] = len(task.generated)
             events.append(Started(task.id))
         for task_id, sequence in list(self._running.items()):
             turn = next(sequence)
             if turn and isinstance(turn[-1], Done | Failed):
-                del self._running[task_id]
+                del self._running[task_id], self._num_written[task_id]
             events += turn
         return events
 
@@ -98,11 +109,16 @@ class ScriptedLLM:
             refuse_others(task.decode, BASIC, "an engine without a model")
             output = Output(task.decode)
             text = [*_TOKEN.findall(self._answer(task, task.decode)), _END][: task.decode.max_tokens]
+            pieces: list[str] = []
             for num_output, token in enumerate(text, start=1):
-                pieces, finished = output.feed(token)
+                new_pieces, finished = output.feed(token)
+                pieces += new_pieces
                 if finished or num_output == len(text):
                     break
-                yield [Piece(task.id, piece) for piece in pieces]
+                if num_output > len(task.generated):
+                    self._num_written[task.id] = num_output
+                    yield [Piece(task.id, piece) for piece in pieces]
+                    pieces = []
             last, value = output.finish()
             usage = Usage(len(tokens), num_cached, num_output)
             yield [*(Piece(task.id, piece) for piece in pieces + last), Done(task.id, value, usage)]

@@ -29,6 +29,10 @@ class TaskQueue:
         self.discard(task.id)
         return task
 
+    def take_all(self) -> list[LLMTask]:
+        """Take all tasks out, in the order in which they would go."""
+        return [self.pop() for _ in range(len(self))]
+
     def discard(self, task: int) -> LLMTask | None:
         """Take the task with this id out, if it waits here."""
         key = self._keys.pop(task, None)

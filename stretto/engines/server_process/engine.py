@@ -9,7 +9,6 @@ from typing import ClassVar
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
 from stretto.engines.openai_server.config import OpenAIServerConfig
-from stretto.engines.openai_server.metrics import ServerLoad
 from stretto.engines.openai_server.server import OpenAIServer
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.launched import Launched, LaunchedServer
@@ -61,7 +60,7 @@ class ServerProcess:
         finally:
             reports.cancel()
 
-    async def load(self) -> ServerLoad:
+    async def load(self) -> InstanceLoad:
         """Return how busy the server is. Raises EngineFailure if it does not tell."""
         return await (await self._started()).load()
 

@@ -103,7 +103,7 @@ class TransformerLLM:
         self._config = config
         self._tasks: dict[int, RunningTask] = {}
         self._by_sequence: dict[int, RunningTask] = {}
-        self._failed: list[LLMEvent] = []
+        self._ended: list[LLMEvent] = []
         self._num_sequences = 0
         self._token_texts: dict[int, str] = {}
         self._structures: Structures | None = None
@@ -114,7 +114,7 @@ class TransformerLLM:
             tokens = self.tokenizer.encode(task.prompt)
             self.admit_tokens(task, tokens, rank)
         except StrettoError as error:
-            self._failed += [Started(task.id), Failed(task.id, error.at(task.step))]
+            self._ended += [Started(task.id), Failed(task.id, error.at(task.step))]
 
     def admit_tokens(self, task: LLMTask, tokens: list[int], rank: tuple[float, ...] = ()) -> None:
         """Queue a task whose prompt is already tokens.
@@ -133,8 +133,9 @@ class TransformerLLM:
             tokens = tokens + self.tokenizer.suffix
             if not tokens:
                 raise UserError("the prompt is empty: there is nothing to complete")
-        if tokens and not 0 <= min(tokens) <= max(tokens) < self.runner.config.vocabulary:
-            raise UserError(f"the prompt has tokens beyond the model's {self.runner.config.vocabulary}")
+        for part, ids in (("the prompt", tokens), ("what was generated elsewhere", task.generated)):
+            if ids and not 0 <= min(ids) <= max(ids) < self.runner.config.vocabulary:
+                raise UserError(f"{part} has tokens beyond the model's {self.runner.config.vocabulary}")
         if len(tokens) + max_new_tokens > self.runner.config.context_tokens:
             raise CapacityError(
                 f"{len(tokens)} prompt tokens and max_tokens {max_new_tokens} exceed "
@@ -150,9 +151,14 @@ class TransformerLLM:
             capacity_tokens=self._config.latency_tokens if task.objective == "latency" else None,
         )
         self._num_sequences += 1
-        self.scheduler.add(sequence, self._config.clock())
         text = TextStream(self.tokenizer, self._token_texts)
         running = RunningTask(task, sequence, output, text, ending, structure)
+        if decode is not None:
+            running.resume(task.generated)
+        if running.is_over:
+            running.tell([], self._ended)
+            return
+        self.scheduler.add(sequence, self._config.clock())
         self._tasks[task.id] = self._by_sequence[sequence.id] = running
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
@@ -162,18 +168,27 @@ class TransformerLLM:
 
     def cancel(self, task: int) -> None:
         """Stop a task, waiting or running."""
-        self._failed = [event for event in self._failed if event.task != task]
+        self._ended = [event for event in self._ended if event.task != task]
         if (running := self._tasks.get(task)) is not None:
             self.scheduler.abort(running.sequence)
             self._forget(running)
 
+    def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Stop all tasks; what is told of them elsewhere begins with the first token again."""
+        suspended = [(task, one.generated) for task, one in self._tasks.items()]
+        untold = dict.fromkeys(event.task for event in self._ended)
+        for task, _ in suspended:
+            self.cancel(task)
+        self._ended.clear()
+        return [*suspended, *((task, ()) for task in untold)]
+
     def has_work(self) -> bool:
         """Whether any task waits or runs."""
-        return bool(self._tasks or self._failed)
+        return bool(self._tasks or self._ended)
 
     def step(self) -> list[LLMEvent]:
         """Schedule, run, tell."""
-        events, self._failed = self._failed, []
+        events, self._ended = self._ended, []
         if not self._tasks:
             return events
         batch = self.scheduler.schedule(self._config.num_repeats)

@@ -41,6 +41,7 @@ class RunningTask:
     structure: Structure | None
     is_over: bool = False
     _is_started: bool = False
+    _resumed: list[LLMEvent] = field(default_factory=list)
     _is_plain: bool = field(init=False)
     _failure: tuple[int, StrettoError] | None = None  # and what was chosen before it in its step
     _logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -62,9 +63,28 @@ class RunningTask:
                 self._failure = self._failure or (len(chosen), error)
         return Choice(self.task.decode, tokens[:num_prompt_tokens], generated, self.ending, allowed)
 
+    @property
+    def generated(self) -> tuple[int, ...]:
+        """Tokens to go on from elsewhere: none where log-probabilities of all of them are asked for."""
+        decode = self.task.decode
+        if decode is None or decode.logprobs is not None:
+            return ()
+        return tuple(self.sequence.tokens[self.sequence.num_prompt_tokens :])
+
+    def resume(self, generated: tuple[int, ...]) -> None:
+        """Take over tokens of another instance; what they make of the output is told with the first step.
+
+        That may be all: then it is over.
+        """
+        tokens = self._feed([Chosen(token) for token in generated], self._resumed)
+        self.sequence.resume(tokens)
+
     def tell(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
         """Add what `chosen` makes of the output to `events`; returns the tokens that belong to it."""
         self._tell_started(events)
+        return self._feed(chosen, events)
+
+    def _feed(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
         tokens: list[int] = []
         output, num_left = self.output, self.sequence.num_remaining
         assert output is not None
@@ -98,7 +118,8 @@ class RunningTask:
     def _tell_started(self, events: list[LLMEvent]) -> None:
         if not self._is_started:
             self._is_started = True
-            events.append(Started(self.task.id))
+            events += [Started(self.task.id), *self._resumed]
+            self._resumed.clear()
 
     def _tell_last(self, event: LLMEvent, events: list[LLMEvent]) -> None:
         self.is_over = True

@@ -40,7 +40,7 @@ class BlockTables:
         sequence.num_shared_blocks = len(hit.blocks)
         sequence.num_computed = hit.num_tokens
         if sequence.num_cached is None:
-            sequence.num_cached = hit.num_tokens
+            sequence.num_cached = min(hit.num_tokens, sequence.num_prompt_tokens)
         if hit.tail is not None:
             source = self._cache.touch(hit.tail)
             (own,) = self._cache.acquire(1)

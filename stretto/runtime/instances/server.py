@@ -9,14 +9,26 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
 from stretto.engines.contract import AsyncLLM
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
-from stretto.messages import InstanceReady, InstanceSuspected, LLMReport
+from stretto.messages import InstanceReady, InstanceSuspected, LLMReport, Suspended
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.loop import DEADLY
-from stretto.runtime.worker import AdmitTask, Command, Job, StopTask, check_event, died, not_started, typed
+from stretto.runtime.worker import (
+    AdmitTask,
+    Command,
+    Job,
+    StopTask,
+    SuspendTasks,
+    check_event,
+    died,
+    not_started,
+    typed,
+)
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask
 
 _FIRST_PROBE_S = 0.1
 _MAX_PROBE_S = 5.0
+START_OVER: tuple[int, ...] = ()
+"""Tokens of a suspended request: the server does not say which ones it has written."""
 
 
 class ServerInstance:
@@ -46,7 +58,11 @@ class ServerInstance:
                 self._tasks[task.id] = asyncio.create_task(self._generate(self._engine, task, rank))
             case StopTask(task_id):
                 if task_id in self._tasks:
-                    self._tasks.pop(task_id).cancel()
+                    self._abort(task_id)
+            case SuspendTasks():
+                for task_id in list(self._tasks):
+                    self._abort(task_id)
+                    self._post(Suspended(self._job.engine, self._job.instance, task_id, START_OVER))
 
     async def close(self) -> None:
         tasks = [*self._tasks.values(), *self._others]
@@ -59,6 +75,11 @@ class ServerInstance:
 
     def kill(self) -> None:
         """Do nothing: `close` cancels every request."""
+
+    def _abort(self, task_id: int) -> None:
+        task = self._tasks.pop(task_id)
+        self._keep(task)
+        task.cancel()
 
     async def _serve(self, engine: AsyncLLM) -> None:
         """Start the engine and pass on what it reports, until it ends by itself."""
@@ -120,6 +141,9 @@ class ServerInstance:
             self._post(InstanceReady(self._job.engine, self._job.instance))
 
     def _run(self, coroutine: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(coroutine)
+        self._keep(asyncio.ensure_future(coroutine))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """Have `close` wait for a task."""
         self._others.add(task)
         task.add_done_callback(self._others.discard)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stretto.cli.answers import Answer, Printer
+from stretto.cli.ask.answers import Answer, Printer
+from stretto.cli.engines import Assembled
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
 from stretto.core import Document
@@ -43,14 +44,19 @@ class Questions:
         """One question is answered while its documents come in; several need all of them first."""
         return len(self.questions) > 1 and bool(self.documents)
 
-    async def run(self, engines: Sequence[Deployment], errors: Console) -> list[Answer]:
+    async def run(self, engines: Assembled, errors: Console) -> list[Answer]:
         """Index and ask. Failed indexing is raised, but with JSON the error of every question."""
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
                 progress.add_task("loading models")
                 observers = [self.recorder] if self.record is None else [self.recorder, self.record]
                 runtime = await stack.enter_async_context(
-                    Runtime(engines, observers=observers, ray_address=_ray_address(engines))
+                    Runtime(
+                        engines.deployments,
+                        observers=observers,
+                        machine=engines.machine,
+                        ray_address=_ray_address(engines.deployments),
+                    )
                 )
             if len(self.questions) == 1 and not self.printer.as_json:
                 return [await self._ask_one(runtime, errors)]

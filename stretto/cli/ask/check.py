@@ -1,0 +1,105 @@
+"""What can be wrong with a request, found before any engine starts. A collection is checked as it opens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from stretto.cli import options, parsing
+from stretto.cli.ask.request import Request, Settings
+from stretto.cli.engines import Assembled, assemble, has_small_model
+from stretto.cli.indexing import NAME, recipe
+from stretto.cli.progress import spinner
+from stretto.cli.terminal import shown
+from stretto.core import Document
+from stretto.documents import load_documents
+from stretto.engines.catalogue import SMALL_MODEL, web_engine
+from stretto.errors import UserError
+from stretto.frontend.template import Template
+from stretto.graph.passes.pipeline import select_passes
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A request that can be run.
+
+    Attributes:
+        configuration: settings of each query, by component.
+        recipe: how chunks are made; empty if nothing is indexed.
+        says_small_model: whether to say that the small model answers: nobody asked for another.
+    """
+
+    request: Request
+    template: Template
+    configuration: Settings
+    engines: Assembled
+    documents: list[Document]
+    recipe: str
+    says_small_model: bool
+
+
+def check(request: Request, errors: Console) -> Checked:
+    """Check a request and read its documents.
+
+    Raises:
+        UserError: something in it cannot be; the message says what would be right.
+    """
+    for option, path in (
+        ("--trace", request.trace),
+        ("--trace", request.chrome),
+        ("--record", request.record),
+    ):
+        if path is not None:
+            parsing.checked_target(option, path)
+    select_passes(request.passes)
+    template = parsing.template(request.app, named_collection=True)
+    configuration = {component: dict(settings) for component, settings in request.settings.items()}
+    template.lower(configuration)
+    engines = assemble(request.engines, searches=request.searches)
+    _check_documents(request, engines)
+    if request.app == options.ADVANCED and has_small_model(engines):  # it writes broken JSON now and then
+        configuration.setdefault("query_expansion", {}).setdefault("constrained", True)
+    made_by = ""
+    if not request.searches:
+        made_by = recipe(template, configuration, engines.embedder)
+        configuration.setdefault(NAME, {})["recipe"] = made_by
+    documents = _load(request.docs, request.max_bytes, errors)
+    if request.searches and documents:
+        engines, documents = engines.with_engine(web_engine(None, documents)), []
+    llms = request.engines.llms or (SMALL_MODEL,)
+    says_small_model = "llm" not in engines.from_file and SMALL_MODEL in llms
+    return Checked(request, template, configuration, engines, documents, made_by, says_small_model)
+
+
+def _check_documents(request: Request, engines: Assembled) -> None:
+    """Check that there is something to read, and that no engine of the file reads something else."""
+    file = request.engines.file
+    has_service = request.searches and (request.engines.search is not None or "web" in engines.from_file)
+    if not request.docs and request.collection is None and not has_service:
+        raise UserError("give documents with --docs, or the name of a --collection")
+    if request.searches and request.docs and "web" in engines.from_file:
+        raise UserError(f"{file} describes the engine 'web', which does not search in --docs; leave them out")
+    if request.collection is not None and "vectors" in engines.from_file:
+        raise UserError(
+            f"{file} describes the engine 'vectors', and --collection keeps its vectors with --dsn; "
+            "leave one of them out"
+        )
+
+
+def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Document]:
+    if not paths:
+        return []
+    with spinner(errors) as progress:
+        task = progress.add_task("reading documents")
+        return load_documents(
+            paths,
+            max_bytes=max_bytes,
+            on_document=lambda path: progress.update(
+                task, description=f"reading {escape(shown(path, sys.stderr))}"
+            ),
+        )

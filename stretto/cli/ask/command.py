@@ -1,0 +1,103 @@
+"""The command `stretto ask`: questions over documents, answered with sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from stretto.cli import options, parsing
+from stretto.cli.ask.check import check
+from stretto.cli.ask.request import Request, questions_of
+from stretto.cli.ask.run import run
+from stretto.cli.engines import EngineOptions
+
+
+def ask(
+    question: Annotated[str | None, typer.Argument(help="What you want to know.", metavar="QUESTION")] = None,
+    docs: options.Docs = None,
+    app: options.App = options.ADVANCED,
+    passes: options.Passes = "all",
+    engines: options.EnginesFile = None,
+    llm: options.Llms = None,
+    api: options.Api = None,
+    tokenizer: options.Tokenizer = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    replicas: options.Replicas = None,
+    runs_in: options.RunsIn = None,
+    policy: options.Policy = None,
+    embedder: options.Embedder = None,
+    reranker: options.Reranker = None,
+    collection: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep the documents in this collection (PostgreSQL); later questions need no --docs.",
+            metavar="NAME",
+        ),
+    ] = None,
+    dsn: options.Dsn = None,
+    search: options.SearchUrl = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            help="A JSONL file of questions: strings, or objects with the key 'question'.", metavar="FILE"
+        ),
+    ] = None,
+    settings: options.Settings = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds for a question; of several, without the indexing before them.",
+            min=0.001,
+            metavar="SECONDS",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a question.")] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write where the time went: an HTML page, and Chrome trace JSON beside it.", metavar="FILE"
+        ),
+    ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Write sizes and times, for `stretto replay`; no texts.", metavar="FILE"),
+    ] = None,
+    max_bytes: options.MaxBytes = options.MAX_BYTES,
+) -> None:
+    """Answer questions over your documents, with sources."""
+    errors = Console(stderr=True)
+    asked = questions_of(question, questions)
+    request = Request(
+        questions=asked,
+        docs=tuple(docs or ()),
+        app=app,
+        passes=passes,
+        settings=parsing.configuration(settings),
+        engines=EngineOptions(
+            file=engines,
+            llms=tuple(llm or ()),
+            api=api,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            replicas=replicas,
+            runs_in=runs_in,
+            policy=policy,
+            embedder=embedder,
+            reranker=reranker,
+            search=None if docs else search,
+        ),
+        timeout_s=timeout,
+        collection=collection,
+        dsn=dsn,
+        as_json=as_json,
+        trace=trace,
+        record=record,
+        max_bytes=max_bytes,
+    )
+    if not run(check(request, errors), errors):
+        raise typer.Exit(1)

@@ -1,0 +1,65 @@
+"""Where the time of `stretto ask` went: traces in files, and a table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from stretto.cli.ask.questions import Questions
+from stretto.cli.indexing import NAME, indexing_template
+from stretto.deployment import Deployment
+from stretto.frontend.plan_cache import PlanCache
+from stretto.graph.passes.pipeline import select_passes
+from stretto.trace.chrome import chrome_trace
+from stretto.trace.html import write_trace
+from stretto.trace.recorder import Recorder
+from stretto.trace.summary import summarise
+
+
+def write_traces(
+    page: Path, chrome: Path, run: Questions, engines: Sequence[Deployment], errors: Console
+) -> bool:
+    """Write where the time went, as a page and in Chrome's form; return whether that was possible.
+
+    If it was not, that is said, and the query's own error stays.
+    """
+    plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
+    passes = select_passes(run.passes)
+    plans = [plan_cache.plan(run.template, run.configuration, passes)]
+    if run.indexes_first:
+        configuration = {NAME: run.configuration.get(NAME, {})}
+        plans.insert(0, plan_cache.plan(indexing_template(run.template), configuration, passes))
+    try:
+        write_trace(page, run.recorder, plans)
+        chrome.write_text(json.dumps(chrome_trace(run.recorder)))
+    except OSError as error:
+        errors.print(
+            f"[bold red]UserError[/]: --trace {escape(os.fspath(page))}: {error.strerror}", soft_wrap=True
+        )
+        return False
+    errors.print(f"[dim]wrote {escape(os.fspath(page))} and {escape(os.fspath(chrome))}[/]", soft_wrap=True)
+    return True
+
+
+def print_times(recorder: Recorder, errors: Console) -> None:
+    """Print how busy each engine was."""
+    summary = summarise(recorder)
+    table = Table("engine", box=None, pad_edge=False, style="dim", title_justify="left")
+    table.title = f"{summary.wall_s:.2f} s in all"
+    for heading in ("batches", "items", "busy s", "share"):
+        table.add_column(heading, justify="right")
+    for row in sorted(summary.engines, key=lambda row: -row.busy_s):
+        table.add_row(
+            row.engine,
+            str(row.num_batches),
+            str(row.num_items),
+            f"{row.busy_s:.2f}",
+            f"{row.share:.0%}",
+        )
+    errors.print(table)

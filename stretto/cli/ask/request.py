@@ -1,0 +1,71 @@
+"""What `stretto ask` is asked: its options, parsed, and checked as far as they stand by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stretto.cli import options, parsing
+from stretto.cli.engines import EngineOptions
+from stretto.errors import UserError
+
+Settings = dict[str, dict[str, object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call of `ask`.
+
+    Attributes:
+        settings: values of settings by component.
+        timeout_s: seconds for a question, None for no limit.
+        trace: file for the page that shows where the time went; Chrome's own goes beside it.
+        record: file for sizes and times.
+
+    Raises:
+        UserError: the options contradict each other.
+    """
+
+    questions: tuple[str, ...]
+    docs: tuple[Path, ...]
+    app: str
+    passes: str
+    settings: Settings
+    engines: EngineOptions
+    timeout_s: float | None = None
+    collection: str | None = None
+    dsn: str | None = None
+    as_json: bool = False
+    trace: Path | None = None
+    record: Path | None = None
+    max_bytes: int = options.MAX_BYTES
+
+    def __post_init__(self) -> None:
+        if self.searches and self.collection is not None:
+            raise UserError(f"the app {self.app} keeps no --collection: it searches --docs, or with --search")
+        if self.collection is not None and not self.collection.strip():
+            raise UserError("the collection has no name")
+
+    @property
+    def searches(self) -> bool:
+        """Whether the app searches instead of indexing."""
+        return self.app == options.SEARCH
+
+    @property
+    def chrome(self) -> Path | None:
+        """File for the trace in Chrome's form."""
+        return None if self.trace is None else self.trace.with_suffix(".trace.json")
+
+
+def questions_of(question: str | None, file: Path | None) -> tuple[str, ...]:
+    """Return the question, or those of a file.
+
+    Raises:
+        UserError: there is none, there are both, or one cannot be a question.
+    """
+    if (question is None) == (file is None):
+        raise UserError("give one question, or a file of them with --questions")
+    if question is not None:
+        return (parsing.checked_question(question),)
+    assert file is not None
+    return tuple(parsing.read_questions(file))

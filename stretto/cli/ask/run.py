@@ -1,0 +1,68 @@
+"""Runs a checked request: collections, engines, questions, and what is written about them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from rich.console import Console
+
+from stretto.cli.ask.answers import Answer, Printer
+from stretto.cli.ask.check import Checked
+from stretto.cli.ask.questions import Questions, recorded
+from stretto.cli.ask.reports import print_times, write_traces
+from stretto.cli.collections import by_absolute_path, collections_engine, missing, opened
+from stretto.cli.indexing import IndexingRecorder
+
+_SESSION = "documents"
+
+
+def run(checked: Checked, errors: Console) -> bool:
+    """Ask the questions and print their answers; return whether all went well.
+
+    Raises:
+        StrettoError: an engine cannot start, documents cannot be indexed, or a single question failed.
+    """
+    request = checked.request
+    printer = Printer(errors, request.as_json, checked.says_small_model)
+    recorder = IndexingRecorder()
+    engines, documents = checked.engines, checked.documents
+    is_traced = True
+    with contextlib.ExitStack() as stack:
+        if request.collection is not None:
+            store = stack.enter_context(opened(request.dsn))
+            given, documents = documents, by_absolute_path(documents)
+            printer.names = {a.source: g.source for a, g in zip(documents, given, strict=True)}
+            documents = missing(store, request.collection, documents, checked.recipe, errors)
+            engines = engines.with_engine(collections_engine(request.dsn))
+        questions = Questions(
+            checked.template,
+            checked.configuration,
+            request.passes,
+            request.timeout_s,
+            request.collection or _SESSION,
+            documents,
+            request.questions,
+            printer,
+            recorder,
+        )
+        if request.record is not None:
+            questions = stack.enter_context(recorded(questions, request.record, engines.deployments))
+        try:
+            answers = asyncio.run(questions.run(engines, errors))
+        finally:
+            if request.trace is not None and request.chrome is not None and recorder.queries:
+                is_traced = write_traces(
+                    request.trace, request.chrome, questions, engines.deployments, errors
+                )
+    if not request.as_json:
+        print_times(recorder, errors)
+    return not _say_failed(answers, errors) and is_traced
+
+
+def _say_failed(answers: list[Answer], errors: Console) -> bool:
+    """Say how many questions failed; return whether any did."""
+    failed = [answer for answer in answers if answer.error is not None]
+    if failed:
+        errors.print(f"[bold red]{len(failed)} of {len(answers)} questions failed[/]")
+    return bool(failed)

@@ -1,0 +1,218 @@
+"""The engines that a command runs, put together from its options and its engines file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stretto.cli.engines_file import check_fits, deployed, labelled, read_tables, shared_accelerator
+from stretto.cli.saved import measured
+from stretto.cluster.machine import Machine, Placed
+from stretto.deployment import Deployment, Replica
+from stretto.engines.batch.embedding import MINILM, model_name
+from stretto.engines.catalogue import (
+    RAG_ENGINES,
+    SEARCH_ENGINES,
+    is_small_model,
+    is_url,
+    llm_deployment,
+    llm_replica,
+    local_engines,
+    search_engines,
+    server_replica,
+)
+from stretto.engines.executables import EXECUTABLES
+from stretto.engines_file.tables import Tables
+from stretto.errors import ConfigError
+from stretto.runtime.devices import detect_machine
+from stretto.sched.orders import ORDERS
+
+_NAMES = tuple(dict.fromkeys((*RAG_ENGINES, *SEARCH_ENGINES)))
+_ROLES = {"llm_small": "llm"}
+_PLACES = ("thread", "process")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What a user says about engines, as in the options of the same names; None where nothing is said."""
+
+    file: Path | None = None
+    llms: tuple[str, ...] = ()
+    api: str | None = None
+    tokenizer: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    replicas: int | None = None
+    runs_in: str | None = None
+    policy: str | None = None
+    embedder: str | None = None
+    reranker: str | None = None
+    search: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """Engines of a command, checked.
+
+    Attributes:
+        machine: devices that they are checked against; None if no replica names one.
+        from_file: names of the engines that the engines file describes.
+        embedder: model of the engine "embedding".
+    """
+
+    deployments: tuple[Deployment, ...]
+    machine: Machine | None
+    from_file: frozenset[str]
+    embedder: str
+
+    def named(self, name: str) -> Deployment:
+        """Return one of the engines."""
+        return next(deployment for deployment in self.deployments if deployment.name == name)
+
+    def with_engine(self, deployment: Deployment) -> Assembled:
+        """Return the same with another engine in the place of the one of its name."""
+        changed = measured(deployment)
+        others = (changed if old.name == changed.name else old for old in self.deployments)
+        return replace(self, deployments=tuple(others))
+
+
+def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str | None = None) -> Assembled:
+    """Return the engines of the ready-made apps: those of the file, and the usual ones for the rest.
+
+    Args:
+        searches: whether the app searches instead of indexing; it needs other engines.
+        default_llm: the LLM if neither the file nor an option names one.
+
+    Raises:
+        ConfigError: an option, or something in the file, is wrong or does not fit the rest or this machine.
+    """
+    file: Mapping[str, Deployment] = {}
+    machine = None
+    if options.file is not None:
+        tables = read_tables(options.file)
+        machine, deployments = deployed(tables)
+        _check_rows(tables, deployments)
+        file = {deployment.name: deployment for deployment in deployments}
+    _check_said_once(options, file)
+    llm = file["llm"] if "llm" in file else _llm(options, default_llm)
+    embedder = _embedder(options, file)
+    usual = (
+        search_engines(llm, options.search, ())
+        if searches
+        else local_engines(llm=llm, embedding_model=embedder, reranking_model=options.reranker)
+    )
+    chosen = tuple(measured(file.get(engine.name, engine)) for engine in usual)
+    if machine is None and any(r.devices or shared_accelerator(r) for _, r in labelled(chosen)):
+        machine = detect_machine()
+    if machine is not None:
+        placed: list[Placed] = []
+        for new in labelled(chosen):
+            check_fits(machine, new, placed)
+            placed.append(new)
+    return Assembled(chosen, machine, frozenset(file), embedder)
+
+
+def has_small_model(engines: Assembled) -> bool:
+    """Return whether the LLM that ships with Stretto answers."""
+    return is_small_model(engines.named("llm"))
+
+
+def _llm(options: EngineOptions, default: str | None) -> Deployment:
+    """Return the engine "llm" of the options. Each option concerns the replicas that it can fit."""
+    if options.policy is not None and options.policy not in ORDERS:
+        raise ConfigError(f"there is no policy {options.policy!r}; there are {', '.join(ORDERS)}")
+    if options.replicas is not None and options.replicas < 1:
+        raise ConfigError(f"--replicas is {options.replicas}; it must be a whole number of at least 1")
+    if options.runs_in is not None and options.runs_in not in _PLACES:
+        raise ConfigError(f"--runs-in is {options.runs_in!r}; it must be {' or '.join(map(repr, _PLACES))}")
+    wheres = options.llms or (default,)
+    if (options.api or options.tokenizer) and not any(map(is_url, wheres)):
+        raise ConfigError("--api and --tokenizer are for an --llm that is a URL")
+    if all(map(is_url, wheres)):
+        for name in ("device", "dtype", "replicas", "runs_in"):
+            if getattr(options, name) is not None:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} is for an --llm that is a directory; {wheres[0]!r} is a "
+                    "server, whose own settings decide that"
+                )
+    replicas: list[Replica] = []
+    for where in wheres:
+        if where is not None and is_url(where):
+            replicas.append(server_replica(where, api=options.api, tokenizer=options.tokenizer))
+        else:
+            place: Any = options.runs_in or "thread"
+            replica = llm_replica(where, device=options.device, dtype=options.dtype, runs_in=place)
+            replicas += [replica] * (options.replicas or 1)
+    return llm_deployment(replicas, policy=options.policy)
+
+
+def _embedder(options: EngineOptions, file: Mapping[str, Deployment]) -> str:
+    """Return the model that embeds, which all replicas must share, and the chunking must count by.
+
+    Raises:
+        ConfigError: they name different models.
+    """
+    named = [
+        (label, replica.config.model)  # type: ignore[attr-defined]
+        for engine in ("embedding", "chunking")
+        if engine in file
+        for label, replica in labelled([file[engine]])
+    ]
+    model = named[0][1] if "embedding" in file else options.embedder or MINILM
+    for label, other in named:
+        if model_name(other) != model_name(model):
+            raise ConfigError(
+                f"{options.file}: {label}: model is {other!r}, but texts are embedded by {model!r}; "
+                "all replicas of 'embedding' and 'chunking' must name the same model"
+            )
+    return str(model)
+
+
+def _check_rows(tables: Tables, deployments: Sequence[Deployment]) -> None:
+    """Check that the apps use each engine of the file, that its replicas can be that engine, and run here.
+
+    Raises:
+        ConfigError: one of that is not so; the message names file and line.
+    """
+    for row, deployment in zip(tables.rows("engine"), deployments, strict=True):
+        if deployment.name not in _NAMES:
+            raise row.error(
+                f"no app uses an engine {deployment.name!r}; they use {', '.join(_NAMES)}", "name"
+            )
+        if not deployment.replicas:
+            raise row.error(f"engine {deployment.name!r} has no [[replica]]; it needs at least one", "name")
+    for row in tables.rows("replica"):
+        name, executable = row.values["engine"], row.values["executable"]
+        role = _ROLES.get(name, name)
+        if row.values.get("runs_in") == "ray":
+            places = " or ".join(repr(place) for place in EXECUTABLES[executable].places if place != "ray")
+            raise row.error(
+                f"runs_in is 'ray', and no command reaches a Ray cluster yet; it must be {places}", "runs_in"
+            )
+        if EXECUTABLES[executable].role != role:
+            able = ", ".join(key for key, other in EXECUTABLES.items() if other.role == role)
+            raise row.error(f"{executable!r} cannot be the engine {name!r}; these can: {able}", "executable")
+
+
+def _check_said_once(options: EngineOptions, file: Mapping[str, Deployment]) -> None:
+    """Check that no option says anything about an engine of the file.
+
+    Raises:
+        ConfigError: one does.
+    """
+    said = {
+        "llm": ("llms", "api", "tokenizer", "device", "dtype", "replicas", "runs_in", "policy"),
+        "embedding": ("embedder",),
+        "reranking": ("reranker",),
+        "web": ("search",),
+    }
+    for engine, names in said.items():
+        for name in names:
+            if engine in file and getattr(options, name) not in (None, ()):
+                option = name.removesuffix("s") if name == "llms" else name.replace("_", "-")
+                raise ConfigError(
+                    f"{options.file} describes the engine {engine!r}, and --{option} says something else; "
+                    f"leave one of them out"
+                )

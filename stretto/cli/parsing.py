@@ -1,0 +1,97 @@
+"""Values of options, parsed and checked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stretto.apps import APPS, search_empowered
+from stretto.cli.options import SEARCH
+from stretto.errors import ConfigError, UserError
+from stretto.frontend.template import Template
+
+MAX_QUESTION_CHARS = 4000
+
+
+def template(app: str, *, named_collection: bool = False) -> Template:
+    """Return the app called `app`."""
+    if app == SEARCH:
+        return search_empowered()
+    if app not in APPS:
+        raise ConfigError(f"there is no app {app!r}; there are {', '.join((*APPS, SEARCH))}")
+    return APPS[app](named_collection=named_collection)
+
+
+def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]]:
+    """Return texts `component.setting=value` as a configuration; a value is JSON, or else text."""
+    found: dict[str, dict[str, object]] = {}
+    for setting in settings or ():
+        path, equals, text = setting.partition("=")
+        component, dot, name = path.partition(".")
+        if not (equals and dot and component and name):
+            raise ConfigError(f"--set {setting!r} is not of the form component.setting=value")
+        try:
+            value: Any = json.loads(text)
+        except ValueError:
+            value = text
+        except RecursionError as error:
+            raise ConfigError(f"--set {path}: the value is nested too deeply") from error
+        found.setdefault(component, {})[name] = value
+    return found
+
+
+def checked_question(question: str) -> str:
+    """Return the question, without white space around it, if it can be one."""
+    question = question.strip()
+    if not question:
+        raise UserError("the question is empty")
+    if len(question) > MAX_QUESTION_CHARS:
+        raise UserError(f"the question has {len(question)} characters; at most {MAX_QUESTION_CHARS}")
+    if any("\ud800" <= char <= "\udfff" for char in question):
+        raise UserError("the question is not Unicode: it has a lone surrogate, or bytes that are not UTF-8")
+    return question
+
+
+def read_questions(path: Path) -> list[str]:
+    """Read questions from a JSONL file: strings, or objects with the key `question`."""
+    try:
+        lines = path.read_text("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--questions {path}: {error}") from error
+    questions = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            questions.append(checked_question(row if isinstance(row, str) else row["question"]))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(
+                f"--questions {path}, line {number}: neither a string nor an object with the key 'question'"
+            ) from error
+        except UserError as error:
+            raise UserError(f"--questions {path}, line {number}: {error.message}") from error
+    if not questions:
+        raise UserError(f"--questions {path}: there are no questions")
+    return questions
+
+
+def checked_target(option: str, path: Path) -> None:
+    """Refuse a file that could not be written when all the work is done."""
+    if path.is_dir():
+        raise UserError(f"{option} {path}: is a folder")
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{option} {path}: may not be written")
+
+
+def write(option: str, path: Path, text: str) -> None:
+    """Write the file that `option` names."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UserError(f"{option} {path}: {error.strerror}") from error

@@ -1,0 +1,80 @@
+"""What the command line keeps between runs: its folders, and the profiles measured on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from stretto.costs.profile import Profile
+from stretto.deployment import Deployment, Replica
+from stretto.engines.catalogue import PROFILES, profile_key
+from stretto.errors import ConfigError, UserError
+
+
+def cache_dir() -> Path:
+    """Return the folder of measured profiles."""
+    return _folder("XDG_CACHE_HOME", ".cache")
+
+
+def data_dir() -> Path:
+    """Return the folder of named collections."""
+    return _folder("XDG_DATA_HOME", ".local/share")
+
+
+def _folder(variable: str, in_home: str) -> Path:
+    try:
+        return Path(os.environ.get(variable) or Path.home() / in_home) / "stretto"
+    except RuntimeError as error:
+        raise UserError(f"there is no home folder: set HOME or {variable}") from error
+
+
+def profiles_file() -> Path:
+    """Return the file where `stretto profile --save` puts what it has measured on this machine."""
+    return cache_dir() / "profiles.json"
+
+
+def saved_profiles() -> dict[str, Profile]:
+    """Return the profiles of that file, by engine and model."""
+    try:
+        path = profiles_file()
+    except UserError:  # no home: nothing was saved
+        return {}
+    try:
+        if not path.is_file():
+            return {}
+        return {name: Profile(**fields) for name, fields in json.loads(path.read_text()).items()}
+    except (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path} is no file of profiles ({error}); remove it") from error
+
+
+def save_profile(key: str, profile: Profile) -> Path:
+    """Add a profile to the file, and return the file.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    path = profiles_file()
+    saved = {name: asdict(known) for name, known in {**saved_profiles(), key: profile}.items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(saved, indent=2))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    return path
+
+
+def measured(deployment: Deployment) -> Deployment:
+    """Return the deployment with the profiles that were saved of the same engine with the same models.
+
+    A profile that an engines file gives stays.
+    """
+    saved = saved_profiles()
+
+    def known(replica: Replica) -> Replica:
+        key = profile_key(deployment.name, replica)
+        is_built_in = replica.profile in PROFILES.values()
+        return replace(replica, profile=saved[key]) if is_built_in and key in saved else replica
+
+    return replace(deployment, replicas=tuple(map(known, deployment.replicas)))

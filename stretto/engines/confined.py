@@ -1,0 +1,25 @@
+"""Configurations of engines that have devices and threads of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from stretto.cluster.devices import cores_of
+
+
+def confined(config: Any, devices: Sequence[str], threads: int | None) -> Any:
+    """Return the configuration with the device and the threads of a process that is confined to these.
+
+    Such a process sees its own accelerator alone, so it is "cuda" there whatever its number is here. Fields
+    that the configuration does not have are left out.
+    """
+    cores = cores_of(devices)
+    told: dict[str, object] = {}
+    if devices:
+        told["device"] = "cpu" if cores else "cuda"
+    if threads is not None or cores:
+        told["num_threads"] = threads or len(cores)
+    known = {field.name for field in fields(config)} if is_dataclass(config) else set()
+    return replace(config, **{name: value for name, value in told.items() if name in known})

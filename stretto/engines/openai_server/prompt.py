@@ -1,0 +1,40 @@
+"""A prompt as a server is sent it: token ids where its tokenizer is known, else text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.engines.openai_server.discovery import ServerFacts
+from stretto.errors import UserError
+from stretto.tasks import LLMTask
+
+CHARS_PER_TOKEN = 4
+"""Characters that count as a token where the tokenizer is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentPrompt:
+    """A prompt as it is sent, and as elements that a prefix cache can be asked for: ids, or characters."""
+
+    content: str | tuple[int, ...]
+    elements: list[int]
+    tenant: str
+
+    @property
+    def tokens_per_element(self) -> float:
+        return 1 / CHARS_PER_TOKEN if isinstance(self.content, str) else 1.0
+
+
+def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
+    """Return the prompt of a task as the server is sent it. Raises UserError if it is no text."""
+    if facts.tokenizer is None:
+        try:
+            text = "".join(segment.text for segment in task.prompt)
+            text.encode()
+        except (TypeError, UnicodeEncodeError) as error:
+            raise UserError(f"a segment of the prompt is no text: {error}") from error
+        return SentPrompt(text, list(map(ord, text)), task.tenant)
+    tokens = facts.tokenizer.encode(task.prompt)
+    if task.decode is not None:
+        tokens += facts.tokenizer.suffix
+    return SentPrompt(tuple(tokens), tokens, task.tenant)

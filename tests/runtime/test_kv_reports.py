@@ -1,0 +1,119 @@
+"""What in-process engines report of their prefix caches, from a thread and from a process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.runtime_engines import graph
+
+from stretto import Runtime
+from stretto.cluster.held_blocks import HeldBlocks
+from stretto.cluster.kv_events import BlockRemoved
+from stretto.cluster.messages import KVReport
+from stretto.deployment import Deployment, RunsIn, deploy
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.errors import QueryCancelled
+from stretto.messages import Event
+from stretto.observer import Observer
+
+pytest_plugins = ("support.llm_fixtures",)
+
+ANSWER = graph(
+    """
+    graph answer(%text: text)
+      %kv     = prefill([c"The rules of the house are as follows, and they are many: ", %text]) : kv @llm
+      %answer = decode(%kv) {max_tokens=40, ignore_eos=true} : text @llm
+      return %answer
+    """
+)
+
+
+class Folded(Observer):
+    """What instances hold by their reports."""
+
+    def __init__(self) -> None:
+        self.held = HeldBlocks()
+        self.most: dict[int, int] = {}
+        self.num_removed = 0
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        if isinstance(event, KVReport):
+            instance = event.instance
+            self.held.apply(instance, event.events)
+            self.held.check_invariants()
+            self.num_removed += sum(isinstance(change, BlockRemoved) for change in event.events)
+            self.most[instance] = max(self.most.get(instance, 0), len(self.held.held_by(instance)))
+
+
+def llm(
+    make: Callable[[Any], Any], folder: Path, runs_in: RunsIn, instances: int, **changes: Any
+) -> Deployment:
+    config = TransformerConfig(folder, block_tokens=8, with_kv_events=True, **changes)
+    return deploy("llm", make, config, contract="llm", runs_in=runs_in, instances=instances, keeps_state=True)
+
+
+async def run_some(runtime: Runtime, draw: random.Random) -> None:
+    """Queries that begin alike, some of which are given up."""
+    queries = []
+    for number in range(16):
+        queries.append(await runtime.submit(ANSWER, {"text": f"rule {number % 5}, " * (1 + number % 7)}))
+        await asyncio.sleep(draw.random() * 0.02)
+        if number % 5 == 3:
+            draw.choice(queries).cancel()
+    for query in queries:
+        try:
+            await query
+        except QueryCancelled:
+            continue
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+def test_reports_of_threads_are_what_each_instance_holds(tiny_checkpoint: Path) -> None:
+    """With so little memory that prefixes are evicted all the time."""
+    made: list[TransformerLLM] = []
+    seen = Folded()
+
+    def make(config: TransformerConfig) -> TransformerLLM:
+        made.append(TransformerLLM(config))
+        return made[-1]
+
+    def holds(engine: TransformerLLM) -> frozenset[bytes]:
+        nodes = engine.scheduler.cache._tree.nodes()
+        return frozenset(block for node in nodes for block in node.hashes)
+
+    async def main() -> None:
+        engine = llm(make, tiny_checkpoint, "thread", 2, keeps_released=True, kv_bytes=2**18)
+        async with Runtime([engine], observers=[seen]) as runtime:
+            await run_some(runtime, random.Random(0))
+            await until(lambda: sorted(map(holds, made), key=sorted) == by_reports())
+
+    def by_reports() -> list[frozenset[bytes]]:
+        return sorted(map(seen.held.held_by, sorted(seen.most)), key=sorted)
+
+    asyncio.run(main())
+    assert all(map(holds, made)), "they keep what fits"
+    assert seen.num_removed > 10
+
+
+def test_a_process_reports_what_comes_and_what_is_released(tiny_checkpoint: Path) -> None:
+    """What goes with the last query is told at once, without another step."""
+    seen = Folded()
+
+    async def main() -> None:
+        engine = llm(TransformerLLM, tiny_checkpoint, "process", 1)
+        async with Runtime([engine], observers=[seen]) as runtime:
+            await run_some(runtime, random.Random(1))
+            (instance,) = seen.most
+            await until(lambda: not seen.held.held_by(instance))
+            assert seen.most[instance] > 5
+
+    asyncio.run(asyncio.wait_for(main(), 100))

@@ -1,0 +1,204 @@
+"""Instances that are suspended while they answer: the answers go on elsewhere as if nothing had been."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.runtime_engines import graph
+from support.virtual_loop import in_virtual_time
+
+from stretto import Runtime
+from stretto.cluster.messages import StopInstance
+from stretto.deployment import Deployment, Replica, RunsIn, deploy
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.messages import Action, Admit, Event, InstanceReady, InstanceStopped, Suspended
+from stretto.observer import Observer
+from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started
+
+pytest_plugins = ("support.llm_fixtures",)
+
+WRITE_ON = graph(
+    """
+    graph write_on(%text: text)
+      %kv     = prefill([c"Say: ", %text]) : kv @llm
+      %answer = decode(%kv) {ignore_eos=true, max_tokens=300} : text @llm
+      return %answer
+    """
+)
+TEXTS = [f"a tale of {number} rivers" for number in range(4)]
+
+
+class Watching(Observer):
+    """What matters here of all that happens."""
+
+    def __init__(self) -> None:
+        self.admitted: list[Admit] = []
+        self.suspended: list[Suspended] = []
+        self.ready: list[int] = []
+        self.stopped: list[int] = []
+        self.stops: list[str] = []
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        match event:
+            case Suspended():
+                self.suspended.append(event)
+            case InstanceReady(_, instance):
+                self.ready.append(instance)
+            case InstanceStopped(_, instance):
+                self.stopped.append(instance)
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        match action:
+            case Admit():
+                self.admitted.append(action)
+            case StopInstance():
+                self.stops.append(action.how)
+
+
+def llm(folder: Path, runs_in: RunsIn, instances: int = 1) -> Deployment:
+    return deploy(
+        "llm",
+        TransformerLLM,
+        TransformerConfig(folder),
+        contract="llm",
+        runs_in=runs_in,
+        instances=instances,
+        keeps_state=True,
+        max_attempts=1,
+    )
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():
+            await asyncio.sleep(0.001)
+
+
+async def streamed(runtime: Runtime, text: str) -> str:
+    """The answer as it was shown, which is the answer."""
+    query = await runtime.submit(WRITE_ON, {"text": text})
+    shown = "".join([piece async for piece in query.stream("answer")])
+    assert shown == (await query)["answer"]
+    return shown
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_checkpoint: Path) -> list[str]:
+    """The answers where nothing is suspended."""
+
+    async def main() -> list[str]:
+        async with Runtime([llm(tiny_checkpoint, "thread")]) as runtime:
+            return await asyncio.gather(*(streamed(runtime, text) for text in TEXTS))
+
+    return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("runs_in", ["thread", "process"])
+def test_answers_go_on_elsewhere_from_their_tokens(
+    tiny_checkpoint: Path, runs_in: RunsIn, expected: list[str]
+) -> None:
+    async def main() -> None:
+        seen = Watching()
+        engine = llm(tiny_checkpoint, runs_in, instances=2)
+        async with Runtime([engine], observers=[seen]) as runtime:
+            query = await runtime.submit(WRITE_ON, {"text": TEXTS[0]})
+            shown = ""
+            async for piece in query.stream("answer"):
+                if not shown:
+                    runtime.drain("llm", seen.admitted[0].instance, "suspend")
+                shown += piece
+            assert shown == (await query)["answer"] == expected[0]
+            await until(lambda: bool(seen.stopped))
+            assert await streamed(runtime, TEXTS[1]) == expected[1], "the other one serves on"
+        (suspended,) = seen.suspended
+        first, second, third = seen.admitted
+        assert suspended.task == first.task.id
+        assert suspended.instance == first.instance != second.instance == third.instance
+        assert 0 < len(suspended.token_ids) < 300
+        assert second.task.generated == suspended.token_ids
+        assert third.task.generated == ()
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_instances_come_and_are_suspended_under_load(
+    tiny_checkpoint: Path, seed: int, expected: list[str]
+) -> None:
+    """With one attempt for each request: nothing is lost, and so nothing tried again."""
+    draw = random.Random(seed)
+
+    async def main() -> None:
+        seen = Watching()
+        engine = llm(tiny_checkpoint, "thread", instances=2)
+        async with Runtime([engine], observers=[seen]) as runtime:
+            answers = asyncio.gather(*(streamed(runtime, text) for text in TEXTS))
+            for number in range(3):
+                await asyncio.sleep(draw.random() * 0.2)
+                runtime.add_instance("llm", engine.replicas[0])
+                await until(lambda: len(seen.ready) >= 3 + number)  # noqa: B023
+                runtime.drain("llm", sorted(seen.ready)[number], "suspend")
+            assert await answers == expected
+            await until(lambda: len(seen.stopped) == 3)
+        assert seen.stops == ["suspend"] * 3
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+class Slow:
+    """An `AsyncLLM` that says a word a second."""
+
+    def __init__(self, config: dict[str, list[int]]) -> None:
+        self._config = config
+
+    async def start(self) -> None:
+        pass
+
+    async def probe(self) -> None:
+        pass
+
+    async def watch(self, report: object) -> None:
+        await asyncio.Event().wait()
+
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
+        emit(Started(task.id))
+        try:
+            for word in ("once ", "upon ", "a ", "time"):
+                await asyncio.sleep(1)
+                emit(Piece(task.id, word))
+        except asyncio.CancelledError:
+            self._config["aborted"].append(task.id)
+            raise
+        emit(Done(task.id, "once upon a time"))
+
+    async def aclose(self) -> None:
+        self._config["closed"].append(0)
+
+
+@in_virtual_time
+async def test_a_request_to_a_server_is_aborted_and_starts_over() -> None:
+    logs: list[dict[str, list[int]]] = [{"aborted": [], "closed": []} for _ in range(2)]
+    engine = Deployment(
+        deploy("llm", Slow, {}, contract="llm", runs_in="loop", max_attempts=1).engine,
+        tuple(Replica(Slow, log, runs_in="loop") for log in logs),
+    )
+    seen = Watching()
+    async with Runtime([engine], observers=[seen]) as runtime:
+        start_s = asyncio.get_running_loop().time()
+        query = await runtime.submit(WRITE_ON, {"text": "it"})
+        await asyncio.sleep(2.5)
+        runtime.drain("llm", seen.admitted[0].instance, "suspend")
+        shown = [piece async for piece in query.stream("answer")]
+        assert "".join(shown) == "once upon a time"
+        assert (await query)["answer"] == "once upon a time"
+        assert asyncio.get_running_loop().time() - start_s == pytest.approx(6.5)
+        assert [event.token_ids for event in seen.suspended] == [()]
+        first = seen.admitted[0].instance
+        assert logs[first] == {"aborted": [seen.admitted[0].task.id], "closed": [0]}
+        assert logs[1 - first] == {"aborted": [], "closed": []}

@@ -1,0 +1,156 @@
+"""Instances that are suspended at any moment, in virtual time: what is said does not show it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from support.machines import compiled
+
+from stretto.costs.profile import Profile
+from stretto.deployment import Deployment, deploy
+from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.sim.driver import VirtualDriver
+from stretto.sim.llm_instance import SimulatedModel
+from stretto.sim.run_log import RunLog
+from stretto.sim.step_times import ProfileCost
+from stretto.sim.synthetic_output import filler, filler_output
+from stretto.tasks import Decode, LLMTask
+
+PROFILE = Profile(base_s=0.25, per_unit_s=0.0078125, per_output_s=0.0625)
+HEAD = "You are a helpful assistant who answers in one word, or in two. "
+TEXT = compiled(
+    f'graph t(%q: text)\n%k = prefill([c"{HEAD}", %q]) : kv @llm\n'
+    "%a = decode(%k) {max_tokens=24} : text @llm\nreturn %a"
+)
+ITEMS = compiled(
+    f'graph i(%q: text)\n%k = prefill([c"{HEAD}", %q]) : kv @llm\n'
+    '%a = decode(%k) {items="json_list", max_tokens=30} : list[text] @llm\n'
+    "%v = embed(each~1 %a) : list[vector] @e\nreturn %v"
+)
+PARTIAL = compiled(
+    f'graph p(%q: text)\n%h = prefill([c"{HEAD}"]) : kv @llm\n'
+    f'%k = prefill([c"{HEAD}", %q], hint=%h) : kv @llm\n'
+    "%a = decode(%k) {max_tokens=9} : text @llm\nreturn %a"
+)
+GRAPHS = (TEXT, ITEMS, PARTIAL)
+
+
+def length(task: LLMTask, decode: Decode) -> int:
+    """Another one for every query, shorter than it may be."""
+    return 1 + sum(task.query.encode()) % decode.max_tokens
+
+
+def model(**changes: object) -> SimulatedModel:
+    scheduler = SchedulerConfig(num_blocks=64, block_tokens=4, max_running=6, max_batch_tokens=32)
+    made = SimulatedModel(scheduler, ProfileCost(PROFILE), filler_output(length))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def deployments(instances: int) -> list[Deployment]:
+    return [
+        deploy(
+            "llm",
+            FakeLLM,
+            FakeLLMConfig(),
+            contract="llm",
+            instances=instances,
+            profile=PROFILE,
+            keeps_state=True,
+            no_replica_s=100.0,
+        ),
+        deploy("e", FakeBatch, FakeBatchConfig(), profile=Profile(0.1, 0.01)),
+    ]
+
+
+def run(
+    arrivals: list[tuple[float, int, int]],
+    drains: list[tuple[float, int, bool]],
+    *,
+    instances: int = 2,
+    is_simulated: bool = True,
+    max_jump: int = 64,
+    log: RunLog | None = None,
+) -> VirtualDriver:
+    """The driver after a run. An instance that is drained is followed by another one."""
+    given = deployments(instances)
+    driver = VirtualDriver(
+        given,
+        models={"llm": model(max_jump=max_jump)} if is_simulated else None,
+        observers=(log,) if log else (),
+        check=True,
+    )
+    for number, (at_s, graph, tokens) in enumerate(arrivals):
+        driver.submit(f"q{number}", GRAPHS[graph], {"q": filler(f"{number % 3}", tokens)}, at_s=at_s)
+    for at_s, slot, is_suspended in drains:
+        driver.drain("llm", slot, at_s, "suspend" if is_suspended else "finish")
+        driver.add("llm", given[0].replicas[0], at_s)
+    driver.run()
+    assert driver.system.is_idle()
+    for instance in driver.llm_instances():
+        assert instance.is_idle()
+        instance.scheduler.check_invariants()
+    return driver
+
+
+def said(driver: VirtualDriver) -> tuple[object, object]:
+    return {query: (reply.outputs, reply.error) for query, reply in driver.replies.items()}, driver.streamed
+
+
+queries = st.lists(
+    st.tuples(st.integers(0, 20).map(lambda n: n / 4), st.integers(0, 2), st.integers(1, 40)),
+    min_size=1,
+    max_size=8,
+)
+times = st.one_of(st.floats(0.0, 12.0), st.integers(0, 96).map(lambda n: n / 8))
+drains = st.lists(st.tuples(times, st.integers(0, 2), st.booleans()), min_size=1, max_size=5)
+some = settings(
+    max_examples=60, deadline=None, derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
+)
+
+
+@given(queries, drains, st.booleans())
+@some
+def test_suspending_changes_nothing_of_what_is_said(
+    arrivals: list[tuple[float, int, int]], drained: list[tuple[float, int, bool]], is_simulated: bool
+) -> None:
+    undisturbed = run(arrivals, [], is_simulated=is_simulated)
+    assert said(run(arrivals, drained, is_simulated=is_simulated)) == said(undisturbed)
+
+
+@given(queries, drains)
+@some
+def test_jumps_are_suspended_where_single_steps_are(
+    arrivals: list[tuple[float, int, int]], drained: list[tuple[float, int, bool]]
+) -> None:
+    ends_s = []
+    for max_jump in (1, 1000):
+        driver = run(arrivals, drained, max_jump=max_jump)
+        ends_s.append({query: record.end_s for query, record in driver.recorder.queries.items()})
+    assert ends_s[0] == ends_s[1]
+
+
+@pytest.mark.parametrize("max_jump", [1, 64])
+def test_the_tokens_that_there_are_are_not_generated_again(max_jump: int) -> None:
+    driver = VirtualDriver(
+        deployments(1),
+        models={"llm": model(max_jump=max_jump, output_source=filler_output(lambda task, decode: 24))},
+        check=True,
+    )
+    driver.submit("q", TEXT, {"q": "x"})
+    prompt = len(HEAD) // 4 + 2
+    first_s = PROFILE.base_s + PROFILE.per_unit_s * prompt
+    drained_s = first_s + 10.5 * PROFILE.per_output_s  # 11 tokens
+    driver.drain("llm", 0, drained_s, "suspend")
+    driver.add("llm", deployments(1)[0].replicas[0], drained_s)
+    driver.run()
+    again_s = PROFILE.base_s + PROFILE.per_unit_s * (prompt + 11)
+    assert driver.recorder.queries["q"].end_s == pytest.approx(
+        drained_s + again_s + (24 - 12) * PROFILE.per_output_s
+    )
+    usage = driver.recorder.spans[-1].usage
+    assert usage is not None
+    assert (usage.num_prompt_tokens, usage.num_output_tokens) == (prompt, 24)
