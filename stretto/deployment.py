@@ -240,11 +240,6 @@ def check_replica(engine: Engine, replica: Replica, where: str) -> None:
                     f"{where}: {name} is {getattr(replica, name)!r}, but runs_in {replica.runs_in!r} shares "
                     f"them with the whole process; use runs_in 'process', or {remedy}"
                 )
-    if engine.is_llm and replica.runs_in == "ray" and "ray" not in getattr(replica.executable, "RUNS_IN", ()):
-        raise ConfigError(
-            f"{where}: {replica.label} runs in no Ray worker; in Ray an LLM is a server process, "
-            "as 'server:vllm' in a file or ServerProcess in Python"
-        )
     if replica.port is not None and not (engine.is_llm and replica.runs_in in ("loop", "ray")):
         raise ConfigError(
             f"{where}: port is {replica.port}; only an LLM server has one (runs_in 'loop' or 'ray')"

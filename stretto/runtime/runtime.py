@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId
-from stretto.deployment import Deployment, Replica, check_replica
+from stretto.deployment import Deployment, Engine, Replica, check_replica
 from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -86,7 +86,7 @@ class Runtime:
         self.ray_address = ray_address
         for deployment in given:
             for replica in deployment.replicas:
-                self._check_ray(deployment.name, replica)
+                self._check_ray(deployment.engine, replica)
         if machine is not None:
             check_deployments(machine, given)
         if max_queries < 1:
@@ -227,7 +227,7 @@ class Runtime:
         deployment = self._deployment(engine)
         where = f"engine {engine!r}, new replica"
         check_replica(deployment.engine, replica, where)
-        self._check_ray(engine, replica)
+        self._check_ray(deployment.engine, replica)
         if self.machine is not None:
             check_free(self.machine, (where, replica), self.system.placed_replicas())
         self._post(AddInstance(engine, replica))
@@ -263,10 +263,17 @@ class Runtime:
             raise UserError("the runtime belongs to another event loop")
         return self._loop
 
-    def _check_ray(self, engine: str, replica: Replica) -> None:
-        if replica.runs_in == "ray" and not self.ray_address:
+    def _check_ray(self, engine: Engine, replica: Replica) -> None:
+        if replica.runs_in != "ray":
+            return
+        if engine.is_llm and "ray" not in getattr(replica.executable, "RUNS_IN", ()):
             raise ConfigError(
-                f"engine {engine!r}: a replica has runs_in 'ray', but the runtime has no ray_address; "
+                f"engine {engine.name!r}: {replica.label} runs in no Ray worker; in Ray an LLM is a server "
+                "process: 'server:vllm' and the like in a file, ServerProcess in Python"
+            )
+        if not self.ray_address:
+            raise ConfigError(
+                f"engine {engine.name!r}: a replica has runs_in 'ray', but the runtime has no ray_address; "
                 "give the host and port of the cluster's head, as in '10.0.0.1:6379'"
             )
 

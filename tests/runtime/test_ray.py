@@ -14,7 +14,7 @@ import pytest
 from support.runtime_engines import SHOUT, Acting, ActingConfig
 
 from stretto import Runtime
-from stretto.deployment import Engine, Replica, check_replica, deploy
+from stretto.deployment import Deployment, Engine, Replica, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
@@ -98,10 +98,10 @@ def test_a_server_on_a_node_leaves_the_devices_to_ray() -> None:
 
 
 def test_an_llm_in_ray_is_a_server_process() -> None:
-    engine = Engine("llm", "llm")
-    check_replica(engine, replica(), "here")
-    with pytest.raises(ConfigError, match=r"here: FakeLLM runs in no Ray worker; in Ray an LLM is a server"):
-        check_replica(engine, Replica(FakeLLM, FakeLLMConfig(), runs_in="ray"), "here")
+    Runtime([Deployment(Engine("llm", "llm"), (replica(),))], ray_address="head:6379")
+    fake = deploy("llm", FakeLLM, FakeLLMConfig(), contract="llm", runs_in="ray")
+    with pytest.raises(ConfigError, match=r"'llm': FakeLLM runs in no Ray worker; in Ray an LLM is a server"):
+        Runtime([fake], ray_address="head:6379")
 
 
 def test_a_runtime_without_an_address_refuses_a_replica_in_ray() -> None:
