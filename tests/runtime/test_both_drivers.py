@@ -29,13 +29,12 @@ from stretto.trace.recorder import Recorder, Span
 Queries = Sequence[tuple[App, tuple[str, ...]]]
 
 
-def on_the_loop(engine: Deployment) -> Deployment:
+def on_the_loop(deployment: Deployment) -> Deployment:
     """The same engine without threads."""
-    if engine.kind == "batch":
-        return replace(engine, runs_in="loop")
-    return replace(
-        engine, contract="llm", runs_in="loop", executable=lambda config: AtOnce(engine.executable(config))
-    )
+    if not deployment.engine.is_llm:
+        return deployment.changed(runs_in="loop")
+    executable = deployment.replicas[0].executable
+    return deployment.changed(runs_in="loop", executable=lambda config: AtOnce(executable(config)))
 
 
 def run_on_asyncio(

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from stretto.sim.watchers import StepsDone, Watcher
 from support.graphs import NUM_READERS, readers_of
-from support.runtime_engines import AtOnce
+from support.runtime_engines import AtOnce, ServerEngine
 from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime
@@ -22,6 +21,7 @@ from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Reply
+from stretto.observer import Observer, StepsDone
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
@@ -67,13 +67,15 @@ def test_in_virtual_time_a_hint_of_three_seconds_delays_an_answer_of_a_tenth_by_
     assert driver.recorder.queries["1"].end_s == pytest.approx(0.05, abs=0.05)
 
 
-class SlowPrefills:
+class SlowPrefills(ServerEngine):
     """An `AsyncLLM`: a prefill takes 3 s, an answer 0.05 s."""
 
     def __init__(self, config: dict[str, list[str]]) -> None:
         self._log = config
 
-    async def generate(self, task: LLMTask, emit: Callable[[LLMEvent], None]) -> None:
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
         emit(Started(task.id))
         try:
             await asyncio.sleep(3.0 if task.decode is None else 0.05)
@@ -82,9 +84,6 @@ class SlowPrefills:
             raise
         self._log["done"].append(task.step)
         emit(Done(task.id, None if task.decode is None else "yes"))
-
-    async def aclose(self) -> None:
-        pass
 
 
 @in_virtual_time
@@ -111,7 +110,7 @@ async def test_a_hint_with_several_readers_delays_none_of_them_and_runs_on() -> 
 # --- tokens
 
 
-class _CountTokens(Watcher):
+class _CountTokens(Observer):
     def __init__(self) -> None:
         self.num_tokens = 0
 
@@ -136,7 +135,7 @@ def test_simulated_instances_fill_what_eight_readers_share_once(instances: int) 
         max_batch=60_000,
         profile=PROFILE,
     )
-    driver = VirtualDriver([engine], models={"llm": model}, watchers=(counted,), check=True)
+    driver = VirtualDriver([engine], models={"llm": model}, observers=(counted,), check=True)
     driver.submit("1", readers_of(head), {"q": "it"})
     assert driver.run()["1"].error is None
     assert 4440 < counted.num_tokens < 4440 + NUM_READERS * 30

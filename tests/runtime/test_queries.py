@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import time
+from dataclasses import replace
 
 import pytest
 from support.runtime_engines import (
@@ -21,6 +22,7 @@ from support.runtime_engines import (
 from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import ABSENT, Chunk, Document, Hit, Input, Runtime, Section, Template
+from stretto.cluster.machine import Machine
 from stretto.components import Synthesis
 from stretto.deployment import deploy
 from stretto.errors import (
@@ -408,14 +410,22 @@ def test_engines_that_cannot_be_together_are_refused() -> None:
         Runtime([acting()], max_queries=0)
 
 
-def test_engines_ask_for_no_more_than_there_is() -> None:
-    engines = [acting(resources={"gpu": 0.5}, instances=3), fake_llm(resources={"gpu": 1, "cpu": 2})]
-    Runtime(engines)
-    Runtime(engines, resources={"gpu": 2.5, "cpu": 2})
-    with pytest.raises(ConfigError, match=r"ask for 2\.5 gpu, there is 2$"):
-        Runtime(engines, resources={"gpu": 2, "cpu": 8})
-    with pytest.raises(ConfigError, match="ask for 2 cpu, there is 0"):
-        Runtime(engines, resources={"gpu": 4})
+@in_virtual_time
+async def test_replicas_ask_for_no_more_than_the_machine_has() -> None:
+    """At the start all together; later, one more beside those that hold their devices then."""
+    gpu0, gpu1 = (acting(runs_in="process", devices=(f"cuda:{n}",)) for n in range(2))
+    both = gpu0.changed(instances=2)
+    Runtime([both])
+    Runtime([gpu0], machine=Machine(("cuda:0",)))
+    with pytest.raises(ConfigError, match=r"replica 1: device cuda:0 holds engine 'acting', replica 0"):
+        Runtime([both], machine=Machine(("cuda:0", "cuda:1")))
+    with pytest.raises(ConfigError, match=r"device 'cuda:1' is not of this machine, which has cuda:0$"):
+        Runtime([gpu1], machine=Machine(("cuda:0",)))
+    async with Runtime([server(devices=("cuda:0",))], machine=Machine(("cuda:0", "cuda:1"))) as runtime:
+        (first,) = server(devices=("cuda:0",)).replicas
+        with pytest.raises(ConfigError, match=r"engine 'llm', new replica: device cuda:0 holds llm/0"):
+            runtime.add_instance("llm", first)
+        runtime.add_instance("llm", replace(first, devices=("cuda:1",)))
 
 
 # --- what is noted, and what is not spent

@@ -1,0 +1,193 @@
+"""One engine with unlike replicas: two stock servers, one of which is down for a while, and two in-process
+models, one of which is slow. Nobody who asks notices."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.openai_stub import OpenAIStub, Reply
+from support.runtime_engines import graph
+
+from benchmarks.common.vllm_server import NOT_INSTALLED, find_vllm, serving
+from stretto import Runtime
+from stretto.costs.profile import Profile
+from stretto.deployment import Deployment, Engine, Replica
+from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.errors import ConfigError
+from stretto.messages import Action, Admit, Event, InstanceReady, InstanceSuspected, LLMReport
+from stretto.models import MINI
+from stretto.observer import Observer
+from stretto.tasks import Done, LLMEvent
+
+pytest_plugins = ("support.llm_fixtures",)
+
+COMPLETE = graph(
+    """
+    graph complete(%text: text)
+      %kv     = prefill([c"Say: ", %text]) : kv @llm
+      %answer = decode(%kv) {max_tokens=12} : text @llm
+      return %answer
+    """
+)
+TEXTS = [f"river {number}" for number in range(40)]
+PROFILE = Profile(per_unit_s=0.0001, per_output_s=0.005)
+
+
+class Slowed(TransformerLLM):
+    """Takes longer for each step than it has to."""
+
+    def step(self) -> list[LLMEvent]:
+        time.sleep(0.03)
+        return super().step()
+
+
+class Traffic(Observer):
+    """Who was given what and when, and who was taken for down."""
+
+    def __init__(self) -> None:
+        self.admitted: list[tuple[float, int]] = []
+        self.answered: dict[int, int] = {}
+        self.suspected_s: dict[int, float] = {}
+        self.ready_s: dict[int, float] = {}
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        match event:
+            case InstanceSuspected(_, instance):
+                self.suspected_s.setdefault(instance, now_s)
+            case InstanceReady(_, instance):
+                self.ready_s[instance] = now_s
+            case LLMReport(_, instance, Done(value=str())):
+                self.answered[instance] = self.answered.get(instance, 0) + 1
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        if isinstance(action, Admit) and action.task.decode is not None:
+            self.admitted.append((now_s, action.instance))
+
+    def num_given(self, instance: int, start_s: float, end_s: float) -> int:
+        """Requests given to an instance behind one time and before another."""
+        return sum(start_s < at_s < end_s and instance == to for at_s, to in self.admitted)
+
+
+def in_process(executable: Callable[[Any], Any], folder: Path, profile: Profile = PROFILE) -> Replica:
+    return Replica(executable, TransformerConfig(folder), runs_in="thread", profile=profile)
+
+
+def server(url: str) -> Replica:
+    config = OpenAIServerConfig(url, tokenizer="none", max_retries=0, warms_prefixes=False)
+    return Replica(OpenAIServer, config, runs_in="loop", profile=PROFILE)
+
+
+def deployment(*replicas: Replica, max_running: int = 4) -> Deployment:
+    return Deployment(Engine("llm", "llm", max_running=max_running, timeout_s=60.0), replicas)
+
+
+async def ask(runtime: Runtime, texts: list[str]) -> list[str]:
+    outputs = await asyncio.gather(*(runtime.run(COMPLETE, {"text": text}) for text in texts))
+    return [output["answer"] for output in outputs]
+
+
+@pytest.fixture(scope="module")
+def answers(tiny_checkpoint: Path) -> dict[str, str]:
+    """What the model says, by text."""
+
+    async def main() -> list[str]:
+        async with Runtime([deployment(in_process(TransformerLLM, tiny_checkpoint))]) as runtime:
+            return await ask(runtime, TEXTS)
+
+    return dict(zip(TEXTS, asyncio.run(main()), strict=True))
+
+
+@asynccontextmanager
+async def stub(answers: Mapping[str, str], port: int = 0) -> AsyncIterator[OpenAIStub]:
+    """A server that says what the model says."""
+
+    def answer(request: Mapping[str, Any]) -> Reply:
+        text = request["prompt"].removeprefix("Say: ")
+        return Reply(tuple(re.findall(r"\s*\S+", answers[text])))
+
+    async with OpenAIStub(answer, port=port) as running:
+        yield running
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("max_running", [4, 1])
+def test_one_of_four_unlike_replicas_is_down_for_a_while(
+    tiny_checkpoint: Path, answers: dict[str, str], max_running: int
+) -> None:
+    port = free_port()
+    seen = Traffic()
+
+    async def main() -> None:
+        async with stub(answers) as living:
+            replicas = (
+                server(living.url),
+                server(f"http://127.0.0.1:{port}"),
+                in_process(TransformerLLM, tiny_checkpoint),
+                in_process(Slowed, tiny_checkpoint, Profile(per_unit_s=0.0001, per_output_s=0.04)),
+            )
+            dead = 1
+            engine = deployment(*replicas, max_running=max_running)
+            async with asyncio.timeout(60), Runtime([engine], observers=[seen]) as runtime:
+                assert await ask(runtime, TEXTS) == list(answers.values())
+                down_s = seen.suspected_s[dead]
+                num_fed = seen.num_given(dead, down_s, float("inf"))
+                assert dead not in seen.answered
+                assert seen.num_given(dead, 0.0, down_s) <= max_running
+                assert num_fed <= 6, "one at a time, and ever later"
+                async with stub(answers, port) as back:
+                    await until(lambda: seen.ready_s[dead] > down_s)
+                    assert back.requests == [], "it was asked for its models, not for an answer"
+                    assert await ask(runtime, TEXTS) == list(answers.values())
+                    assert len(back.requests) == seen.answered[dead] > 4
+        assert sum(seen.answered.values()) == 2 * len(TEXTS)
+        assert sorted(seen.answered) == [0, 1, 2, 3]
+        assert seen.answered[2] > seen.answered[3]
+
+    asyncio.run(main())
+
+
+@pytest.mark.timeout(900)
+def test_a_real_server_beside_models_in_process() -> None:
+    """They may differ in the last bit, and so in what they say: every question has an answer."""
+    try:
+        vllm = find_vllm()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    if vllm is None:
+        pytest.skip(NOT_INSTALLED)
+    seen = Traffic()
+
+    async def main(url: str) -> None:
+        engine = deployment(
+            server(url),
+            in_process(TransformerLLM, MINI),
+            in_process(Slowed, MINI, Profile(per_unit_s=0.0001, per_output_s=0.04)),
+        )
+        async with asyncio.timeout(300), Runtime([engine], observers=[seen]) as runtime:
+            assert len(await ask(runtime, TEXTS)) == len(TEXTS)
+
+    with serving(vllm, MINI, dtype="float32", num_threads=1, say=lambda _: None) as url:
+        asyncio.run(main(url))
+    assert sorted(seen.answered) == [0, 1, 2]
+    assert sum(seen.answered.values()) == len(TEXTS)
