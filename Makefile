@@ -10,7 +10,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
 
-.PHONY: help env bench-env vllm-env demo test lint check-equality llm-equality property-tests fault-tests kernel-tests gpu-check benches clean
+.PHONY: help env bench-env vllm-env demo test lint check-equality llm-equality property-tests fault-tests kernel-tests gpu-check ray-check benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ check-equality: env ## 200 questions with passes on and off, on real engines: ma
 
 llm-equality: env ## the in-process LLM against transformers, 1,000 prompts for each kind of model
 	$(BIN)/python -m checks.llm_equality
+
+ray-check: env ## two nodes of a Ray cluster on this machine, one is killed (0.1 GB more to download)
+	$(BIN)/pip install --quiet -e ".[ray]"
+	$(BIN)/python -m checks.ray_check
 
 benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	@mkdir -p runs

@@ -88,8 +88,9 @@ class Replica:
             has a method `at(replica)`, an instance is given the result (see `instance_config`).
         runs_in: "thread"; "loop", for work of microseconds and for servers; "process", for isolation
             and devices of its own; "ray", for a worker of a Ray cluster.
-        host: name of the machine; empty for this one. Only a Ray worker may have another.
-        devices: names of what it runs on, as in "cuda:0" for an accelerator or "cpu:3" for a core.
+        host: address of the node that a Ray worker is to run on; empty for any.
+        devices: names of what it runs on, as in "cuda:0" for an accelerator or "cpu:3" for a core. In a Ray
+            worker only their number counts, for Ray chooses which ones.
         threads: number of threads that it computes with; None leaves the library's choice.
         tp: number of devices that hold one copy of the model together (tensor parallelism).
         port: port of the server that the executable starts; None takes a free one.

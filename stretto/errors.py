@@ -11,7 +11,8 @@ StrettoError
 ├── EngineFailure              the other side went wrong; says which step and why
 │   ├── EngineUnavailable      the instance died or cannot be reached (retried)
 │   ├── EngineTimeout          no answer in time
-│   └── BadReply               an answer that is not what the contract says
+│   ├── BadReply               an answer that is not what the contract says
+│   └── EffectInDoubt          an effect had begun when its instance was lost: it may have happened
 ├── QueryEnded                 the query ended early, on request
 │   ├── QueryCancelled
 │   └── DeadlineExceeded
@@ -108,6 +109,10 @@ class EngineTimeout(EngineFailure):
 
 class BadReply(EngineFailure):
     """The instance answered something that the contract does not allow."""
+
+
+class EffectInDoubt(EngineFailure):
+    """An effect had begun when its instance was lost. It may have happened, so it is not run again."""
 
 
 class QueryEnded(StrettoError):

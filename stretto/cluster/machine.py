@@ -74,7 +74,7 @@ def check_free(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
                 raise ConfigError(
                     f"{label}: port {replica.port} is taken by {other}; choose another, or leave it out"
                 )
-    if replica.host:
+    if replica.runs_in == "ray":
         return  # the cluster's own scheduler knows that machine
     for device in replica.devices:
         if device not in machine.devices:
@@ -91,7 +91,7 @@ def _check_pool(machine: Machine, pool: str, label: str, taken: int | None, othe
     beside = [
         (other, bytes_there[pool])
         for other, there in others
-        if not there.host and pool in (bytes_there := _taken(machine, there))
+        if there.runs_in != "ray" and pool in (bytes_there := _taken(machine, there))
     ]
     if beside and (total is None or taken is None or any(num_bytes is None for _, num_bytes in beside)):
         whole = label if taken is None else next((o for o, n in beside if n is None), None)

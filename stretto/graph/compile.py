@@ -77,6 +77,11 @@ class Node:
     hint_from: tuple[int, ...] = ()
     template: str = ""
 
+    @property
+    def runs_once(self) -> bool:
+        """Whether it must not run again once it may have run: an effect that is not idempotent."""
+        return self.is_effect and not (self.spec.is_idempotent or self.config.get("idempotent"))
+
 
 @dataclass(frozen=True, slots=True)
 class StreamedOutput:

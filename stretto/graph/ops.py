@@ -47,6 +47,8 @@ class OpSpec:
         flatten: one application yields a list, and a mapped one the concatenation.
         units: work of one application given its inputs (pairs to score, say); None counts 1.
         passes_over_failures: failures at its optional ports count as absent, unless nothing is present.
+        is_idempotent: running it again with the same inputs changes nothing more. Says something of effects
+            alone; a `call` is it where its setting `idempotent` says so.
         evaluate: of control flow: (inputs, settings) to {out port: value}. Pure.
     """
 
@@ -57,6 +59,7 @@ class OpSpec:
     outputs: tuple[str, ...] = ("",)
     flatten: bool = False
     units: Callable[[Inputs], int] | None = None
+    is_idempotent: bool = False
     evaluate: Callable[[Inputs, Settings], Mapping[str, object]] | None = None
     passes_over_failures: bool = False
 
@@ -219,6 +222,7 @@ _SPECS = (
         "ingest",
         (Port("chunks", "chunk"), Port("vectors", "vector"), Port("collection", "text", optional=True)),
         "effect",
+        is_idempotent=True,  # a chunk that is there already is replaced
     ),
     OpSpec(
         "search",

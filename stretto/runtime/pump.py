@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.deployment import Engine
@@ -29,6 +30,9 @@ from stretto.runtime.running import RunningInstances
 from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RunBatch, StopTask
 from stretto.sched.system import System
 
+if TYPE_CHECKING:
+    from stretto.runtime.instances.ray import RayCluster
+
 _MAX_TURN_S = 0.005
 
 
@@ -39,6 +43,8 @@ class Pump:
         answer: called with what concerns callers: `Emit`, `Settled` and `Reply`.
         break_down: called once with an exception that a scheduler or an action raised; nothing is handled
             after that.
+        watch: called with every event of an instance.
+        cluster: Ray cluster for replicas that run there.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class Pump:
         answer: Callable[[Emit | Settled | Reply], None],
         break_down: Callable[[Exception], None],
         watch: Callable[[Event], None],
+        cluster: RayCluster | None = None,
     ) -> None:
         self._system = system
         self._observers = observers
@@ -62,7 +69,7 @@ class Pump:
         self._is_pumping = False
         self._has_stopped = False
         self._timer: asyncio.TimerHandle | None = None
-        self._instances = RunningInstances(engines, self._post_from_instance, loop)
+        self._instances = RunningInstances(engines, self._post_from_instance, loop, cluster)
 
     def post(self, event: Event) -> None:
         """Have an event handled soon."""

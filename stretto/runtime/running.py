@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stretto.cluster.messages import InstanceId, StartInstance, StopInstance
 from stretto.deployment import Engine
@@ -17,6 +17,9 @@ from stretto.messages import Event, InstanceLost, InstanceStopped
 from stretto.runtime.instances import Instance, start_instance
 from stretto.runtime.worker import Command, SuspendTasks, typed
 
+if TYPE_CHECKING:
+    from stretto.runtime.instances.ray import RayCluster
+
 _Key: TypeAlias = tuple[str, InstanceId]
 
 
@@ -24,18 +27,23 @@ class RunningInstances:
     """Owns instances; passes their events on to `post`, on the event loop."""
 
     def __init__(
-        self, engines: Mapping[str, Engine], post: Callable[[Event], None], loop: asyncio.AbstractEventLoop
+        self,
+        engines: Mapping[str, Engine],
+        post: Callable[[Event], None],
+        loop: asyncio.AbstractEventLoop,
+        cluster: RayCluster | None = None,
     ) -> None:
         self._engines = engines
         self._post = post
         self._loop = loop
+        self._cluster = cluster
         self._running: dict[_Key, Instance] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self, action: StartInstance) -> None:
         """Start an instance; what goes wrong is reported as its loss."""
         key = action.engine, action.instance
-        is_on_loop = action.replica.runs_in == "loop"
+        is_on_loop = action.replica.runs_in in ("loop", "ray")
 
         def post(event: Event) -> None:
             if is_on_loop and key in self._running:
@@ -46,7 +54,7 @@ class RunningInstances:
 
         try:
             engine = self._engines[action.engine]
-            self._running[key] = start_instance(engine, action.instance, action.replica, post)
+            self._running[key] = start_instance(engine, action.instance, action.replica, post, self._cluster)
         except Exception as error:
             self._post(InstanceLost(*key, typed(error)))
 

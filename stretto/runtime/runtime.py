@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from itertools import count
 from types import TracebackType
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId
-from stretto.deployment import Deployment, Replica, check_replica
+from stretto.deployment import Deployment, Engine, Replica, check_replica
 from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -52,6 +52,9 @@ from stretto.sched.system import System
 from stretto.tasks import Objective, QueryRecord
 from stretto.vocabulary import DEFAULT, Vocabulary
 
+if TYPE_CHECKING:
+    from stretto.runtime.instances.ray import RayCluster
+
 
 class Runtime:
     """Runs queries of any number of apps on shared engines.
@@ -61,6 +64,8 @@ class Runtime:
         vocabulary: names that queries and engines may use, of ops, passes, policies and more.
         observers: told of everything as it happens, a `Recorder` for traces say; none cost nothing.
         max_queries: `submit` waits while this many queries are running (back-pressure).
+        ray_address: host and port of the head of the Ray cluster where replicas with runs_in "ray" run. This
+            machine must be one of its nodes.
         machine: devices that replicas may name, and their memory; None checks nothing.
 
     Use it with `async with`: entering starts every replica and waits until all are ready, leaving
@@ -79,6 +84,7 @@ class Runtime:
         observers: Iterable[Observer] = (),
         max_queries: int = 256,
         machine: Machine | None = None,
+        ray_address: str = "",
     ) -> None:
         given = tuple(deployments)
         self.deployments = {deployment.name: deployment for deployment in given}
@@ -88,6 +94,10 @@ class Runtime:
         self.plan_cache = PlanCache(profiles, vocabulary)
         self.system = System(given, self.plan_cache.expand, vocabulary)
         self.machine = machine
+        self.ray_address = ray_address
+        for deployment in given:
+            for replica in deployment.replicas:
+                self._check_ray(deployment.engine, replica)
         if machine is not None:
             check_deployments(machine, given)
         if max_queries < 1:
@@ -101,6 +111,7 @@ class Runtime:
         self._num_starting = sum(len(deployment.replicas) for deployment in given)
         self._opened: asyncio.Future[None] | None = None
         self._pump: Pump | None = None
+        self._cluster: RayCluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_open = False
 
@@ -108,6 +119,8 @@ class Runtime:
         if self._loop is not None:
             raise UserError("a runtime is entered once")
         self._loop = asyncio.get_running_loop()
+        if self.ray_address:
+            self._cluster = await _joined(self.ray_address)
         self._opened = self._loop.create_future()
         engines = {name: deployment.engine for name, deployment in self.deployments.items()}
         self._pump = Pump(
@@ -118,6 +131,7 @@ class Runtime:
             answer=self._answer,
             break_down=self._break_down,
             watch=self._watch_start,
+            cluster=self._cluster,
         )
         try:
             for name, deployment in self.deployments.items():
@@ -267,6 +281,7 @@ class Runtime:
         deployment = self._deployment(engine)
         where = f"engine {engine!r}, new replica"
         check_replica(deployment.engine, replica, where)
+        self._check_ray(deployment.engine, replica)
         if self.machine is not None:
             check_free(self.machine, (where, replica), self.system.placed_replicas())
         self._post(AddInstance(engine, replica))
@@ -291,6 +306,9 @@ class Runtime:
             self._post(Cancel(query_id))
         self._pump.drain()
         await self._pump.close()
+        if self._cluster is not None:
+            cluster, self._cluster = self._cluster, None
+            await cluster.leave()
 
     def _pass_names(self, passes: str | Iterable[str]) -> tuple[str, ...]:
         """Return names of passes in the order they run. Raises ConfigError if there is no such pass."""
@@ -350,6 +368,20 @@ class Runtime:
             raise UserError("the runtime belongs to another event loop")
         return self._loop
 
+    def _check_ray(self, engine: Engine, replica: Replica) -> None:
+        if replica.runs_in != "ray":
+            return
+        if engine.is_llm and "ray" not in getattr(replica.executable, "RUNS_IN", ()):
+            raise ConfigError(
+                f"engine {engine.name!r}: {replica.label} runs in no Ray worker; in Ray an LLM is a server "
+                "process: 'server:vllm' and the like in a file, ServerProcess in Python"
+            )
+        if not self.ray_address:
+            raise ConfigError(
+                f"engine {engine.name!r}: a replica has runs_in 'ray', but the runtime has no ray_address; "
+                "give the host and port of the cluster's head, as in '10.0.0.1:6379'"
+            )
+
     def _deployment(self, engine: str) -> Deployment:
         if engine not in self.deployments:
             raise ConfigError(f"there is no engine {engine!r}; there are {', '.join(self.deployments)}")
@@ -392,3 +424,12 @@ class Runtime:
             self._opened.set_exception(bug)
         for query_id in list(self._queries):
             self._end_query(Reply(query_id, None, bug))
+
+
+async def _joined(address: str) -> RayCluster:
+    """Join a Ray cluster. Raises ConfigError if Ray is missing, or no cluster answers."""
+    from stretto.runtime.instances.ray import RayCluster
+
+    cluster = RayCluster(address)
+    await cluster.join()
+    return cluster

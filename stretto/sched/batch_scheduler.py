@@ -2,7 +2,8 @@
 
 An instance runs one batch at a time. Whenever one is idle and something waits, the order of the queue fills
 a batch: no slot stays idle while work is ready. Work whose instance was lost is tried again elsewhere; a
-batch that failed is run again task by task, so that only the culprit's query fails.
+batch that failed is run again task by task, so that only the culprit's query fails. An effect that must not
+happen twice is in a batch of its own and never run again: its query fails where it may have happened.
 
 Source: Teola §5.2.
 """
@@ -17,7 +18,7 @@ from itertools import count, takewhile
 from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.costs.profile import Profile
 from stretto.deployment import Engine, Replica
-from stretto.errors import BadReply, EngineTimeout, StrettoError
+from stretto.errors import BadReply, EffectInDoubt, EngineTimeout, StrettoError
 from stretto.messages import Action, Release, StartBatch
 from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
@@ -238,7 +239,7 @@ class BatchScheduler:
         parts: list[tuple[Entry, int, int]] = []
 
         def fits(entry: Entry) -> int:
-            return entry.count_within(room)
+            return 0 if parts and entry.request.node.runs_once else entry.count_within(room)
 
         while room > 0:
             chosen = self.queue.choose(0 if parts else room, fits, now_s)
@@ -250,7 +251,7 @@ class BatchScheduler:
                 break
             parts.append(self._take(chosen.entry, chosen.num_items))
             room -= chosen.entry.units_of(*parts[-1][1:])
-            if chosen.ends_batch:
+            if chosen.ends_batch or chosen.entry.request.node.runs_once:
                 break
         return parts
 
@@ -337,7 +338,9 @@ class BatchScheduler:
         for entry, lo, hi in batch.parts:
             if entry.query in self._leaving:
                 continue
-            if entry.attempt + 1 >= self.engine.max_attempts:
+            if entry.request.node.runs_once:
+                reports.append(failed(entry.request, lo, hi, _in_doubt(entry, error)))
+            elif entry.attempt + 1 >= self.engine.max_attempts:
                 reports.append(failed(entry.request, lo, hi, error))
             else:
                 self.queue.add(entry.again(lo, hi, attempt=entry.attempt + 1, alone=True))
@@ -355,3 +358,13 @@ class BatchScheduler:
             if entry.query not in self._leaving:
                 self.queue.add(entry.again(lo, hi, attempt=entry.attempt, alone=True))
         return []
+
+
+def _in_doubt(entry: Entry, error: StrettoError) -> EffectInDoubt:
+    in_doubt = EffectInDoubt(
+        f"the effect had begun when its instance was lost ({error.message}); it may have happened, so it is "
+        "not tried again; if its tool takes an idempotency key, give the call the setting idempotent=true",
+        step=entry.request.step,
+    )
+    in_doubt.__cause__ = error
+    return in_doubt

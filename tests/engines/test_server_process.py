@@ -21,6 +21,7 @@ from stretto.deployment import Replica
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.kept import KeptProcess, take_port
+from stretto.engines.server_process.launched import LaunchedServer
 from stretto.engines.server_process.programs import command_line
 from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable
 from stretto.tasks import Decode, Done, LLMEvent, LLMTask
@@ -290,3 +291,39 @@ def test_a_kept_process_may_be_ended_twice() -> None:
     process.end()
     process.end()
     assert process.last_words() == "hello"
+
+
+def test_it_ends_with_a_process_that_is_watched(tmp_path: Path) -> None:
+    """The watched process stays a zombie until its parent asks for it, and counts as gone all the same."""
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+    async def run() -> None:
+        server = LaunchedServer(config(tmp_path), watched=[other.pid])
+        try:
+            await server.start()
+            other.kill()
+            await asyncio.wait_for(server.ended(), 10)
+        finally:
+            await server.aclose()
+
+    try:
+        asyncio.run(run())
+    finally:
+        other.kill()
+        other.wait()
+    assert all_gone(tmp_path)
+
+
+def test_it_ends_when_its_keeper_is_killed(tmp_path: Path) -> None:
+    async def run() -> None:
+        server = LaunchedServer(config(tmp_path, "stubborn"))
+        try:
+            await server.start()
+            pid = int((tmp_path / "processes").read_text().split()[0])
+            keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            os.kill(keeper, signal.SIGKILL)
+            assert all_gone(tmp_path)
+        finally:
+            await server.aclose()
+
+    asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -12,7 +13,16 @@ from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.core import Failure
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment
-from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.errors import (
+    BadReply,
+    EffectInDoubt,
+    EngineFailure,
+    EngineTimeout,
+    EngineUnavailable,
+    StrettoError,
+)
+from stretto.graph.compile import compile_graph
+from stretto.graph.text import parse_graph
 from stretto.messages import Action, Release, StartBatch
 from stretto.sched.batch_scheduler import BatchScheduler
 from stretto.sched.request import Request
@@ -316,3 +326,60 @@ def test_what_each_policy_starts(policy: str, first: list[Batch], second: list[B
     for instance, batch in enumerate(first):
         scheduler.answer([list(items.upper()) for _, items in batch], instance)
     assert started() == second
+def effect(query: str, name: str, **settings: object) -> Request:
+    """A call that changes something outside."""
+    text = 'graph g(%x: text)\n%done = call(%x) {result="effect"} : effect @e'
+    (node,) = compile_graph(parse_graph(text), {}).nodes
+    node = replace(node, name=name, config={**node.config, **settings})
+    return Request(query=query, node=node, step=name, lo=0, hi=1, inputs={"texts": name})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [EngineUnavailable("the node has died"), EngineTimeout("no answer")],
+    ids=lambda e: type(e).__name__,
+)
+def test_an_effect_that_had_begun_is_not_tried_again_but_fails_by_name(error: StrettoError) -> None:
+    scheduler = machine(effect("1", "pay"), engine=batch_engine(instances=2))
+    assert scheduler.start() == [(0, [("pay", "pay")])]
+    (broken,) = lost(scheduler, 0, error)
+    assert isinstance(broken, Completed)
+    (failure,) = broken.results
+    assert isinstance(failure, Failure)
+    assert isinstance(failure.error, EffectInDoubt)
+    assert "it may have happened" in str(failure.error)
+    assert failure.error.step == "pay"
+    assert scheduler.start() == []
+    assert scheduler.is_idle()
+
+
+def test_an_effect_with_an_idempotency_key_is_tried_again() -> None:
+    scheduler = machine(effect("1", "pay", idempotent=True), engine=batch_engine(instances=2))
+    assert scheduler.start() == [(0, [("pay", "pay")])]
+    assert lost(scheduler, 0, EngineUnavailable("the node has died")) == []
+    assert scheduler.start() == [(1, [("pay", "pay")])]
+
+
+def test_ingesting_is_tried_again_for_it_replaces_what_is_there() -> None:
+    text = "graph g(%c: chunk, %v: vector)\n%i = ingest(%c, %v) : effect @e"
+    (node,) = compile_graph(parse_graph(text), {}).nodes
+    assert node.is_effect
+    assert not node.runs_once
+
+
+def test_an_effect_runs_in_a_batch_of_its_own_so_that_no_neighbour_has_it_run_again() -> None:
+    works = (
+        batch_request("1", "a", "x"),
+        effect("2", "pay"),
+        effect("3", "send"),
+        batch_request("4", "b", "y"),
+    )
+    scheduler = machine(*works, engine=batch_engine(policy="throughput", fill_timeout_s=0.0))
+    batches = []
+    while started := scheduler.start():
+        batches.append([step for step, _ in started[0][1]])
+        scheduler.fail(EngineFailure("it broke"))
+    assert ["pay"] in batches
+    assert ["send"] in batches
+    assert all(len(batch) == 1 for batch in batches if {"pay", "send"} & set(batch))
+    assert sum(batch.count("pay") for batch in batches) == 1

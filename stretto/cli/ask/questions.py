@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +51,12 @@ class Questions:
                 progress.add_task("loading models")
                 observers = [self.recorder] if self.record is None else [self.recorder, self.record]
                 runtime = await stack.enter_async_context(
-                    Runtime(engines.deployments, observers=observers, machine=engines.machine)
+                    Runtime(
+                        engines.deployments,
+                        observers=observers,
+                        machine=engines.machine,
+                        ray_address=_ray_address(engines.deployments),
+                    )
                 )
             if len(self.questions) == 1 and not self.printer.as_json:
                 return [await self._ask_one(runtime, errors)]
@@ -147,3 +153,9 @@ def recorded(run: Questions, path: Path, engines: Sequence[Deployment]) -> Itera
     record = RunRecorder(path, engines, before_passes=before_passes)
     with contextlib.closing(record):
         yield replace(run, record=record)
+
+
+def _ray_address(engines: Sequence[Deployment]) -> str:
+    """Return the variable RAY_ADDRESS where a replica needs it."""
+    needs_ray = any(replica.runs_in == "ray" for engine in engines for replica in engine.replicas)
+    return os.environ.get("RAY_ADDRESS", "") if needs_ray else ""

@@ -22,6 +22,8 @@ class Calls:
     """A `BatchEngine` that calls native functions, one after the other.
 
     Op `call`: config `function` names the function; the inputs become its keyword arguments.
+    A call with `result="effect"` runs at most once, unless `idempotent` says that the function may be called
+    again with the same inputs, because it takes an idempotency key among them or changes nothing more.
     """
 
     def __init__(self, config: CallsConfig) -> None:

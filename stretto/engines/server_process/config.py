@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from stretto.cluster.devices import cores_of
 from stretto.deployment import Replica
 from stretto.engines.openai_wire.paths import Api
 from stretto.errors import ConfigError
@@ -26,6 +27,7 @@ class ServerProcessConfig:
             and then it takes the device whole.
         api, tokenizer, stop, timeout_s, max_connections, warms_prefixes: see `OpenAIServerConfig`.
         grace_s: seconds from being told to end to being killed.
+        address: address that the server listens on; a Ray worker fills in that of its node.
         devices, threads, tp, port, num_slots, start_timeout_s: see `Replica`, which fills them in.
     """
 
@@ -42,6 +44,7 @@ class ServerProcessConfig:
     max_connections: int = 64
     warms_prefixes: bool = True
     grace_s: float = 15.0
+    address: str = "127.0.0.1"
     devices: tuple[str, ...] = ()
     threads: int | None = None
     tp: int = 1
@@ -68,6 +71,11 @@ class ServerProcessConfig:
             num_slots=replica.num_slots,
             start_timeout_s=replica.start_timeout_s,
         )
+
+    def on_node(self, address: str) -> ServerProcessConfig:
+        """Return the configuration for a Ray worker at `address`: Ray has chosen the devices."""
+        threads = self.threads or len(cores_of(self.devices)) or None
+        return replace(self, address=address, devices=(), threads=threads)
 
     def device_bytes(self, kind: str, total: int) -> int:
         """Return the bytes that it takes of a device that has `total`; of main memory it is not known."""

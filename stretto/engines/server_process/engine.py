@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-import httpx
-
-from stretto.cluster.devices import cores_of, environment_of
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.server import OpenAIServer
 from stretto.engines.server_process.config import ServerProcessConfig
-from stretto.engines.server_process.kept import KeptProcess, take_port
-from stretto.engines.server_process.programs import HOST, command_line
-from stretto.errors import EngineTimeout, EngineUnavailable
+from stretto.engines.server_process.launched import Launched, LaunchedServer
+from stretto.errors import EngineUnavailable
 from stretto.tasks import LLMEvent, LLMTask
-
-_LOOK_S = 0.1
-_HEALTH_TIMEOUT_S = 5.0
 
 
 class ServerProcess:
-    """An `AsyncLLM`. Once its process answers /health it is the adapter for OpenAI-compatible servers."""
+    """An `AsyncLLM`. Once its process answers /health it is the adapter for OpenAI-compatible servers.
+
+    Args:
+        launched: how the process is started, watched and ended; by default it is our child.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
 
     RUNS_IN: ClassVar[tuple[str, ...]] = ("loop", "ray")
 
-    def __init__(self, config: ServerProcessConfig) -> None:
-        """Start nothing yet. Raises ConfigError if there is no such program."""
-        command_line(config, config.port or 0)
+    def __init__(self, config: ServerProcessConfig, launched: Launched | None = None) -> None:
         self._config = config
-        self._process: KeptProcess | None = None
+        self._launched = LaunchedServer(config) if launched is None else launched
         self._starting: asyncio.Task[OpenAIServer] | None = None
 
     async def start(self) -> None:
@@ -70,10 +67,7 @@ class ServerProcess:
     async def ended(self) -> EngineUnavailable:
         """Wait until the process ends by itself; return what that means for what runs there."""
         await self._started()
-        assert self._process is not None
-        while (code := self._process.poll()) is None:
-            await asyncio.sleep(_LOOK_S)
-        return self._end_of(self._process, code)
+        return await self._launched.ended()
 
     async def aclose(self) -> None:
         """Close connections and end the process with its group."""
@@ -82,8 +76,7 @@ class ServerProcess:
             (server,) = await asyncio.gather(self._starting, return_exceptions=True)
             if isinstance(server, OpenAIServer):
                 await server.aclose()
-        if self._process is not None:
-            await asyncio.to_thread(self._process.end)
+        await self._launched.aclose()
 
     async def _started(self) -> OpenAIServer:
         """Wait for the one start, which goes on when a task that waits for it is cancelled."""
@@ -93,24 +86,9 @@ class ServerProcess:
 
     async def _start(self) -> OpenAIServer:
         config = self._config
-        port = take_port(config.port, HOST)
-        environment = {**os.environ, **environment_of(config.devices, config.threads), **config.environment}
-        self._process = KeptProcess(
-            command_line(config, port), environment, cores=cores_of(config.devices), grace_s=config.grace_s
-        )
-        url = f"http://{HOST}:{port}"
-        try:
-            async with asyncio.timeout(config.start_timeout_s):
-                await self._answers(f"{url}/health", self._process)
-        except TimeoutError as cause:
-            words = self._process.last_words()
-            await asyncio.to_thread(self._process.end)
-            raise EngineTimeout(
-                f"server {config.program!r} was not ready in {config.start_timeout_s:g} s; log: {words!r}"
-            ) from cause
         return OpenAIServer(
             OpenAIServerConfig(
-                url,
+                await self._launched.start(),
                 api=config.api,
                 tokenizer=config.tokenizer,
                 stop=config.stop,
@@ -119,19 +97,3 @@ class ServerProcess:
                 warms_prefixes=config.warms_prefixes,
             )
         )
-
-    async def _answers(self, url: str, process: KeptProcess) -> None:
-        async with httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
-            while True:
-                if (code := process.poll()) is not None:
-                    raise self._end_of(process, code)
-                try:
-                    if (await client.get(url)).is_success:
-                        return
-                except httpx.HTTPError:
-                    pass
-                await asyncio.sleep(_LOOK_S)
-
-    def _end_of(self, process: KeptProcess, code: int) -> EngineUnavailable:
-        name, words = self._config.program, process.last_words()
-        return EngineUnavailable(f"server {name!r} ended with exit code {code}; its log ends: {words!r}")

@@ -24,6 +24,7 @@ class KeptProcess:
         environment: variables of the command, all of them.
         cores: cores that it is confined to; none leaves it all.
         grace_s: seconds from being told to end to being killed.
+        watched: further processes whose end is the command's end.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class KeptProcess:
         *,
         cores: Sequence[int] = (),
         grace_s: float = GRACE_S,
+        watched: Sequence[int] = (),
     ) -> None:
         # A file, not a pipe: a pipe that nobody reads would stop the command at last.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
-        keeper = [sys.executable, str(_KEEPER), str(grace_s), str(os.getpid()), ",".join(map(str, cores))]
+        watch, confine = (",".join(map(str, numbers)) for numbers in ((os.getpid(), *watched), cores))
+        keeper = [sys.executable, str(_KEEPER), str(grace_s), watch, confine]
         self._process = subprocess.Popen(
             [*keeper, *command],
             stdin=subprocess.PIPE,

@@ -11,8 +11,6 @@ from stretto.errors import ConfigError
 if TYPE_CHECKING:
     from stretto.engines.server_process.config import ServerProcessConfig
 
-HOST = "127.0.0.1"
-
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -41,7 +39,7 @@ def command_line(config: ServerProcessConfig, port: int) -> list[str]:
 
 def _vllm(config: ServerProcessConfig, port: int) -> list[str]:
     return [
-        *("serve", config.model, "--host", HOST, "--port", str(port)),
+        *("serve", config.model, "--host", config.address, "--port", str(port)),
         *("--tensor-parallel-size", str(config.tp)),
         *_optional("--max-num-seqs", config.num_slots),
         *_optional("--gpu-memory-utilization", config.memory_share),
@@ -50,7 +48,7 @@ def _vllm(config: ServerProcessConfig, port: int) -> list[str]:
 
 def _sglang(config: ServerProcessConfig, port: int) -> list[str]:
     return [
-        *("--model-path", config.model, "--host", HOST, "--port", str(port)),
+        *("--model-path", config.model, "--host", config.address, "--port", str(port)),
         *("--tensor-parallel-size", str(config.tp)),
         *_optional("--max-running-requests", config.num_slots),
         *_optional("--mem-fraction-static", config.memory_share),
@@ -59,7 +57,7 @@ def _sglang(config: ServerProcessConfig, port: int) -> list[str]:
 
 def _llama_cpp(config: ServerProcessConfig, port: int) -> list[str]:
     return [
-        *("--model", config.model, "--host", HOST, "--port", str(port)),
+        *("--model", config.model, "--host", config.address, "--port", str(port)),
         *(("--split-mode", "row") if config.tp > 1 else ()),
         *_optional("--parallel", config.num_slots),
         *_optional("--threads", config.threads),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from stretto.deployment import Engine, Replica
 from stretto.errors import ConfigError
 from stretto.runtime.instances.instance import Instance, Post
@@ -11,8 +14,13 @@ from stretto.runtime.instances.server import ServerInstance
 from stretto.runtime.instances.thread import ThreadInstance
 from stretto.runtime.worker import Job
 
+if TYPE_CHECKING:
+    from stretto.runtime.instances.ray import RayCluster
 
-def start_instance(engine: Engine, instance: int, replica: Replica, post: Post) -> Instance:
+
+def start_instance(
+    engine: Engine, instance: int, replica: Replica, post: Post, cluster: RayCluster | None = None
+) -> Instance:
     """Start an instance; it posts `InstanceReady` once it can take work, or `InstanceLost`.
 
     Raises:
@@ -26,7 +34,26 @@ def start_instance(engine: Engine, instance: int, replica: Replica, post: Post) 
             return ThreadInstance(job, post)
         case "process":
             return ProcessInstance(job, post, replica.devices, replica.threads)
-        case _:
-            raise ConfigError(
-                f"engine {engine.name!r}: runs_in {replica.runs_in!r} needs a runtime that can reach it"
-            )
+        case "ray":
+            if cluster is None:
+                raise ConfigError(
+                    f"engine {engine.name!r}: runs_in 'ray' needs a cluster; give the runtime a ray_address"
+                )
+            return _start_in_ray(job, replica, post, cluster)
+
+
+def _start_in_ray(job: Job, replica: Replica, post: Post, cluster: RayCluster) -> Instance:
+    from stretto.engines.server_process.config import ServerProcessConfig
+    from stretto.engines.server_process.engine import ServerProcess
+    from stretto.runtime.instances.ray_batch import RayBatchInstance
+    from stretto.runtime.instances.ray_demand import demand_of
+    from stretto.runtime.instances.ray_server import RayLaunched
+
+    demand = demand_of(replica)
+    if not job.is_llm:
+        return RayBatchInstance(job, post, cluster, demand)
+
+    def server(config: ServerProcessConfig) -> ServerProcess:
+        return ServerProcess(config, RayLaunched(cluster, config, demand))
+
+    return ServerInstance(replace(job, executable=server), post)

@@ -1,0 +1,109 @@
+"""A server process on this machine, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+import httpx
+
+from stretto.cluster.devices import cores_of, environment_of
+from stretto.engines.server_process.config import ServerProcessConfig
+from stretto.engines.server_process.kept import KeptProcess, take_port
+from stretto.engines.server_process.programs import command_line
+from stretto.errors import EngineTimeout, EngineUnavailable
+
+_LOOK_S = 0.1
+_HEALTH_TIMEOUT_S = 5.0
+
+
+class Launched(Protocol):
+    """A server that is started and ended with us, wherever it runs."""
+
+    async def start(self) -> str:
+        """Start it and wait until it answers /health; return its URL.
+
+        Raises:
+            EngineUnavailable: it ended before; the message has the last lines of its log.
+            EngineTimeout: it did not answer in `start_timeout_s`.
+        """
+        ...
+
+    async def ended(self) -> EngineUnavailable:
+        """Wait until the server that was started has ended by itself; return what that means."""
+        ...
+
+    async def aclose(self) -> None:
+        """End it, with all its processes. May be called again, and before it has started."""
+        ...
+
+
+class LaunchedServer:
+    """A `Launched` server whose process is a child of ours.
+
+    Args:
+        watched: further processes whose end ends the server, as our own end does.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
+
+    def __init__(self, config: ServerProcessConfig, watched: Sequence[int] = ()) -> None:
+        command_line(config, config.port or 0)
+        self._config = config
+        self._watched = watched
+        self._process: KeptProcess | None = None
+
+    async def start(self) -> str:
+        """See `Launched`."""
+        config = self._config
+        port = take_port(config.port, config.address)
+        environment = {**os.environ, **environment_of(config.devices, config.threads), **config.environment}
+        self._process = KeptProcess(
+            command_line(config, port),
+            environment,
+            cores=cores_of(config.devices),
+            grace_s=config.grace_s,
+            watched=self._watched,
+        )
+        url = f"http://{config.address}:{port}"
+        try:
+            async with asyncio.timeout(config.start_timeout_s):
+                await self._answers(f"{url}/health", self._process)
+        except TimeoutError as cause:
+            words = self._process.last_words()
+            await asyncio.to_thread(self._process.end)
+            raise EngineTimeout(
+                f"server {config.program!r} was not ready in {config.start_timeout_s:g} s; log: {words!r}"
+            ) from cause
+        return url
+
+    async def ended(self) -> EngineUnavailable:
+        """See `Launched`."""
+        assert self._process is not None
+        while (code := self._process.poll()) is None:
+            await asyncio.sleep(_LOOK_S)
+        return self._end_of(self._process, code)
+
+    async def aclose(self) -> None:
+        """See `Launched`."""
+        if self._process is not None:
+            await asyncio.to_thread(self._process.end)
+
+    async def _answers(self, url: str, process: KeptProcess) -> None:
+        async with httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
+            while True:
+                if (code := process.poll()) is not None:
+                    raise self._end_of(process, code)
+                try:
+                    if (await client.get(url)).is_success:
+                        return
+                except httpx.HTTPError:
+                    pass
+                await asyncio.sleep(_LOOK_S)
+
+    def _end_of(self, process: KeptProcess, code: int) -> EngineUnavailable:
+        name, words = self._config.program, process.last_words()
+        return EngineUnavailable(f"server {name!r} ended with exit code {code}; its log ends: {words!r}")

@@ -1,0 +1,89 @@
+"""A batch engine in a worker of a Ray cluster. Batches and answers go through Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+
+from stretto.errors import EngineFailure, EngineUnavailable, StrettoError
+from stretto.messages import BatchFailed, InstanceReady
+from stretto.runtime.instances.instance import Post
+from stretto.runtime.instances.ray import RayCluster, RayWorker, pickled
+from stretto.runtime.instances.ray_demand import Demand
+from stretto.runtime.instances.ray_worker import BatchWorker
+from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
+from stretto.runtime.worker import Command, ForgetQuery, Job, RunBatch, died, not_started
+
+
+class RayBatchInstance:
+    """Runs an engine in a worker.
+
+    Raises:
+        ConfigError: the executable or its configuration does not pickle, or no node could hold it.
+    """
+
+    def __init__(self, job: Job, post: Post, cluster: RayCluster, demand: Demand) -> None:
+        sealed = pickled((job.executable, job.config))
+        self._job = replace(job, executable=_in_worker, config=None)
+        self._post = post
+        self._worker = cluster.place(BatchWorker, demand)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._patience_s = CLOSE_TIMEOUT_S
+        self._run(self._start(self._worker, sealed, demand.threads))
+
+    def send(self, command: Command) -> None:
+        match command:
+            case RunBatch(batch, tasks):
+                self._run(self._run_batch(RunBatch(batch, tasks)))
+            case ForgetQuery(query):
+                self._run(self._forget(query))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._worker.end(self._patience_s)
+
+    def kill(self) -> None:
+        self._patience_s = 0.0
+
+    async def _start(self, worker: RayWorker, sealed: bytes, threads: int | None) -> None:
+        try:
+            await worker.placed()
+            await worker.call("start", self._job, sealed, threads)
+        except Exception as error:
+            self._patience_s = 0.0
+            self._post(not_started(self._job, error))
+        else:
+            self._post(InstanceReady(self._job.engine, self._job.instance))
+
+    async def _run_batch(self, command: RunBatch) -> None:
+        try:
+            self._post(await self._worker.call("run", command.batch, command.tasks))
+        except EngineUnavailable as error:
+            self._die(error)
+        except Exception as error:
+            problem = error.message if isinstance(error, StrettoError) else str(error)
+            failure = EngineFailure(f"its inputs or results cannot pass through Ray: {problem}")
+            failure.__cause__ = error
+            self._post(BatchFailed(self._job.engine, self._job.instance, command.batch, failure))
+
+    async def _forget(self, query: str) -> None:
+        try:
+            await self._worker.call("release", query)
+        except Exception as error:
+            self._die(error)
+
+    def _die(self, error: Exception) -> None:
+        self._patience_s = 0.0
+        self._post(died(self._job, error))
+
+    def _run(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _in_worker(_: object) -> object:
+    raise AssertionError("the executable is constructed in the worker")

@@ -1,0 +1,108 @@
+"""What a replica asks of a Ray cluster, and which of its nodes are to be passed over. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto.cluster.devices import parse_device
+from stretto.deployment import Replica
+from stretto.errors import ConfigError
+
+_TRACE = 0.001
+"""Share of a host's own resource that binds a worker to it: any, for nobody shares it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the cluster: all that it has, free or not."""
+
+    id: str
+    host: str
+    resources: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the node of a replica must have.
+
+    Attributes:
+        num_cpus: cores; Ray counts them and does not bind anybody to them.
+        num_gpus: accelerators; Ray chooses which and hides the others.
+        host: address of the node; empty for any.
+        threads: number of threads to compute with; None leaves Ray's choice, which is one for each core.
+    """
+
+    num_cpus: int
+    num_gpus: int
+    host: str = ""
+    threads: int | None = None
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Resources by Ray's names."""
+        wanted: dict[str, float] = {"CPU": self.num_cpus, "GPU": self.num_gpus}
+        if self.host:
+            wanted[f"node:{self.host}"] = _TRACE
+        return {name: amount for name, amount in wanted.items() if amount}
+
+    def fits(self, node: Node) -> bool:
+        """Return whether the node has all of it, free or not."""
+        return all(node.resources.get(name, 0) >= amount for name, amount in self.resources.items())
+
+
+def demand_of(replica: Replica) -> Demand:
+    """Return what `replica` asks for.
+
+    Its devices count by their number, for Ray says which ones they are; without any, a model in `tp` parts
+    takes as many accelerators. A replica takes as many cores as it names or has threads, and at least one.
+    """
+    kinds = [parse_device(device)[0] for device in replica.devices]
+    num_cores = kinds.count("cpu")
+    num_gpus = kinds.count("cuda") if kinds else (replica.tp if replica.tp > 1 else 0)
+    threads = replica.threads or num_cores or None
+    return Demand(num_cores or threads or 1, num_gpus, replica.host, threads)
+
+
+def check_feasible(demand: Demand, nodes: Sequence[Node]) -> None:
+    """Check that some node could hold a replica.
+
+    Raises:
+        ConfigError: none could, even if it were empty.
+    """
+    if any(map(demand.fits, nodes)):
+        return
+    listed = "; ".join(f"{node.host} with {_listed(node.resources)}" for node in nodes) or "none"
+    raise ConfigError(
+        f"no node of the Ray cluster has {_listed(demand.resources)}; its nodes: {listed}; "
+        "ask for less, or start a node that has it"
+    )
+
+
+def to_avoid(demand: Demand, nodes: Sequence[Node], failed: Iterable[str]) -> list[str]:
+    """Return the ids of the nodes that failed, if another one could hold the replica; else none."""
+    ids = sorted(failed)
+    return ids if any(demand.fits(node) for node in nodes if node.id not in ids) else []
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of a cluster's head.
+
+    Raises:
+        ConfigError: the address has another form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            f"Ray address {address!r}: it must be the host and port of the cluster's head, as in "
+            "'10.0.0.1:6379'"
+        )
+    return host, int(port)
+
+
+def _listed(resources: Mapping[str, float]) -> str:
+    """Return the resources that replicas ask for, in words."""
+    words = {"CPU": "{:g} cores", "GPU": "{:g} accelerators"}
+    counts = [form.format(resources[name]) for name, form in words.items() if name in resources]
+    hosts = [f"the address {name[5:]}" for name, share in resources.items() if share == _TRACE]
+    return ", ".join([*counts, *hosts]) or "nothing"

@@ -1,0 +1,86 @@
+"""What runs in a worker of Ray, on a node of its cluster: a batch engine, or what keeps an LLM server.
+
+A worker ends when its node's daemon, the raylet, is gone. Ray leaves it running then, though it has given
+the node up and starts everything elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from dataclasses import replace
+
+from stretto.engines.contract import BatchEngine
+from stretto.engines.server_process.config import ServerProcessConfig
+from stretto.messages import Event
+from stretto.runtime.devices import claim
+from stretto.runtime.worker import Job, run_batch
+from stretto.tasks import Task
+
+_LOOK_S = 0.2
+
+
+class Worker:
+    """A worker that ends with its raylet."""
+
+    def __init__(self) -> None:
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+    def node(self) -> str:
+        """Return the id of the node that Ray has chosen."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+
+class BatchWorker(Worker):
+    """Runs a batch engine."""
+
+    def start(self, job: Job, executable_and_config: bytes, threads: int | None) -> None:
+        """Construct the engine. Its devices are taken before the executable is unpickled."""
+        claim((), threads)
+        executable, config = pickle.loads(executable_and_config)
+        self._job = replace(job, executable=executable, config=config)
+        self._engine: BatchEngine = executable(config)
+
+    def run(self, batch: int, tasks: tuple[Task, ...]) -> Event:
+        """Return the answer to one batch."""
+        return run_batch(self._job, self._engine, batch, tasks)
+
+    def release(self, query: str) -> None:
+        """Let the engine forget a query."""
+        self._engine.release(query)
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._engine.close()
+
+
+class ServerWorker(Worker):
+    """Starts an LLM server on its node. The server's keeper watches this worker, and the raylet too."""
+
+    async def start(self, config: ServerProcessConfig) -> str:
+        """Start the server and return its URL, as other nodes reach it."""
+        import ray
+
+        from stretto.engines.server_process.launched import LaunchedServer
+
+        here = config.on_node(ray.util.get_node_ip_address())
+        self._server = LaunchedServer(here, watched=[os.getppid()])
+        return await self._server.start()
+
+    async def ended(self) -> str:
+        """Wait until the server ends by itself; return why."""
+        return (await self._server.ended()).message
+
+    async def close(self) -> None:
+        """End the server, with all its processes."""
+        await self._server.aclose()
+
+
+def _end_with(raylet: int) -> None:
+    while os.getppid() == raylet:
+        time.sleep(_LOOK_S)
+    os._exit(1)

@@ -1,0 +1,334 @@
+"""Replicas in Ray, as far as it goes without a cluster. `make ray-check` runs them on a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support.runtime_engines import SHOUT, Acting, ActingConfig
+
+from stretto import Runtime
+from stretto.deployment import Deployment, Engine, Replica, deploy
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from stretto.engines.server_process.config import ServerProcessConfig
+from stretto.engines.server_process.engine import ServerProcess
+from stretto.engines.server_process.refusals import wait_until_refusing
+from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
+from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady
+from stretto.runtime.instances.ray_demand import (
+    Demand,
+    Node,
+    check_feasible,
+    demand_of,
+    parse_address,
+    to_avoid,
+)
+from stretto.runtime.worker import Job, RunBatch
+from stretto.tasks import Task
+
+SMALL = Node("1", "10.0.0.1", {"CPU": 4.0, "node:10.0.0.1": 1.0})
+LARGE = Node("2", "10.0.0.2", {"CPU": 8.0, "GPU": 2.0, "node:10.0.0.2": 1.0})
+SERVER = ServerProcessConfig("vllm", "some/model")
+
+
+def replica(**settings: Any) -> Replica:
+    return Replica(ServerProcess, SERVER, runs_in="ray", **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "demand"),
+    [
+        ({}, Demand(1, 0)),
+        ({"threads": 3}, Demand(3, 0, threads=3)),
+        ({"devices": ("cpu:0", "cpu:5")}, Demand(2, 0, threads=2)),
+        ({"devices": ("cpu:0", "cpu:5"), "threads": 4}, Demand(2, 0, threads=4)),
+        ({"devices": ("cuda:6",), "host": "10.0.0.2"}, Demand(1, 1, host="10.0.0.2")),
+        ({"devices": ("cuda:0", "cuda:1"), "tp": 2, "threads": 2}, Demand(2, 2, threads=2)),
+        ({"tp": 4}, Demand(1, 4)),
+    ],
+)
+def test_a_replica_asks_for_its_devices_by_their_number(settings: dict[str, Any], demand: Demand) -> None:
+    assert demand_of(replica(**settings)) == demand
+
+
+def test_what_no_node_has_is_refused_with_what_there_is() -> None:
+    check_feasible(Demand(8, 2), [SMALL, LARGE])
+    check_feasible(Demand(4, 0, "10.0.0.1"), [SMALL, LARGE])
+    with pytest.raises(
+        ConfigError, match=r"has 1 cores, 3 accelerators; its nodes: 10\.0\.0\.1 with 4 cores; "
+    ):
+        check_feasible(Demand(1, 3), [SMALL, LARGE])
+    with pytest.raises(ConfigError, match=r"has 1 cores, the address 10\.0\.0\.3; its nodes:"):
+        check_feasible(Demand(1, 0, "10.0.0.3"), [SMALL, LARGE])
+    with pytest.raises(ConfigError, match="its nodes: none"):
+        check_feasible(Demand(1, 0), [])
+
+
+def test_a_node_that_failed_is_passed_over_where_another_one_will_do() -> None:
+    assert to_avoid(Demand(1, 0), [SMALL, LARGE], ["1"]) == ["1"]
+    assert to_avoid(Demand(1, 0), [SMALL, LARGE], ["2", "1"]) == []
+    assert to_avoid(Demand(1, 1), [SMALL, LARGE], ["2"]) == []
+    assert to_avoid(Demand(1, 0), [SMALL, LARGE], []) == []
+
+
+@pytest.mark.parametrize(
+    "address", ["", "10.0.0.1", "ray://10.0.0.1:10001", ":6379", "head:no", "head:70000", "auto"]
+)
+def test_an_address_that_cannot_be_one_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="must be the host and port of the cluster's head"):
+        parse_address(address)
+
+
+def test_an_address_has_a_host_and_a_port() -> None:
+    assert parse_address("head:6379") == ("head", 6379)
+
+
+def test_a_server_on_a_node_leaves_the_devices_to_ray() -> None:
+    replica_ = replica(devices=("cpu:1", "cpu:2"), port=8000)
+    config = replica_.instance_config()
+    assert isinstance(config, ServerProcessConfig)
+    there = config.on_node("10.0.0.2")
+    assert (there.address, there.port, there.devices, there.threads) == ("10.0.0.2", 8000, (), 2)
+
+
+def test_an_llm_in_ray_is_a_server_process() -> None:
+    Runtime([Deployment(Engine("llm", "llm"), (replica(),))], ray_address="head:6379")
+    fake = deploy("llm", FakeLLM, FakeLLMConfig(), contract="llm", runs_in="ray")
+    with pytest.raises(ConfigError, match=r"'llm': FakeLLM runs in no Ray worker; in Ray an LLM is a server"):
+        Runtime([fake], ray_address="head:6379")
+
+
+def test_a_runtime_without_an_address_refuses_a_replica_in_ray() -> None:
+    acting = deploy("acting", Acting, ActingConfig(), runs_in="ray")
+    with pytest.raises(ConfigError, match=r"engine 'acting': .* has no ray_address; give the host and port"):
+        Runtime([acting])
+
+    async def add() -> None:
+        async with Runtime([deploy("acting", Acting, ActingConfig())]) as runtime:
+            runtime.add_instance("acting", acting.replicas[0])
+
+    with pytest.raises(ConfigError, match="has no ray_address"):
+        asyncio.run(add())
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "stretto.runtime.instances.ray", raising=False)
+    with pytest.raises(ConfigError, match=r"pip install 'stretto\[ray\]'"):
+        enter("127.0.0.1:1")
+
+
+def test_an_address_that_does_not_answer_is_refused_at_once() -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{one.getsockname()[1]}"
+    with pytest.raises(
+        ConfigError, match=rf"'{address}' does not answer .* start the cluster \(ray start --head\)"
+    ):
+        enter(address)
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_what_answers_at_the_address_but_is_not_ray_is_refused(says: bytes) -> None:
+    pytest.importorskip("ray")
+    with (
+        saying(says) as address,
+        pytest.raises(ConfigError, match=rf"answers at the Ray address '{address}' is not Ray"),
+    ):
+        enter(address)
+
+
+def test_an_address_that_is_silent_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr("stretto.runtime.instances.ray._PROBE_S", 0.05)
+    with saying(None) as address, pytest.raises(ConfigError, match=r"does not answer \(timed out\)"):
+        enter(address)
+
+
+def test_a_port_that_refuses_is_noticed() -> None:
+    async def run() -> None:
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        refusing = asyncio.create_task(wait_until_refusing(url, look_s=0.001))
+        await asyncio.sleep(0.02)
+        assert not refusing.done()
+        server.close()
+        await asyncio.wait_for(refusing, 10)
+
+    asyncio.run(run())
+
+
+class LocalWorker:
+    """Stands for a worker: its methods are those of `does`, called here."""
+
+    def __init__(self, **does: Callable[..., Any]) -> None:
+        self._does = {"start": lambda *_: None, "close": lambda: None, **does}
+        self.calls: list[str] = []
+        self.is_blamed = False
+        self.patience_s: float | None = None
+
+    async def placed(self) -> str:
+        return "node"
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        self.calls.append(method)
+        answer = self._does[method](*arguments)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+    def blame(self) -> None:
+        self.is_blamed = True
+
+    async def end(self, patience_s: float) -> None:
+        self.patience_s = patience_s
+
+
+class LocalCluster:
+    """Places everything on one worker."""
+
+    def __init__(self, worker: LocalWorker) -> None:
+        self._worker = worker
+
+    def place(self, kind: type, demand: Demand) -> LocalWorker:
+        return self._worker
+
+
+def batch_events(worker: LocalWorker) -> list[Event]:
+    """What an instance posts that is given one batch."""
+    pytest.importorskip("ray")
+    from stretto.runtime.instances.ray_batch import RayBatchInstance
+
+    events: list[Event] = []
+
+    async def run() -> None:
+        job = Job("acting", 7, False, Acting, ActingConfig())
+        cluster: Any = LocalCluster(worker)
+        instance = RayBatchInstance(job, events.append, cluster, Demand(1, 0))
+        while not events:
+            await asyncio.sleep(0)
+        instance.send(RunBatch(3, (Task(1, "q", "step", "call", {"text": "hello"}, {}),)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await instance.close()
+
+    asyncio.run(run())
+    return events
+
+
+def test_a_batch_goes_to_the_worker_and_its_answer_comes_back() -> None:
+    worker = LocalWorker(run=lambda batch, tasks: BatchDone("acting", 7, batch, ["HELLO"]))
+    assert batch_events(worker) == [InstanceReady("acting", 7), BatchDone("acting", 7, 3, ["HELLO"])]
+    assert worker.calls == ["start", "run"]
+    assert worker.patience_s
+    assert not worker.is_blamed
+
+
+def test_a_lost_worker_is_a_lost_instance_and_is_not_asked_to_close() -> None:
+    def run(batch: int, tasks: object) -> Any:
+        raise EngineUnavailable("its Ray worker is lost")
+
+    worker = LocalWorker(run=run)
+    ready, lost = batch_events(worker)
+    assert ready == InstanceReady("acting", 7)
+    assert isinstance(lost, InstanceLost)
+    assert isinstance(lost.error, EngineUnavailable)
+    assert worker.patience_s == 0
+
+
+def test_what_cannot_be_sent_fails_its_batch_alone() -> None:
+    def run(batch: int, tasks: object) -> Any:
+        raise TypeError("cannot pickle a lock")
+
+    _, failed = batch_events(LocalWorker(run=run))
+    assert isinstance(failed, BatchFailed)
+    assert isinstance(failed.error, EngineFailure)
+    assert "cannot pass through Ray: cannot pickle a lock" in str(failed.error)
+
+
+def test_an_engine_that_cannot_be_constructed_is_reported() -> None:
+    def start(*_: object) -> Any:
+        raise ConfigError("there is no such model")
+
+    worker = LocalWorker(start=start, run=lambda *_: None)
+    (lost, *_) = batch_events(worker)
+    assert isinstance(lost, InstanceLost)
+    assert isinstance(lost.error, ConfigError)
+
+
+@pytest.mark.parametrize("how", ["refuses", "says so", "worker lost"])
+def test_a_server_in_ray_has_ended_as_soon_as_anything_shows_it(how: str) -> None:
+    """Ray alone would notice only after 20 seconds."""
+    pytest.importorskip("ray")
+    from stretto.runtime.instances.ray_server import RayLaunched
+
+    async def run() -> tuple[EngineUnavailable, LocalWorker]:
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+
+        async def ended() -> str:
+            if how == "refuses":
+                await asyncio.Event().wait()
+            if how == "worker lost":
+                raise EngineUnavailable("its Ray worker is lost")
+            return "server 'vllm' ended with exit code 1"
+
+        worker = LocalWorker(start=lambda config: f"http://127.0.0.1:{port}", ended=ended)
+        cluster: Any = LocalCluster(worker)
+        launched = RayLaunched(cluster, SERVER, Demand(1, 0))
+        assert await launched.start() == f"http://127.0.0.1:{port}"
+        if how == "refuses":
+            server.close()
+        error = await asyncio.wait_for(launched.ended(), 10)
+        await launched.aclose()
+        server.close()
+        return error, worker
+
+    error, worker = asyncio.run(run())
+    assert isinstance(error, EngineUnavailable)
+    assert {"refuses": "nobody listens at", "says so": "exit code 1", "worker lost": "lost"}[how] in str(
+        error
+    )
+    assert worker.is_blamed
+    assert worker.patience_s == 0, "what is lost is not asked to close"
+
+
+def enter(address: str) -> None:
+    """Open a runtime that is to join a cluster."""
+
+    async def run() -> None:
+        async with Runtime(
+            [deploy("acting", Acting, ActingConfig(), runs_in="ray")], ray_address=address
+        ) as runtime:
+            await runtime.run(SHOUT, {"text": "never"})
+
+    asyncio.run(run())
+
+
+@contextmanager
+def saying(words: bytes | None) -> Iterator[str]:
+    """A server that says `words` to whoever connects and hangs up, or nothing; its address."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        accepted: list[socket.socket] = []
+
+        def serve() -> None:
+            one, _ = server.accept()
+            accepted.append(one)
+            if words is not None:
+                one.recv(64)
+                one.sendall(words)
+                one.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join(5)
+        for one in accepted:
+            one.close()
