@@ -88,12 +88,12 @@ class EngineInstances:
         self._note(now_s)
         return actions
 
-    def next_due_s(self, waiting: Iterable[Entry]) -> float | None:
-        """Return when `expire`, a probe or `fail_waiting` may next have something to do."""
-        dues = [self._fleet.next_due_s(), self._fleet.next_probe_s()]
+    def next_due_s(self, waiting: Iterable[Entry], now_s: float) -> float | None:
+        """Return when, after now, `expire`, a probe or `fail_waiting` may have something to do."""
+        dues = [self._fleet.next_due_s(), *map(self._fleet.probe_s, self._fleet.suspects)]
         if self._unserved_s is not None:
-            dues.append(min((self._limit_s(entry) for entry in waiting), default=None))
-        return min((due_s for due_s in dues if due_s is not None and due_s < math.inf), default=None)
+            dues += map(self._limit_s, waiting)
+        return min((due_s for due_s in dues if due_s is not None and now_s < due_s < math.inf), default=None)
 
     def fail_waiting(
         self, waiting: Iterable[Entry], now_s: float, has_deadline: Callable[[str], bool]

@@ -375,6 +375,8 @@ class System:
         """Let an engine start what it can. A bug there concerns all that have work at that engine."""
         scheduler = self.schedulers[name]
         with self._bugs_end(scheduler.queries()):
+            has_deadline = self._deadlines.__contains__
+            self._apply(scheduler.instances.fail_waiting(scheduler.queue, now_s, has_deadline), now_s)
             self._actions += scheduler.releases()
             self._actions += scheduler.schedule(now_s)
             if scheduler.not_before_s is not None:
@@ -382,7 +384,7 @@ class System:
             timeout_s = scheduler.engine.timeout_s
             if timeout_s is not None and not scheduler.is_idle():
                 self._arm(now_s + timeout_s)
-            if (due_s := scheduler.instances.next_due_s(scheduler.queue)) is not None:
+            if (due_s := scheduler.instances.next_due_s(scheduler.queue, now_s)) is not None:
                 self._arm(due_s)
 
     def _arm(self, time_s: float) -> None:
@@ -399,7 +401,6 @@ class System:
         for name, scheduler in self.schedulers.items():
             reports, actions = scheduler.expire(now_s)
             self._actions += actions
-            reports += scheduler.instances.fail_waiting(scheduler.queue, now_s, self._deadlines.__contains__)
             self._apply(reports, now_s)
             self._dirty[name] = None
             expiry_s = scheduler.next_expiry_s()

@@ -326,6 +326,8 @@ def test_what_each_policy_starts(policy: str, first: list[Batch], second: list[B
     for instance, batch in enumerate(first):
         scheduler.answer([list(items.upper()) for _, items in batch], instance)
     assert started() == second
+
+
 def effect(query: str, name: str, **settings: object) -> Request:
     """A call that changes something outside."""
     text = 'graph g(%x: text)\n%done = call(%x) {result="effect"} : effect @e'
