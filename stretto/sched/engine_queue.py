@@ -97,7 +97,9 @@ class EngineQueue:
             is_wanted = entry.request.node.id in wanted
             if entry.is_wanted == is_wanted or entry.alone or entry.lo > entry.request.lo:
                 continue
+            lo = entry.lo
             self._order_of(entry).remove(entry)
+            entry.lo = lo
             self._num_wanted += is_wanted - entry.is_wanted
             entry.is_wanted = is_wanted
             self._order_of(entry).add(entry)

@@ -43,7 +43,7 @@ def test_least_seconds_prices_what_is_there_the_prefill_and_the_decode() -> None
     choice = policy.choose(PLAIN, instances, 0.0)
     assert choice is not None
     assert choice.instance == 1
-    assert choice.terms == {"queue_s": 0.0, "prefill_s": 1.0, "decode_s": 1.0}
+    assert choice.terms == {"queue_s": 0.0, "prefill_s": 1.0, "decode_s": 1.0, "delay_s": 0.0}
     assert choice.reason == "ends first; holds 0 of 100 tokens"
 
 

@@ -143,7 +143,7 @@ def test_an_engine_without_replicas_may_get_some_later() -> None:
         ('model = "some/model"', 'program = "vllm"', "16: unknown key 'program'; known keys: model"),
         ("timeout_s = 30", "timeout_s = [30]", "25: timeout_s is [30]; it must be a number"),
         ('endpoint = "tcp', 'end = "tcp', "27: kv_events: unknown key 'end'; known keys: endpoint"),
-        ("per_unit_s = 1 }", "per_unit_s = -1 }", "22: profile: a profile has finite times"),
+        ("per_unit_s = 1 }", "per_unit_s = -1 }", "22: profile: a profile's times must be finite"),
         ('"process"', '"thread"', "32: devices is ('cpu:0',), but runs_in 'thread' shares"),
         ('"80 GiB"', '"80 gigs"', "3: memory is '80 gigs'; it must be a number of bytes, or"),
         ("cpu = 1000000", '"cuda:7" = 1', "1: machine: memory of 'cuda:7'"),

@@ -61,7 +61,7 @@ def test_an_admission_says_why_it_goes_where_it_goes() -> None:
     profile = Profile(base_s=0.1, per_output_s=0.01)
     (action,) = machine(llm_request("1", "a", 512), profile=profile, instances=2).schedule(0.0)
     assert isinstance(action, Admit)
-    assert action.terms == {"queue_s": 0.0, "prefill_s": 0.1, "decode_s": 2.56}
+    assert action.terms == {"queue_s": 0.0, "prefill_s": 0.1, "decode_s": 2.56, "delay_s": 0.0}
     assert action.reason == "ends first; holds 0 of 256 tokens"
 
 

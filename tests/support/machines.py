@@ -56,7 +56,13 @@ def llm_request(
 
     No more are decoded than are expected of a step that nothing is known of.
     """
-    node: Node = replace(_DECODE, name=name, depth=depth, path_s=changes.pop("path_s", 0.0))
+    node: Node = replace(
+        _DECODE,
+        name=name,
+        depth=depth,
+        path_s=changes.pop("path_s", 0.0),
+        template=changes.pop("template", ""),
+    )
     decode = changes.pop("decode", Decode(min(tokens // 2, 256)))
     num_prompt = tokens - (decode.max_tokens if decode else 0)
     if "hint" in changes:
