@@ -19,7 +19,7 @@ from stretto.errors import (
     QueryEnded,
     UserError,
 )
-from stretto.sched.snapshot import EnginePicture
+from stretto.sched.snapshot import EnginePicture, InstancePicture
 
 TWICE = graph(
     """
@@ -199,7 +199,7 @@ async def test_a_snapshot_shows_queries_and_queues_and_stays_as_it_is() -> None:
             (query,) = before.queries
             assert (query.tenant, query.is_session, query.num_nodes) == ("acme", True, 1)
             assert query.open_variables == ("text", "loud")
-            assert before.engines[0] == EnginePicture("acting", 0, (0,))
+            assert before.engines[0] == EnginePicture("acting", 0, (InstancePicture(0, "serving", 0),))
             session.provide("text", "x")
             await session.get("loud")
             assert before.queries == (query,)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto.engine import Engine
 from support.machines import compiled
 from support.virtual_loop import in_real_time
 
-from stretto import Runtime
+from stretto import Runtime, deploy
 from stretto.costs.profile import Profile
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.tasks import LLMEvent, LLMTask, Started
@@ -55,7 +54,7 @@ async def test_what_is_handed_over_is_ranked_and_ranked_anew() -> None:
         'graph m(%xs: list[text])\n%ks = prefill([c"Read ", each %xs]) : list[kv] @llm\n'
         "%as = decode(each %ks) {max_tokens=9} : list[text] @llm\nreturn %as"
     )
-    engine = Engine("llm", NotingLLM, ranks, kind="llm", profile=Profile(per_unit_s=1.0))
+    engine = deploy("llm", NotingLLM, ranks, contract="llm", profile=Profile(per_unit_s=1.0))
     async with Runtime([engine]) as runtime:
         outputs = await runtime.run(graph, {"xs": [f"text {number}" for number in range(8)]})
     assert outputs["as"] == ["some words"] * 8

@@ -109,7 +109,7 @@ def test_answers_go_on_elsewhere_from_their_tokens(
             shown = ""
             async for piece in query.stream("answer"):
                 if not shown:
-                    runtime.drain("llm", seen.admitted[0].instance, "suspend")
+                    runtime.drain_instance("llm", seen.admitted[0].instance, "suspend")
                 shown += piece
             assert shown == (await query)["answer"] == expected[0]
             await until(lambda: bool(seen.stopped))
@@ -141,7 +141,7 @@ def test_instances_come_and_are_suspended_under_load(
                 await asyncio.sleep(draw.random() * 0.2)
                 runtime.add_instance("llm", engine.replicas[0])
                 await until(lambda: len(seen.ready) >= 3 + number)  # noqa: B023
-                runtime.drain("llm", sorted(seen.ready)[number], "suspend")
+                runtime.drain_instance("llm", sorted(seen.ready)[number], "suspend")
             assert await answers == expected
             await until(lambda: len(seen.stopped) == 3)
         assert seen.stops == ["suspend"] * 3
@@ -193,7 +193,7 @@ async def test_a_request_to_a_server_is_aborted_and_starts_over() -> None:
         start_s = asyncio.get_running_loop().time()
         query = await runtime.submit(WRITE_ON, {"text": "it"})
         await asyncio.sleep(2.5)
-        runtime.drain("llm", seen.admitted[0].instance, "suspend")
+        runtime.drain_instance("llm", seen.admitted[0].instance, "suspend")
         shown = [piece async for piece in query.stream("answer")]
         assert "".join(shown) == "once upon a time"
         assert (await query)["answer"] == "once upon a time"

@@ -48,7 +48,7 @@ class ProcessInstance:
             self._process.start()
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             self._ours.close()
-            raise ConfigError(f"engine {job.engine!r} cannot be sent to a process: {error}") from error
+            raise ConfigError(f"cannot be sent to a process: {error}") from error
         finally:
             theirs.close()
         self._is_closing = False
