@@ -124,8 +124,13 @@ class EngineInstances:
     def _note(self, now_s: float) -> None:
         """Keep since when nobody serves, and since when there is no hope that somebody will."""
         is_served = bool(self._fleet.serving)
-        self._unserved_s = None if is_served else now_s if self._unserved_s is None else self._unserved_s
         is_hopeless = not is_served and not self._fleet.is_hopeful
-        self._hopeless_s = (
-            None if not is_hopeless else now_s if self._hopeless_s is None else self._hopeless_s
-        )
+        has_new_hope = self._hopeless_s is not None and not is_hopeless
+        if is_served:
+            self._unserved_s = None
+        elif self._unserved_s is None or has_new_hope:
+            self._unserved_s = now_s
+        if not is_hopeless:
+            self._hopeless_s = None
+        elif self._hopeless_s is None:
+            self._hopeless_s = now_s

@@ -116,7 +116,7 @@ def read_run(path: Path, vocabulary: Vocabulary = DEFAULT) -> RecordedRun:
     except (UserError, GraphError) as error:
         raise UserError(f"{path}, line {number}: {error.message}") from error
     if not reader.engines:
-        raise UserError(f"{path}, line 1: no engines; the file is empty or was cut off")
+        raise UserError(f"{path}, line 1: the engines are missing; the file is empty or was cut off")
     if not reader.queries:
         raise UserError(f"{path}: no query has ended in this run")
     queries = sorted(reader.queries.values(), key=lambda query: query.arrival_s)
@@ -146,7 +146,7 @@ class _Reader:
 
     def _head(self, row: Any) -> None:
         if not isinstance(row, dict) or row.get("schema") != SCHEMA or row.get("version") != VERSION:
-            raise UserError(f"not a {SCHEMA} of version {VERSION}")
+            raise UserError(f"expected a {SCHEMA} of version {VERSION}")
         check_row(row, {"schema": TEXT, "version": COUNT, "engines": _ROWS})
         for fields in row["engines"]:
             check_row(fields, self._engine_row)
@@ -167,7 +167,7 @@ class _Reader:
         check_row(row, self._query_row)
         name = row["query"]
         if row["graph"] >= len(self.graphs):
-            raise UserError(f"query {name!r} is of graph {row['graph']}, which is not in the file")
+            raise UserError(f"query {name!r} uses graph {row['graph']}, which is not in the file")
         if name in self.queries:
             raise UserError(f"query {name!r} is in the file twice")
         for port, size in row["inputs"].items():

@@ -303,7 +303,7 @@ def test_lengths_are_drawn_by_model_and_template() -> None:
     assert set(drawn(1)) == {3, 9}
     assert set(drawn(1, limit=5)) == {3, 5}
     assert set(drawn(1, "judge")) == {1}
-    with pytest.raises(ConfigError, match="no output lengths are known of model 'n'"):
+    with pytest.raises(ConfigError, match="output lengths of model 'n' are not known"):
         drawn_lengths(known, "n", 1)
 
 

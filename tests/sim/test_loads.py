@@ -58,7 +58,7 @@ def test_some_documents_are_asked_about_more_often_than_others() -> None:
 
 
 def test_what_cannot_be_loaded_is_named(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no load 'x'; there are like-conversations"):
+    with pytest.raises(ConfigError, match="no workload 'x'; there are like-conversations"):
         workload("x", data, 0, 100)
     with pytest.raises(ConfigError, match=r"needs --data DIR, with traces/azure_llm_2023_code\.csv"):
         workload("azure-code", None, 0, 100)
