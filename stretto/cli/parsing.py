@@ -75,7 +75,7 @@ def read_questions(path: Path) -> list[str]:
         except UserError as error:
             raise UserError(f"--questions {path}, line {number}: {error.message}") from error
     if not questions:
-        raise UserError(f"--questions {path}: there are no questions")
+        raise UserError(f"--questions {path}: the file has no questions")
     return questions
 
 

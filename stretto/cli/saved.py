@@ -46,7 +46,7 @@ def saved_profiles() -> dict[str, Profile]:
             return {}
         return {name: Profile(**fields) for name, fields in json.loads(path.read_text()).items()}
     except (ConfigError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path} is no file of profiles ({error}); remove it") from error
+        raise ConfigError(f"{path} is not a file of profiles ({error}); remove it") from error
 
 
 def save_profile(key: str, profile: Profile) -> Path:

@@ -28,7 +28,7 @@ from stretto.cluster.messages import DrainHow, FleetAction, InstanceId, StartIns
 from stretto.cluster.restarts import RestartBudget, delay_s
 from stretto.cluster.transitions import TRANSITIONS, Event, State, next_state
 from stretto.deployment import Replica
-from stretto.errors import ConfigError, EngineTimeout, InternalError, StrettoError, UserError
+from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable, InternalError, StrettoError, UserError
 
 _HISTORY = 16
 
@@ -102,6 +102,7 @@ class Fleet:
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
         """Note that an instance refused or was silent, and that it may be down."""
         if self._move(instance, "suspected", now_s, reason) == "suspect":
+            self.last_error = EngineUnavailable(reason)
             member = self._members[instance]
             member.num_suspected += 1
             member.probe_s = now_s + delay_s(member.num_suspected)

@@ -366,7 +366,8 @@ def test_wrong_options_are_usage_errors(stretto: CommandLine, doc: Path) -> None
 def test_an_engine_that_fails_is_exit_code_one(stretto: CommandLine, doc: Path) -> None:
     args = ("ask", QUESTION, "--docs", doc)
     down = stretto.refuses(*args, "--llm", "http://127.0.0.1:9", code=1)
-    assert down.startswith("EngineUnavailable: step 'queries': cannot reach http://127.0.0.1:9: ")
+    assert down.startswith("EngineUnavailable: step 'queries': engine 'llm' has no instance that serves; ")
+    assert "cannot reach http://127.0.0.1:9: " in down
     for replies, message in (
         (Reply(("no JSON at all",)), "BadReply: step 'queries': "),
         (Reply(("[1, 2]",)), "BadReply: step 'queries': "),

@@ -208,4 +208,4 @@ def test_tokens_of_another_model_fail_the_task(transformers: tuple[TransformerLL
     ending = drain(llm)[-1]
     assert isinstance(ending, Failed)
     assert isinstance(ending.error, StrettoError)
-    assert "generated elsewhere has tokens beyond the model's" in str(ending.error)
+    assert "generated elsewhere has tokens outside the vocabulary" in str(ending.error)

@@ -113,7 +113,7 @@ def test_old_graphs_make_room(checkpoint: Path, captures: Captures, monkeypatch:
 def test_steps_with_prompts_are_not_captured(checkpoint: Path) -> None:
     llm = TransformerLLM(TransformerConfig(checkpoint, kv_bytes=2**20))
     llm.admit_tokens(LLMTask(0, "", "", (), None), [300, 301, 302], ())
-    batch = llm.scheduler.schedule(0.0, 1)
+    batch = llm.scheduler.schedule(1)
     inputs = llm.runner.prepare(list(batch.slices), 0, {})
     assert not DecodeGraphs.takes(inputs.attention)
 
