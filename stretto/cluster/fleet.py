@@ -28,7 +28,14 @@ from stretto.cluster.messages import DrainHow, FleetAction, InstanceId, StartIns
 from stretto.cluster.restarts import RestartBudget, delay_s
 from stretto.cluster.transitions import TRANSITIONS, Event, State, next_state
 from stretto.deployment import Replica
-from stretto.errors import ConfigError, EngineTimeout, EngineUnavailable, InternalError, StrettoError, UserError
+from stretto.errors import (
+    ConfigError,
+    EngineTimeout,
+    EngineUnavailable,
+    InternalError,
+    StrettoError,
+    UserError,
+)
 
 _HISTORY = 16
 

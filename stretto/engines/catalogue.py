@@ -75,7 +75,7 @@ def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) ->
 
 
 _RECOVER_S = 2.0
-"""Seconds that a question waits for a server which refuses: who asks on the command line wants to know soon."""
+"""Seconds that a question waits for a server which refuses: a person waits for the answer."""
 
 
 def is_url(where: str | None) -> bool:

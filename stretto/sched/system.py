@@ -306,7 +306,7 @@ class System:
                 return
         self._carry_on(session, outcome, now_s)
 
-    def _apply(self, reports: list[Report], now_s: float) -> None:
+    def _apply(self, reports: Sequence[Report], now_s: float) -> None:
         for report in reports:
             session = self.queries.get(report.query)
             if session is None:

@@ -135,7 +135,9 @@ class TransformerLLM:
                 raise UserError("the prompt is empty: there is nothing to complete")
         for part, ids in (("the prompt", tokens), ("what was generated elsewhere", task.generated)):
             if ids and not 0 <= min(ids) <= max(ids) < self.runner.config.vocabulary:
-                raise UserError(f"{part} has tokens outside the vocabulary of the model, {self.runner.config.vocabulary}")
+                raise UserError(
+                    f"{part} has tokens outside the vocabulary of the model, {self.runner.config.vocabulary}"
+                )
         if len(tokens) + max_new_tokens > self.runner.config.context_tokens:
             raise CapacityError(
                 f"{len(tokens)} prompt tokens and max_tokens {max_new_tokens} exceed "
