@@ -292,7 +292,7 @@ profile = {{ max_efficient_batch = 5 }}
         ),
         (
             TWO_SERVERS.replace("memory_share", "memory"),
-            r"14: unknown key 'memory'; known keys: model, .* grace_s$",
+            r"14: unknown key 'memory'; known keys: model, .* grace_s",
         ),
         (
             LLM + STAND_IN + 'sort = "fast"\n',
