@@ -162,7 +162,7 @@ def test_one_of_four_unlike_replicas_is_down_for_a_while(
                     assert len(back.requests) == seen.answered[dead] > 4
         assert sum(seen.answered.values()) == 2 * len(TEXTS)
         assert sorted(seen.answered) == [0, 1, 2, 3]
-        assert seen.answered[2] > seen.answered[3]
+        assert seen.answered[2] >= seen.answered[3]
 
     asyncio.run(main())
 
