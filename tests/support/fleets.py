@@ -58,7 +58,10 @@ class FleetWatch(Observer):
                 if (engine, instance) in self._has_served:
                     self._become((engine, instance), "suspect")
             case Drain(engine, instance, how):
-                if self.state[engine, instance] not in ("draining", "gone"):
+                if (engine, instance) not in self.state:  # it waited to be started
+                    self.state[engine, instance] = "gone"
+                    self._running[engine, instance] = set()
+                elif self.state[engine, instance] not in ("draining", "gone"):
                     self.state[engine, instance] = "draining"
                     self.reached[f"drained: {how}"] += 1
             case InstanceLost(engine, instance):
