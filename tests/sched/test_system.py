@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
+from support.systems import KV_HELLO, error_of, started, steps, submit
 
 from stretto.cluster.messages import StartInstance, StopInstance
-from stretto.core import ABSENT, KV, Segment
+from stretto.core import ABSENT
 from stretto.errors import (
     BadReply,
     ConfigError,
@@ -40,35 +40,6 @@ from stretto.messages import (
     Wake,
 )
 from stretto.tasks import Decode, Done, LLMEvent, LLMTask, Piece, Started
-
-KV_HELLO = KV((Segment("Say hello"),))
-EMBED = "graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v"
-
-
-def submit(query: str, text: str = EMBED, deadline_s: float | None = None, **inputs: object) -> Submit:
-    return Submit(query, compiled(text), inputs or {"xs": ["x"]}, deadline_s)
-
-
-def started(actions: Sequence[Action]) -> list[StartBatch]:
-    return [action for action in actions if isinstance(action, StartBatch)]
-
-
-def steps(actions: Sequence[Action]) -> list[str]:
-    """What is started or admitted, by query and step."""
-    found = []
-    for action in actions:
-        if isinstance(action, StartBatch):
-            found += [f"{task.query}.{task.step}" for task in action.tasks]
-        elif isinstance(action, Admit):
-            found.append(f"{action.task.query}.{action.task.step}")
-    return found
-
-
-def error_of(system: CheckedSystem, query: str) -> StrettoError:
-    reply = system.replies[query]
-    assert reply.outputs is None
-    assert reply.error is not None
-    return reply.error
 
 
 def test_tenant_and_objective_go_with_every_request_and_each_attempt() -> None:

@@ -251,6 +251,31 @@ def test_a_query_with_a_deadline_waits_for_a_starting_instance_until_then() -> N
     assert isinstance(error_of(run, "other"), EngineUnavailable)
 
 
+AHEAD = compiled(
+    """
+    graph ahead(%q: text)
+      %h = prefill([c"Rules. "]) : kv @llm
+      %x = call(%q) {result="text"} : text @e
+      %k = prefill([c"Rules. ", %x], hint=%h) : kv @llm
+      %a = decode(%k) {max_tokens=3} : text @llm
+      return %a
+    """
+)
+
+
+@pytest.mark.parametrize(("added_s", "is_answered"), [(3.0, True), (9.0, False)])
+def test_a_prefill_ahead_that_no_instance_takes_fails_nothing(added_s: float, is_answered: bool) -> None:
+    """The engine has no replica when the query comes; its reader comes after 5 s."""
+    given = llm()
+    run, watch = driver(given, batch(profile=Profile(base_s=5.0)))
+    run.drain("llm", 0, 0.0)
+    run.submit("1", AHEAD, {"q": "x"}, at_s=1.0)
+    run.add("llm", given.replicas[0], added_s)
+    finish(run, watch)
+    assert (run.replies["1"].error is None) == is_answered
+    assert is_answered or end_s(run, "1") == 6.0
+
+
 def test_every_restart_is_a_new_instance_of_the_same_replica() -> None:
     fast, slow = (llm(profile=replace(PROFILE, per_output_s=s)).replicas[0] for s in (0.01, 0.1))
     given = Deployment(llm().engine, (fast, slow))
