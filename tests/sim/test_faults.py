@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from support.fleets import FleetWatch
 
 from benchmarks.common.virtual_engines import PROFILES, documents, question
 from stretto.apps import APPS
@@ -173,7 +174,35 @@ class Checks(Observer):
                     held.remove(chained)
 
 
-def run(load: Workload, faults: FaultPlan, *observers: Observer, check: bool = False) -> VirtualDriver:
+@dataclass(frozen=True)
+class Change:
+    """Something that is done to a fleet on purpose, or not: a replica is added, drained or killed."""
+
+    kind: str
+    engine: str
+    slot: int
+    at_s: float
+
+
+def draw_changes(seed: int, load: Workload) -> list[Change]:
+    """Some changes of fleets; none for every fourth seed."""
+    draw = random.Random(f"changes/{seed}")
+    changes = []
+    for _ in range(draw.choice((0, 4, 12, 40))):
+        deployment = draw.choice(load.engines)
+        kind = draw.choice(("add", "add", "finish", "suspend", "kill"))
+        slot = draw.randrange(len(deployment.replicas))
+        changes.append(Change(kind, deployment.name, slot, draw.uniform(0.0, load.faults_until_s)))
+    return changes
+
+
+def run(
+    load: Workload,
+    faults: FaultPlan,
+    *observers: Observer,
+    changes: Sequence[Change] = (),
+    check: bool = False,
+) -> VirtualDriver:
     profiles = {engine.name: engine.profile for engine in load.engines}
     plan_cache = PlanCache(profiles)
     driver = VirtualDriver(
@@ -186,6 +215,18 @@ def run(load: Workload, faults: FaultPlan, *observers: Observer, check: bool = F
         keeps=False,
         observers=observers,
     )
+    for observer in observers:
+        if isinstance(observer, FleetWatch):
+            observer.begin(driver.system)
+    replicas = {deployment.name: deployment.replicas[0] for deployment in load.engines}
+    for change in changes:
+        match change.kind:
+            case "add":
+                driver.add(change.engine, replicas[change.engine], change.at_s)
+            case "kill":
+                driver.lose(change.engine, change.slot, change.at_s)
+            case "finish" | "suspend" as how:
+                driver.drain(change.engine, change.slot, change.at_s, how)
     for query, app, passes, inputs, at_s, deadline_s in load.queries:
         egraph = plan_cache.plan(APPS[app](), {}, passes)
         driver.submit(query, egraph, inputs, at_s=at_s, deadline_s=deadline_s)
@@ -200,8 +241,10 @@ def test_whatever_goes_wrong_every_query_ends_once_and_nothing_is_left(seed: int
     instances = {deployment.name: len(deployment.replicas) for deployment in load.engines}
     names = [query for query, *_ in load.queries]
     faults = draw_faults(seed, instances, names, load.faults_until_s)
-    checks = Checks()
-    driver = run(load, faults, checks, check=seed % 5 == 0)  # after every instant: slow
+    changes = draw_changes(seed, load)
+    checks, watch = Checks(), FleetWatch()
+    driver = run(load, faults, checks, watch, changes=changes, check=seed % 5 == 0)  # each instant: slow
+    watch.check_end()
     assert sorted(driver.replies) == sorted(names)
     plain = run(replace_deadlines(load), FaultPlan())
     for name in names:
@@ -210,7 +253,7 @@ def test_whatever_goes_wrong_every_query_ends_once_and_nothing_is_left(seed: int
             assert reply.outputs == plain.replies[name].outputs
         else:
             assert isinstance(reply.error, EngineFailure | QueryEnded | BadReply)
-            assert faults != FaultPlan() or isinstance(reply.error, QueryEnded)
+            assert faults != FaultPlan() or changes or isinstance(reply.error, QueryEnded)
     assert driver.system.is_idle()
     driver.system.check_invariants()
     for llm in driver.llm_instances():
@@ -233,7 +276,8 @@ def test_the_same_seed_gives_the_same_run_byte_for_byte(seed: int) -> None:
     logs = []
     for fault_seed in (seed, seed, seed + 1):
         log = RunLog()
-        run(workload(seed), draw_faults(fault_seed, instances, names, load.faults_until_s), log)
+        faults = draw_faults(fault_seed, instances, names, load.faults_until_s)
+        run(workload(seed), faults, log, changes=draw_changes(fault_seed, load))
         logs.append(log)
     assert "\n".join(logs[0].lines) == "\n".join(logs[1].lines)
     assert logs[0].digest == logs[1].digest
@@ -247,6 +291,13 @@ def test_faults_of_one_seed_are_the_same_and_of_every_kind() -> None:
     for kind in ("deaths", "slow", "lost_messages", "kv_delay_s", "cancels"):
         assert any(getattr(plan, kind) for plan in plans), kind
     assert any(death.back_s is not None for plan in plans for death in plan.deaths)
+
+
+def test_changes_of_fleets_are_of_every_kind_and_sometimes_none() -> None:
+    drawn = [draw_changes(seed, workload(seed)) for seed in range(40)]
+    assert [] in drawn
+    kinds = {change.kind for changes in drawn for change in changes}
+    assert kinds == {"add", "finish", "suspend", "kill"}
 
 
 def test_late_news_of_a_cache_comes_late() -> None:

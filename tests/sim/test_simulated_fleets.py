@@ -70,11 +70,7 @@ def llm(**changes: object) -> Deployment:
 def driver(*deployments: Deployment, **options: object) -> tuple[VirtualDriver, FleetWatch]:
     watch = FleetWatch()
     made = VirtualDriver(deployments, check=True, observers=[watch], **options)  # type: ignore[arg-type]
-    for action in made.system.schedulers:  # what is ready before anything happens is not observed
-        for instance in made.system.schedulers[action].instances.fleet.live:
-            watch.on_action(StartInstance(action, instance, made._replicas[action, instance]), 0.0)
-            watch.state[action, instance] = "serving"
-            watch._has_served.add((action, instance))
+    watch.begin(made.system)
     return made, watch
 
 
