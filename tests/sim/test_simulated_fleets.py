@@ -11,14 +11,14 @@ import pytest
 from support.fleets import FleetWatch
 from support.machines import compiled
 
-from stretto.cluster.messages import StartInstance, StopInstance
+from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, Engine, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import EngineUnavailable, StrettoError
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Admit, StartBatch
+from stretto.messages import Admit, Reprioritise, StartBatch
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import FaultPlan
@@ -27,7 +27,7 @@ from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
 from stretto.tasks import Decode, LLMTask
 
-PROFILE = Profile(base_s=0.1, per_unit_s=0.01, max_efficient_batch=4, per_output_s=0.05)
+PROFILE = Profile(base_s=0.125, per_unit_s=0.015625, max_efficient_batch=4, per_output_s=0.0625)
 EMBED = compiled("graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v")
 RULES = "The rules of this house are many and are to be read before all else. "
 ANSWER = compiled(
@@ -42,6 +42,26 @@ ANSWER = compiled(
 )
 SAY = compiled(
     'graph s(%q: text)\n%k = prefill([c"Say ", %q]) : kv @llm\n%a = decode(%k) : text @llm\nreturn %a'
+)
+
+
+AHEAD = compiled(
+    """
+    graph ahead(%q: text)
+      %h = prefill([c"Rules. "]) : kv @llm
+      %x = call(%q) {result="text"} : text @e
+      %k = prefill([c"Rules. ", %x], hint=%h) : kv @llm
+      %a = decode(%k) {max_tokens=3} : text @llm
+      return %a
+    """
+)
+MANY = compiled(
+    "graph many(%q: text)\n"
+    + "".join(
+        f'%k{i} = prefill([c"Say {i} ", %q]) : kv @llm\n%a{i} = decode(%k{i}) {{max_tokens=4}} : text @llm\n'
+        for i in range(5)
+    )
+    + "return %a0, %a1, %a2, %a3, %a4"
 )
 
 
@@ -101,6 +121,11 @@ def error_of(run: VirtualDriver, query: str) -> StrettoError:
     return error
 
 
+def time_of(draw: random.Random, until_s: float) -> float:
+    """Draw a time. Every second one may be that of something else, too."""
+    return draw.choice((draw.uniform(0.0, until_s), draw.randint(0, int(2 * until_s)) / 2))
+
+
 def come_and_go(
     run: VirtualDriver, draw: random.Random, deployments: Iterable[Deployment], until_s: float
 ) -> None:
@@ -108,7 +133,7 @@ def come_and_go(
     for deployment in deployments:
         replica = deployment.replicas[0]
         for _ in range(draw.randint(1, 8)):
-            at_s = draw.uniform(0.0, until_s)
+            at_s = time_of(draw, until_s)
             slot = draw.randrange(len(deployment.replicas))
             match draw.randrange(5):
                 case 0 | 1:
@@ -131,11 +156,11 @@ def test_every_query_ends_once_and_as_if_nothing_had_been(seed: int, is_simulate
         batch(instances=draw.randint(1, 3), **patient),
         llm(instances=draw.randint(1, 3), max_running=draw.choice((2, 8)), **patient),
     ]
-    arrivals = [(draw.uniform(0.0, 20.0), draw.choice((SAY, ANSWER))) for _ in range(25)]
+    arrivals = [(time_of(draw, 20.0), draw.choice((SAY, ANSWER, AHEAD, MANY))) for _ in range(25)]
 
     def play(*, is_calm: bool) -> tuple[VirtualDriver, FleetWatch]:
         models = {"llm": model(loading_s=draw.choice((0.0, 0.5)))} if is_simulated else None
-        run, watch = driver(*deployments, models=models, jitter=0.2, seed=seed)
+        run, watch = driver(*deployments, models=models, jitter=0.2 * (seed % 2), seed=seed)
         for number, (at_s, egraph) in enumerate(arrivals):
             inputs = {"q": f"question {number}", "xs": list("abcdefg"[: 1 + number % 7])}
             wanted = {name: inputs[name] for name, _ in egraph.graph.inputs}
@@ -220,7 +245,7 @@ def test_requests_wait_for_a_replica_as_long_as_the_engine_says(
     run.add("e", given.replicas[0], 7.0)
     finish(run, watch)
     assert (run.replies["1"].error is None) == is_answered
-    assert end_s(run, "1") == pytest.approx(7.11 if is_answered else 6.9)
+    assert end_s(run, "1") == pytest.approx(7.140625 if is_answered else 6.9)
 
 
 @pytest.mark.parametrize(("recover_s", "is_answered"), [(3.9, False), (4.1, True)])
@@ -245,18 +270,6 @@ def test_a_query_with_a_deadline_waits_for_a_starting_instance_until_then() -> N
     finish(run, watch)
     assert run.replies["patient"].error is None
     assert isinstance(error_of(run, "other"), EngineUnavailable)
-
-
-AHEAD = compiled(
-    """
-    graph ahead(%q: text)
-      %h = prefill([c"Rules. "]) : kv @llm
-      %x = call(%q) {result="text"} : text @e
-      %k = prefill([c"Rules. ", %x], hint=%h) : kv @llm
-      %a = decode(%k) {max_tokens=3} : text @llm
-      return %a
-    """
-)
 
 
 @pytest.mark.parametrize(("added_s", "is_answered"), [(3.0, True), (9.0, False)])
@@ -295,6 +308,20 @@ def test_what_an_instance_was_doing_when_it_died_is_never_heard() -> None:
     assert run.replies["1"].error is None
     work = [(a.engine, a.instance) for _, a in run.actions if isinstance(a, StartBatch | Admit)]
     assert set(work) == {("e", 0), ("e", 1), ("llm", 0), ("llm", 1)}
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.75, 1.0, 1.5, 2.25, 3.0, 3.75])
+@pytest.mark.parametrize("how", ["finish", "suspend"])
+def test_ranks_that_change_while_an_instance_is_drained(at_s: float, how: DrainHow) -> None:
+    """At these instants requests start, which changes the ranks of those that wait at the instance."""
+    profile = Profile(per_unit_s=0.25, per_output_s=0.25, max_efficient_batch=4)
+    run, watch = driver(llm(instances=2, profile=profile, max_batch=8000))
+    for query in ("1", "2"):
+        run.submit(query, MANY, {"q": "x"})
+    run.drain("llm", 0, at_s, how)
+    finish(run, watch)
+    assert all(reply.error is None for reply in run.replies.values())
+    assert any(isinstance(action, Reprioritise) for _, action in run.actions)
 
 
 # --- what instances hold
