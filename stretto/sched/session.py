@@ -65,9 +65,9 @@ class Session:
         outputs = self.graph.grow(egraph, ids, {})
         self._outputs = tuple(outputs)
         for name, (value_id, index) in outputs.items():
-            self.graph.link(value_id, index, self._new_variable(name))
+            self.graph.live.link(value_id, index, self._new_variable(name))
         for name, value_id in ids.items():
-            self.graph.bring(value_id, inputs[name])
+            self.graph.live.bring(value_id, inputs[name])
         return self._take()
 
     def extend(self, egraph: ExecutionGraph, bind: Mapping[str, str]) -> Outcome:
@@ -83,14 +83,14 @@ class Session:
         outputs = self.graph.grow(egraph, ids, names)
         self._produced.update(made)
         for name, (value_id, index) in outputs.items():
-            self.graph.link(value_id, index, self._variable(names[name]))
+            self.graph.live.link(value_id, index, self._variable(names[name]))
         self._mark_wanted()
         return self._take()
 
     def provide(self, name: str, value: object) -> Outcome:
         """A variable comes from outside. One that is there, or comes of a graph, stays as it is."""
         if name not in self._settled and name not in self._produced:
-            self.graph.bring(self._variable(name), value)
+            self.graph.live.bring(self._variable(name), value)
         return self._take()
 
     def want(self, name: str) -> Outcome:
@@ -118,13 +118,13 @@ class Session:
             if name in self._produced:
                 self.graph.outcome.settled.append((name, failure))
             else:
-                self.graph.bring(value_id, failure)
+                self.graph.live.bring(value_id, failure)
         self._settled.pop(name, None)
         self._produced.discard(name)
         del self._wants[name]
-        self.graph.unwatch(value_id)
+        self.graph.live.unwatch(value_id)
         self.graph.settle()
-        self.graph.cancel_all_but(self.graph.behind(self._variables.values()))
+        self.graph.cancel_all_but(self.graph.live.behind(self._variables.values()))
         self._mark_wanted()
         return self._take()
 
@@ -160,7 +160,7 @@ class Session:
     def _new_variable(self, name: str) -> int:
         (value_id,) = self.graph.values.add(1)
         self._variables[name] = value_id
-        self.graph.watch(value_id, name)
+        self.graph.live.watch(value_id, name)
         return value_id
 
     def _variable(self, name: str) -> int:
@@ -172,7 +172,7 @@ class Session:
         if self.is_one_shot:
             return
         names = [name for name, count in self._wants.items() if count and name not in self._settled]
-        self.graph.wanted = self.graph.behind([self._variables[name] for name in names])
+        self.graph.wanted = self.graph.live.behind([self._variables[name] for name in names])
         self.graph.outcome.changes_wants = True
 
     def _take(self) -> Outcome:
@@ -180,7 +180,7 @@ class Session:
         self.graph.settle()
         if self.graph.outcome.changes_wants:
             self._mark_wanted()
-        outcome, self.graph.outcome = self.graph.outcome, Outcome()
+        outcome = self.graph.take_outcome()
         self._settled.update((name, value) for name, value in outcome.settled if name in self._variables)
         if self._outputs is None:
             return outcome
@@ -189,7 +189,7 @@ class Session:
         failure = next(filter(None, (*failed, *outcome.failed_effects)), None)
         if failure is not None:
             outcome.error = failure.error
-        elif self.graph.num_effects == 0 and len(self._settled) == len(self._outputs):
+        elif self.graph.live.num_effects == 0 and len(self._settled) == len(self._outputs):
             outcome.outputs = {name: self._settled[name] for name in self._outputs}
         return outcome
 
