@@ -81,19 +81,27 @@ class Provide:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Somebody waits for a variable; at `deadline_s`, a point in the driver's time, they leave."""
+    """Somebody waits for a variable. All that it comes of is done for that reader.
+
+    Attributes:
+        criteria: what the reader asks of queues and instances; None for what the session asks.
+        deadline_s: point in the driver's time by which the reader needs it, and when the reader leaves.
+    """
 
     query: str
     name: str
+    criteria: Objective | None = None
     deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unwant:
-    """One of those who waited for a variable has left."""
+    """One of those who waited for a variable has left: one who asked with these criteria and deadline."""
 
     query: str
     name: str
+    criteria: Objective | None = None
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Node:
         decode: of a decode, how it decodes.
         fused_into: of a fused decode, its prefill; or None.
         template: name of the graph; answers of one step of it have like lengths.
+        own_s: predicted seconds of the node alone.
         hints: the nodes that take its value as a hint, if nobody needs it for anything else; else empty.
         hint_from: the node whose value it takes as a hint, then the one whose value that takes, and so on.
     """
@@ -76,6 +77,7 @@ class Node:
     hints: tuple[int, ...] = ()
     hint_from: tuple[int, ...] = ()
     template: str = ""
+    own_s: float = 0.0
 
     @property
     def runs_once(self) -> bool:
@@ -144,7 +146,8 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
         all_ins.append(ins)
         for position, arg in enumerate(ins):
             readers[arg.value].append((node_id, position))
-    depths, paths_s = _depths(graph, node_ids, followers, profiles)
+    own_s = {primitive.name: _typical_s(primitive, profiles) for primitive in graph}
+    depths, paths_s = _depths(graph, node_ids, followers, own_s)
     fusions = _fusions(graph, node_ids, after, readers, values)
     fused_into = {decode: prefill for prefill, decode in fusions.items()}
     for decode in fused_into:  # it never runs by itself, so it has nothing to gain from pieces
@@ -183,6 +186,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
                 tuple(reader for out in outs for reader, _ in readers[out]) if only_hints else (),
                 () if hinting is None else (hinting, *nodes[hinting].hint_from),
                 graph.name,
+                own_s[primitive.name],
             )
         )
     return ExecutionGraph(
@@ -238,7 +242,7 @@ def _compile_ins(primitive: Primitive, spec: OpSpec, values: Mapping[tuple[str, 
 
 
 def _depths(
-    graph: Graph, node_ids: Mapping[str, int], followers: list[list[int]], profiles: Mapping[str, Profile]
+    graph: Graph, node_ids: Mapping[str, int], followers: list[list[int]], own_s: Mapping[str, float]
 ) -> tuple[dict[str, int], dict[str, float]]:
     """Longest way to an output or effect, in edges (Teola, Algorithm 2, lines 2-5) and in seconds."""
     depths: dict[str, int] = {}
@@ -248,9 +252,7 @@ def _depths(
         below = {reader.name for reader, _ in consumers.get(primitive.name, ())}
         below |= {graph.primitives[i].name for i in followers[node_ids[primitive.name]]}
         depths[primitive.name] = 1 + max((depths[name] for name in below), default=-1)
-        paths_s[primitive.name] = _typical_s(primitive, profiles) + max(
-            (paths_s[name] for name in below), default=0.0
-        )
+        paths_s[primitive.name] = own_s[primitive.name] + max((paths_s[name] for name in below), default=0.0)
     return depths, paths_s
 
 

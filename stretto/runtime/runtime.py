@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId
@@ -40,7 +40,7 @@ from stretto.messages import (
     Submit,
 )
 from stretto.observer import Observer, Observers
-from stretto.runtime.input_checks import check_inputs
+from stretto.runtime.input_checks import check_criteria, check_inputs
 from stretto.runtime.pace import Pace
 from stretto.runtime.pump import Pump
 from stretto.runtime.query import Query
@@ -320,8 +320,7 @@ class Runtime:
         loop = self._running_loop()
         if self._is_draining:
             raise UserError("the runtime is draining: it takes no new queries")
-        if objective not in get_args(Objective):
-            raise UserError(f"objective must be one of {', '.join(get_args(Objective))}, got {objective!r}")
+        check_criteria(objective)
         if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
             raise UserError(f"deadline_s must be a number of seconds, got {deadline_s!r}")
         return QueryRecord(tenant, objective, None if deadline_s is None else loop.time() + deadline_s)

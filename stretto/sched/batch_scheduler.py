@@ -11,7 +11,7 @@ Source: Teola §5.2.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 
@@ -20,6 +20,7 @@ from stretto.costs.profile import Profile
 from stretto.deployment import Engine, Replica
 from stretto.errors import BadReply, EffectInDoubt, EngineTimeout, StrettoError
 from stretto.messages import Action, Release, StartBatch
+from stretto.sched.demand import Demand
 from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.orders import ORDERS
@@ -171,9 +172,9 @@ class BatchScheduler:
         self._drained.clear()
         return actions
 
-    def want(self, query: str, wanted: Collection[int]) -> None:
-        """Note that other nodes of a query are wanted than before."""
-        self.queue.want(query, wanted)
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Note that something else is asked of nodes of a query than before."""
+        self.queue.ask(query, demands)
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
         """Drop what waits of a node; what runs of it is answered in vain."""

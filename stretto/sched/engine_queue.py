@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from stretto.costs.profile import Profile
 from stretto.deployment import Engine
+from stretto.sched.demand import Demand
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
 from stretto.sched.request import Entry
+from stretto.tasks import Objective
 
-_UNWANTED_RANK = 1e9
-"""What is added to the first element of the rank of a request that nobody wants yet."""
+_CLASSES: Sequence[Objective | None] = ("latency", "throughput", None)
+_CLASS_RANKS: Mapping[Objective | None, float] = {"latency": -1e8, "throughput": 0.0, None: 1e8}
+"""What is added to the first element of a rank, so that classes keep their order at instances too. It is more
+than any rank in seconds or rounds, and less than what a priority of vLLM can tell apart."""
 
 
 class EngineQueue:
-    """Waiting entries in the order of the engine's policy.
+    """Waiting entries by class, and within a class in the order of the engine's policy.
 
-    Before all others go those that go alone. Those that nobody wants yet go while no other waits.
+    Before all others go those that go alone. Then those that somebody wants for latency, then those wanted
+    for throughput, then those that nobody wants yet: each class goes while nothing of a better one waits. But
+    what is wanted for throughput and has waited longer than the engine's age limit is served before younger
+    requests wanted for latency.
 
-    It finds the entries of a query without looking at others.
+    It finds the entries of a query, and of a node of it, without looking at others.
     """
 
     def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
         config = OrderConfig.of(engine, profile)
-        self._wanted, self._unwanted = orders[engine.policy](config), orders[engine.policy](config)
-        self._num_wanted = 0
+        self._age_limit_s = engine.age_limit_s
+        self._orders: dict[Objective | None, Order] = {one: orders[engine.policy](config) for one in _CLASSES}
+        self._waiting = {one: OrderedDict[Entry, None]() for one in _CLASSES}  # the oldest is first
         self._alone: OrderedDict[Entry, None] = OrderedDict()
-        self._of_query: dict[str, dict[Entry, None]] = {}
+        self._of_query: dict[str, dict[int, dict[Entry, None]]] = {}
         self._num_entries = 0
         self._num_added = 0
 
@@ -36,19 +44,19 @@ class EngineQueue:
 
     def __iter__(self) -> Iterator[Entry]:
         """Entries by query; for tests."""
-        return (entry for entries in self._of_query.values() for entry in entries)
+        return (entry for query in self._of_query for entry in self._entries(query))
 
     def add(self, entry: Entry) -> None:
         """Let an entry wait. Those that are `alone` go before all that came otherwise."""
         entry.number = self._num_added
         self._num_added += 1
         self._num_entries += 1
-        self._of_query.setdefault(entry.query, {})[entry] = None
+        self._of_query.setdefault(entry.query, {}).setdefault(entry.request.node.id, {})[entry] = None
         if entry.alone:
             self._alone[entry] = None
         else:
             self._order_of(entry).add(entry)
-            self._num_wanted += entry.is_wanted
+            self._waiting[entry.sorted_as.criteria][entry] = None
 
     def next_alone(self) -> Entry | None:
         """The entry that has to go alone next, if there is one."""
@@ -56,8 +64,7 @@ class EngineQueue:
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """What the order takes next; `to_fill` as in `Order.take`."""
-        order = self._wanted if self._num_wanted else self._unwanted
-        return order.take(to_fill, fits, now_s)
+        return self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
 
     def take(self, entry: Entry, num_items: int) -> int:
         """Take items of an entry; the number of the first of them."""
@@ -76,40 +83,54 @@ class EngineQueue:
             self._order_of(entry).started(entry, lo, hi)
 
     def rank(self, entry: Entry) -> Rank:
-        """The rank of an entry that waits, or was taken and has not started."""
+        """The rank of an entry that waits, or was taken and has not started.
+
+        Its class is that of what is asked of it now.
+        """
         rank = self._order_of(entry).rank(entry)
-        return rank if entry.is_wanted else (rank[0] + _UNWANTED_RANK, *rank[1:])
+        return (rank[0] + _CLASS_RANKS[entry.demand.criteria], *rank[1:])
 
     def end_query(self, query: str) -> None:
         """Drop what waits of a query."""
-        for entry in list(self._of_query.get(query, ())):
+        for entry in self._entries(query):
             self._remove(entry)
 
     def withdraw(self, query: str, node: int) -> None:
         """Drop what waits of one node of a query."""
-        for entry in list(self._of_query.get(query, ())):
-            if entry.request.node.id == node:
-                self._remove(entry)
+        for entry in list(self._of_query.get(query, {}).get(node, ())):
+            self._remove(entry)
 
-    def want(self, query: str, wanted: Collection[int]) -> None:
-        """Note that other nodes of a query are wanted than before. What was taken keeps its place."""
-        for entry in list(self._of_query.get(query, ())):
-            is_wanted = entry.request.node.id in wanted
-            if entry.is_wanted == is_wanted or entry.alone or entry.lo > entry.request.lo:
-                continue
-            lo = entry.lo
-            self._order_of(entry).remove(entry)
-            entry.lo = lo
-            self._num_wanted += is_wanted - entry.is_wanted
-            entry.is_wanted = is_wanted
-            self._order_of(entry).add(entry)
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Put what waits of nodes of which something else is asked now into its new place."""
+        nodes = self._of_query.get(query, {})
+        for node in [node for node in demands if node in nodes]:
+            for entry in [entry for entry in nodes[node] if entry.demand != demands[node]]:
+                lo, hi = entry.lo, entry.hi
+                if not entry.alone:
+                    self._remove(entry)
+                entry.demand = demands[node]
+                if not entry.alone:
+                    self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
 
     def queries(self) -> list[str]:
         """Return the queries of which anything waits."""
         return list(self._of_query)
 
+    def _class_to_serve(self, now_s: float) -> Objective | None:
+        latency, throughput = self._waiting["latency"], self._waiting["throughput"]
+        if not latency:
+            return "throughput" if throughput else None
+        if not throughput:
+            return "latency"
+        oldest_s = next(iter(throughput)).arrival_s
+        is_aged = oldest_s < min(now_s - self._age_limit_s, next(iter(latency)).arrival_s)
+        return "throughput" if is_aged else "latency"
+
+    def _entries(self, query: str) -> list[Entry]:
+        return [entry for entries in self._of_query.get(query, {}).values() for entry in entries]
+
     def _order_of(self, entry: Entry) -> Order:
-        return self._wanted if entry.is_wanted else self._unwanted
+        return self._orders[entry.sorted_as.criteria]
 
     def _remove(self, entry: Entry) -> None:
         if not entry.alone:
@@ -118,10 +139,14 @@ class EngineQueue:
 
     def _drop(self, entry: Entry) -> None:
         self._num_entries -= 1
-        if not entry.alone:
-            self._num_wanted -= entry.is_wanted
-        self._alone.pop(entry, None)
-        entries = self._of_query[entry.query]
+        if entry.alone:
+            del self._alone[entry]
+        else:
+            del self._waiting[entry.sorted_as.criteria][entry]
+        nodes = self._of_query[entry.query]
+        entries = nodes[entry.request.node.id]
         del entries[entry]
         if not entries:
+            del nodes[entry.request.node.id]
+        if not nodes:
             del self._of_query[entry.query]

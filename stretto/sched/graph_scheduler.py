@@ -28,6 +28,7 @@ from dataclasses import replace
 from stretto.core import ABSENT, AbsentType, Failure
 from stretto.errors import BadReply, EngineFailure, StrettoError
 from stretto.graph.compile import ExecutionGraph, Node
+from stretto.sched.demand import NOBODY, Demand
 from stretto.sched.gathering import gather
 from stretto.sched.live_graph import LiveGraph
 from stretto.sched.node_state import NodeState, NodeStates
@@ -45,7 +46,8 @@ class GraphScheduler:
 
     Attributes:
         live: what is connected to what, and the values.
-        wanted: ids of the nodes that somebody asks for; None for all.
+        demands: what is asked of each node that somebody needs; None if all are needed by the query's end.
+        has_expanded: whether a node has expanded since `demands` were deduced.
     """
 
     def __init__(self, query: str, record: QueryRecord | None = None, expand: Expand | None = None) -> None:
@@ -54,7 +56,8 @@ class GraphScheduler:
         self.nodes = self.live.nodes
         self.values = self.live.values
         self.outcome = Outcome()
-        self.wanted: Collection[int] | None = None
+        self.demands: Mapping[int, Demand] | None = None
+        self.has_expanded = False
         self._record = record or QueryRecord()
         self._expand = expand
         self._states = NodeStates()
@@ -235,9 +238,14 @@ class GraphScheduler:
                 hi,
                 each,
                 self._record,
-                is_wanted=self.wanted is None or node.id in self.wanted,
+                demand=self._demand(node),
             )
         )
+
+    def _demand(self, node: Node) -> Demand:
+        if self.demands is not None:
+            return self.demands.get(node.id, NOBODY)
+        return Demand(self._record.criteria, path_s=node.path_s)
 
     def _feed(self, node: Node) -> None:
         """Hand out the items of an open mapped node that have arrived since the last time."""
@@ -336,8 +344,7 @@ class GraphScheduler:
         ids = dict(zip(sub.inputs, self.values.add(len(sub.inputs)), strict=True))
         outputs = self.grow(sub, ids, {}, node)
         self._states.move(node, NodeState.EXPANDED)
-        if self.wanted is not None:
-            self.outcome.changes_wants = True
+        self.has_expanded = True
         value_id, index = next(iter(outputs.values()))
         self.live.link_to_node(value_id, index, node)
         for name, value in ids.items():

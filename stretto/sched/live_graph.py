@@ -7,7 +7,7 @@ joined (`splicing.py`). Nodes leave when they have ended. Nothing here knows wha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.core import Failure
@@ -34,7 +34,7 @@ class LiveGraph:
 
     Attributes:
         nodes: those that have not ended, by id. Ids are never used again.
-        num_effects: how many effects have still to happen.
+        effects: ids of the effects that have still to happen, in order of their coming.
         woken: ids of nodes that may go on, perhaps more than once or in vain; whoever runs the nodes takes
             them out.
         settled: (name, value) of watched values that have come; whoever runs the nodes takes them out.
@@ -43,7 +43,7 @@ class LiveGraph:
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
         self.values = Values()
-        self.num_effects = 0
+        self.effects: dict[int, None] = {}
         self.woken: deque[int] = deque()
         self.settled: list[tuple[str, object]] = []
         self._num_ids = 0
@@ -85,7 +85,7 @@ class LiveGraph:
     def retire(self, node: Node) -> None:
         """Forget a node, and wake those that only follow it."""
         del self.nodes[node.id], self._blocking[node.id]
-        self.num_effects -= node.is_effect
+        self.effects.pop(node.id, None)
         for out in node.outs:
             del self._producers[out]
         for arg in node.ins:
@@ -157,27 +157,38 @@ class LiveGraph:
 
     # --- what comes of what
 
-    def behind(self, values: Iterable[int], *, and_effects: bool = True) -> set[int]:
-        """The live nodes that `values` (and effects) come of."""
-        found: set[int] = set()
-        nodes = [node.id for node in self.nodes.values() if and_effects and node.is_effect]
-        open_values = list(values)
-        while nodes or open_values:
-            while open_values:
-                value = open_values.pop()
-                if (source := self._links.behind_value(value)) is not None:
-                    open_values.append(source)
-                if (producer := self._producers.get(value)) is not None:
-                    nodes.append(producer)
-            while nodes:
-                node = self.nodes.get(nodes.pop())
-                if node is None or node.id in found:
-                    continue
-                found.add(node.id)
-                nodes += node.after
-                open_values += [arg.value for arg in node.ins]
-                if (source := self._links.behind_node(node.id)) is not None:
-                    open_values.append(source)
+    def producer(self, value_id: int) -> Node | None:
+        """Return the live node that a value comes of, through links too; None if there is none (yet)."""
+        source: int | None = value_id
+        while source is not None:
+            if (producer := self._producers.get(source)) is not None:
+                return self.nodes[producer]
+            source = self._links.behind_value(source)
+        return None
+
+    def sources(self, node: Node) -> Iterator[Node]:
+        """Iterate over the live nodes that a node reads or follows, or that an expanded node returns."""
+        for arg in node.ins:
+            if (producer := self.producer(arg.value)) is not None:
+                yield producer
+        for before in node.after:
+            if before in self.nodes:
+                yield self.nodes[before]
+        if (value_id := self._links.behind_node(node.id)) is not None:
+            producer = self.producer(value_id)
+            if producer is not None:
+                yield producer
+
+    def behind(self, values: Iterable[int]) -> set[int]:
+        """The ids of live nodes that `values` and effects come of."""
+        found = set(self.effects)
+        found.update(node.id for node in map(self.producer, values) if node is not None)
+        open_nodes = list(found)
+        while open_nodes:
+            for source in self.sources(self.nodes[open_nodes.pop()]):
+                if source.id not in found:
+                    found.add(source.id)
+                    open_nodes.append(source.id)
         return found
 
     def check_invariants(self) -> None:
@@ -186,7 +197,7 @@ class LiveGraph:
             blocked = sum(1 for arg in node.ins if _blocks(arg) and self.values[arg.value] is UNSET)
             blocked += sum(1 for other in node.after if other in self.nodes)
             assert self._blocking[node.id] == blocked, node.name
-        assert self.num_effects == sum(node.is_effect for node in self.nodes.values())
+        assert list(self.effects) == [node.id for node in self.nodes.values() if node.is_effect]
 
     def _add_readers(self, value_id: int, readers: Sequence[tuple[int, int]]) -> None:
         for _ in readers:
@@ -198,7 +209,8 @@ class LiveGraph:
         self.nodes[node.id] = node
         self._followers[node.id] = tuple(followers)
         self._producers.update(dict.fromkeys(node.outs, node.id))
-        self.num_effects += node.is_effect
+        if node.is_effect:
+            self.effects[node.id] = None
         there = sum(1 for arg in node.ins if _blocks(arg) and self.values[arg.value] is not UNSET)
         self._blocking[node.id] = node.num_blocking - there
         if self._blocking[node.id] == 0:

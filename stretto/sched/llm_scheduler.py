@@ -9,7 +9,7 @@ Source: Teola §5.2 and §6. Differs: budgets count the output that is expected,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from itertools import count
 
 from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
@@ -20,6 +20,7 @@ from stretto.costs.tokens import num_tokens
 from stretto.deployment import Engine, Replica
 from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release
+from stretto.sched.demand import Demand
 from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.expected_outputs import ExpectedOutputs, num_output_tokens
@@ -203,9 +204,14 @@ class LLMScheduler:
             actions += self.instances.fleet.idle(instance)
         return actions
 
-    def want(self, query: str, wanted: Collection[int]) -> None:
-        """Note that other nodes of a query are wanted than before."""
-        self.queue.want(query, wanted)
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Note that something else is asked of nodes of a query than before."""
+        self.queue.ask(query, demands)
+        self._handed_over.ask(query, demands)
+        for tasks in self._of_query.get(query, {}).values():
+            for running in tasks.values():
+                entry = running.entry
+                entry.demand = demands.get(entry.request.node.id, entry.demand)
         self._note_change(query)
 
     def queries(self) -> list[str]:
@@ -264,7 +270,7 @@ class LLMScheduler:
 
         def fits(entry: Entry) -> int:
             nonlocal request, choice
-            request = self._placement_request(entry)
+            request = self._placement_request(entry, now_s)
             choice = self._loads.choose(request, now_s)
             return int(choice is not None)
 
@@ -277,7 +283,7 @@ class LLMScheduler:
         assert choice is not None
         return self._admit(choice, request, chosen.entry, now_s)
 
-    def _placement_request(self, entry: Entry) -> PlacementRequest:
+    def _placement_request(self, entry: Entry, now_s: float) -> PlacementRequest:
         request = entry.request
         hint = self._ahead.hint_of(request)
         held = {} if hint.instance is None else {hint.instance: hint.num_tokens}
@@ -287,8 +293,7 @@ class LLMScheduler:
             hints=held,
             computing=held if hint.is_running else {},
             tenant=request.record.tenant,
-            group=entry.group,
-            slack_s=entry.slack_s,
+            slack_s=max(0.0, entry.demand.start_by_s - now_s),
         )
 
     def _admit(self, choice: Choice, placed: PlacementRequest, entry: Entry, now_s: float) -> Admit:
@@ -303,7 +308,7 @@ class LLMScheduler:
             prompt,
             request.decode,
             request.record.tenant,
-            request.record.criteria,
+            entry.demand.criteria or request.record.criteria,
             entry.generated,
         )
         prefill_s = self._loads.prefill_s(placed.num_tokens - choice.held_tokens, instance)

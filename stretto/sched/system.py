@@ -52,6 +52,7 @@ from stretto.messages import (
     Want,
 )
 from stretto.sched.batch_scheduler import BatchScheduler
+from stretto.sched.demand import Demand
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.outcome import Outcome
@@ -59,7 +60,7 @@ from stretto.sched.results import Completed, Report
 from stretto.sched.session import Session
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.splicing import Expand
-from stretto.tasks import QueryRecord
+from stretto.tasks import Objective, QueryRecord
 from stretto.vocabulary import DEFAULT, Vocabulary
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
@@ -118,7 +119,7 @@ class System:
         self._deadlines: dict[str, float] = {}
         self._by_deadline = SortedQueue[str]()
         self._engines_of: dict[str, dict[str, None]] = {}
-        self._want_deadlines: dict[tuple[str, str], list[float]] = {}
+        self._want_deadlines: dict[tuple[str, str], list[tuple[float, Objective | None]]] = {}
         self._armed_s: float | None = None
         self._dirty: dict[str, None] = {}
         self._actions: list[Action] = []
@@ -293,13 +294,13 @@ class System:
                 outcome = session.extend(egraph, bind)
             case Provide(_, name, value):
                 outcome = session.provide(name, value)
-            case Want(query, name, deadline_s):
-                outcome = session.want(name)
+            case Want(query, name, criteria, deadline_s):
+                outcome = session.want(name, criteria, deadline_s)
                 if deadline_s is not None:
-                    self._want_deadlines.setdefault((query, name), []).append(deadline_s)
+                    self._want_deadlines.setdefault((query, name), []).append((deadline_s, criteria))
                     self._arm(deadline_s)
-            case Unwant(_, name):
-                outcome = session.unwant(name)
+            case Unwant(_, name, criteria, deadline_s):
+                outcome = session.unwant(name, criteria, deadline_s)
             case Drop(_, name):
                 outcome = session.drop(name)
             case Close():
@@ -331,9 +332,13 @@ class System:
             assert engine is not None
             self.schedulers[engine].add(request, now_s)
             self._dirty[engine] = engines[engine] = None
-        if outcome.changes_wants and (wanted := session.graph.wanted) is not None:
-            for engine in engines:
-                self.schedulers[engine].want(query, wanted)
+        asked: dict[str, dict[int, Demand]] = {}
+        for node, demand in outcome.demands:
+            if node.engine in engines:
+                asked.setdefault(node.engine, {})[node.id] = demand
+        for engine, demands in asked.items():
+            self.schedulers[engine].ask(query, demands)
+            self._dirty[engine] = None
         for output, text in outcome.text:
             self._actions.append(Emit(query, output, text))
         for name, value in outcome.settled:
@@ -408,14 +413,14 @@ class System:
                 self._arm(expiry_s)
         if self._by_deadline:
             self._arm(self._by_deadline.first_key[0])
-        if wants_s := [s for many in self._want_deadlines.values() for s in many]:
+        if wants_s := [s for many in self._want_deadlines.values() for s, _ in many]:
             self._arm(min(wants_s))
 
     def _leave_wants(self, now_s: float) -> None:
         """Those whose deadline has passed wait no longer."""
-        for (query, name), deadlines_s in list(self._want_deadlines.items()):
-            for deadline_s in [deadline_s for deadline_s in deadlines_s if deadline_s <= now_s]:
-                deadlines_s.remove(deadline_s)
-                self._handle(Unwant(query, name), now_s)
-            if not deadlines_s:
+        for (query, name), wants in list(self._want_deadlines.items()):
+            for deadline_s, criteria in [want for want in wants if want[0] <= now_s]:
+                wants.remove((deadline_s, criteria))
+                self._handle(Unwant(query, name, criteria, deadline_s), now_s)
+            if not wants:
                 self._want_deadlines.pop((query, name), None)

@@ -22,6 +22,7 @@ from stretto.messages import (
     Wake,
     Want,
 )
+from stretto.sched.demand import NOBODY, Demand
 from stretto.sched.session import Session
 from stretto.tasks import QueryRecord
 
@@ -72,19 +73,17 @@ def test_what_is_wanted_is_told_from_what_is_not_whenever_that_changes() -> None
     session = Session("q", QueryRecord(tenant="acme"))
     session.provide("x", "x")
     (work,) = session.extend(EMBED, {}).work
-    assert not work.is_wanted
+    assert work.demand == NOBODY
     assert work.record.tenant == "acme"
-    assert session.want("v").changes_wants
-    assert session.graph.wanted == {work.node.id}
-    assert not session.want("v").changes_wants, "a second one"
-    session.unwant("v")
-    assert session.graph.wanted == {work.node.id}
-    session.unwant("v")
-    session.unwant("v")
-    assert session.graph.wanted == set()
+    wanted = Demand("throughput")
+    assert session.want("v").demands == [(work.node, wanted)]
+    assert session.want("v").demands == [], "a second one"
+    assert session.unwant("v").demands == []
+    assert session.unwant("v").demands == [(work.node, NOBODY)]
+    assert session.unwant("v").demands == []
     session.want("later")
     (work,) = session.extend(EMBED, {"v": "later"}).work
-    assert work.is_wanted, "it was wanted before it was known what it comes of"
+    assert work.demand == wanted, "it was wanted before it was known what it comes of"
 
 
 def test_unwanted_work_waits_for_wanted_work_at_an_engine() -> None:
@@ -103,11 +102,11 @@ def test_unwanted_work_waits_for_wanted_work_at_an_engine() -> None:
 
 def test_a_want_ends_at_its_deadline_and_nothing_else_does() -> None:
     system = CheckedSystem([batch_engine()])
-    system.handle([Open("s"), Extend("s", EMBED), Want("s", "v", 5.0)], 0.0)
+    system.handle([Open("s"), Extend("s", EMBED), Want("s", "v", deadline_s=5.0)], 0.0)
     assert system.alarms_s == [5.0]
-    assert system.queries["s"].graph.wanted
+    assert system.queries["s"].graph.demands
     system.handle([Wake()], 5.0)
-    assert system.queries["s"].graph.wanted == set()
+    assert system.queries["s"].graph.demands == {}
     system.handle([Provide("s", "x", "x")], 6.0)
     assert len(system.queries) == 1
 

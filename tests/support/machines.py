@@ -16,6 +16,7 @@ from stretto.graph.compile import ExecutionGraph, Node, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.messages import Action, AddInstance, Event, InstanceReady, Reply, WakeAt
 from stretto.sched.batch_scheduler import BatchScheduler
+from stretto.sched.demand import Demand
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.request import Request
 from stretto.sched.results import Report
@@ -44,6 +45,7 @@ def batch_request(
             "hi": len(items),
             "inputs": {"texts": list(items)},
             "each": ("texts",),
+            "demand": Demand("throughput", path_s=path_s),
             **changes,
         }
     )
@@ -79,6 +81,7 @@ def llm_request(
             "prompts": ((Segment(f"{query}.{name}"),),) * num,
             "decode": decode,
             "units": (num_prompt,) * num,
+            "demand": Demand("throughput", path_s=node.path_s),
             **changes,
         }
     )
