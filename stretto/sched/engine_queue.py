@@ -13,20 +13,23 @@ from stretto.sched.request import Entry
 _UNWANTED_RANK = 1e9
 """What is added to the first element of the rank of a request that nobody wants yet."""
 
+_MAX_FRESH = 256
+"""Entries that are put in order later, so that it never takes long."""
+
 
 class EngineQueue:
     """Waiting entries in the order of the engine's policy.
 
     Before all others go those that go alone. Those that nobody wants yet go while no other waits.
 
-    It finds the entries of a query without looking at others. Entries that have come since the order was last
-    asked are put in order when it is asked again: where one batch has room for all, it never is.
+    It finds the entries of a query without looking at others. The entries of a batch
+    engine are put in order when the order is asked: where one batch has room for all, it never is.
     """
 
     def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
         config = OrderConfig.of(engine, profile)
         self._wanted, self._unwanted = orders[engine.policy](config), orders[engine.policy](config)
-        self._takes_all = getattr(self._wanted, "takes_all", False)
+        self._takes_all = getattr(self._wanted, "takes_all", False) and not engine.is_llm
         self._num_wanted = 0
         self._fresh: dict[Entry, None] = {}
         self._alone: OrderedDict[Entry, None] = OrderedDict()
@@ -52,6 +55,8 @@ class EngineQueue:
         else:
             self._fresh[entry] = None
             self._num_wanted += entry.is_wanted
+            if not self._takes_all or len(self._fresh) > _MAX_FRESH:
+                self._put_in_order()
 
     def next_alone(self) -> Entry | None:
         """The entry that has to go alone next, if there is one."""
