@@ -54,7 +54,7 @@ class ByQuery:
             query = self._queries[name] = self._make_query()
         self._waiting.add(entry)
         query.add(entry)
-        self._moved[name] = None
+        self._put(name)
 
     def remove(self, entry: Entry) -> None:
         lo, hi = entry.lo, entry.hi
