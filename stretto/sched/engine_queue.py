@@ -17,6 +17,9 @@ _CLASS_RANKS: Mapping[Objective | None, float] = {"latency": -1e8, "throughput":
 """What is added to the first element of a rank, so that classes keep their order at instances too. It is more
 than any rank in seconds or rounds, and less than what a priority of vLLM can tell apart."""
 
+_MAX_FRESH = 256
+"""Entries that are put in order later, so that it never takes long."""
+
 
 class EngineQueue:
     """Waiting entries by class, and within a class in the order of the engine's policy.
@@ -26,13 +29,16 @@ class EngineQueue:
     what is wanted for throughput and has waited longer than the engine's age limit is served before younger
     requests wanted for latency.
 
-    It finds the entries of a query, and of a node of it, without looking at others.
+    It finds the entries of a query, and of a node of it, without looking at others. The entries of a batch
+    engine are put in order when the order is asked: where one batch has room for all, it never is.
     """
 
     def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
         config = OrderConfig.of(engine, profile)
         self._age_limit_s = engine.age_limit_s
         self._orders: dict[Objective | None, Order] = {one: orders[engine.policy](config) for one in _CLASSES}
+        self._takes_all = getattr(self._orders[None], "takes_all", False) and not engine.is_llm
+        self._fresh: dict[Entry, None] = {}
         self._waiting = {one: OrderedDict[Entry, None]() for one in _CLASSES}  # the oldest is first
         self._alone: OrderedDict[Entry, None] = OrderedDict()
         self._of_query: dict[str, dict[int, dict[Entry, None]]] = {}
@@ -51,12 +57,14 @@ class EngineQueue:
         entry.number = self._num_added
         self._num_added += 1
         self._num_entries += 1
-        self._of_query.setdefault(entry.query, {}).setdefault(entry.request.node.id, {})[entry] = None
+        request = entry.request
+        self._of_query.setdefault(request.query, {}).setdefault(request.node.id, {})[entry] = None
         if entry.alone:
             self._alone[entry] = None
         else:
-            self._order_of(entry).add(entry)
-            self._waiting[entry.sorted_as.criteria][entry] = None
+            self._fresh[entry] = None
+            if not self._takes_all or len(self._fresh) > _MAX_FRESH:
+                self._put_in_order()
 
     def next_alone(self) -> Entry | None:
         """The entry that has to go alone next, if there is one."""
@@ -64,7 +72,29 @@ class EngineQueue:
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """What the order takes next; `to_fill` as in `Order.take`."""
+        if self._fresh:
+            self._put_in_order()
         return self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
+
+    def take_all(self, room: int) -> list[tuple[Entry, int, int]]:
+        """Take all that waits as (entry, lo, hi), if it fits `room` units and needs no order; else nothing.
+
+        What was taken so counts as started.
+        """
+        if not self._takes_all or len(self._fresh) < self._num_entries:
+            return []
+        for entry in self._fresh:
+            room -= entry.units_of(entry.lo, entry.hi)
+            if room < 0 or entry.request.node.runs_once:
+                return []
+        parts = []
+        for entry in self._fresh:
+            parts.append((entry, entry.lo, entry.hi))
+            entry.lo = entry.hi
+        self._num_entries = 0
+        self._fresh.clear()
+        self._of_query.clear()
+        return parts
 
     def take(self, entry: Entry, num_items: int) -> int:
         """Take items of an entry; the number of the first of them."""
@@ -87,6 +117,8 @@ class EngineQueue:
 
         Its class is that of what is asked of it now.
         """
+        if self._fresh:
+            self._put_in_order()
         rank = self._order_of(entry).rank(entry)
         return (rank[0] + _CLASS_RANKS[entry.demand.criteria], *rank[1:])
 
@@ -116,6 +148,12 @@ class EngineQueue:
         """Return the queries of which anything waits."""
         return list(self._of_query)
 
+    def _put_in_order(self) -> None:
+        for entry in self._fresh:
+            self._order_of(entry).add(entry)
+            self._waiting[entry.sorted_as.criteria][entry] = None
+        self._fresh.clear()
+
     def _class_to_serve(self, now_s: float) -> Objective | None:
         latency, throughput = self._waiting["latency"], self._waiting["throughput"]
         if not latency:
@@ -133,7 +171,7 @@ class EngineQueue:
         return self._orders[entry.sorted_as.criteria]
 
     def _remove(self, entry: Entry) -> None:
-        if not entry.alone:
+        if not entry.alone and entry not in self._fresh:
             self._order_of(entry).remove(entry)
         self._drop(entry)
 
@@ -141,6 +179,8 @@ class EngineQueue:
         self._num_entries -= 1
         if entry.alone:
             del self._alone[entry]
+        elif entry in self._fresh:
+            del self._fresh[entry]
         else:
             del self._waiting[entry.sorted_as.criteria][entry]
         nodes = self._of_query[entry.query]

@@ -21,6 +21,7 @@ and their primitives by depth.
 from __future__ import annotations
 
 from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
+from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import OrderConfig, Rank
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
@@ -43,13 +44,13 @@ class _Query:
         self._config = config
         self._num_unstarted: dict[Entry, int] = {}
         self._seconds = 0.0
-        self._by_age = SortedQueue[Entry]()
+        self._unstarted = Earliest()
         self._waiting = SortedQueue[Entry]()
 
     def add(self, entry: Entry) -> None:
         self._num_unstarted[entry] = entry.hi - entry.lo
         self._seconds += self._price_s(entry, entry.lo, entry.hi)
-        self._by_age.add(self._age(entry), entry)
+        self._unstarted.add(entry, entry.arrival_s - self._hurry_s(entry))
         self._waiting.add(self._way(entry), entry)
 
     def all_taken(self, entry: Entry) -> None:
@@ -60,13 +61,16 @@ class _Query:
         self._num_unstarted[entry] -= hi - lo
         if self._num_unstarted[entry] == 0:
             del self._num_unstarted[entry]
-            self._by_age.remove(self._age(entry))
+            self._unstarted.remove(entry)
 
     def is_empty(self) -> bool:
         return not self._num_unstarted
 
+    def first(self) -> Entry:
+        return self._waiting.first
+
     def first_key(self) -> PlaceKey | None:
-        return (self._key_s(), self._by_age.first_key[1]) if self._waiting else None
+        return (self._key_s(), self._unstarted.first.number) if self._waiting else None
 
     def places(self) -> Places:
         key = self.first_key()
@@ -77,20 +81,21 @@ class _Query:
         return self._key_s(), *self._way(entry)[:2]
 
     def _key_s(self) -> float:
-        return self._seconds + _AGEING * float(self._by_age.first_key[0])
+        return self._seconds + _AGEING * self._unstarted.first_s
 
     def _price_s(self, entry: Entry, lo: int, hi: int) -> float:
         """Predicted seconds of items, as if nothing of their prompts were held."""
         num_output = entry.num_output * (hi - lo)
         return self._config.unit_s * entry.num_units(lo, hi) + self._config.output_s * num_output
 
-    def _age(self, entry: Entry) -> tuple[float, int]:
-        """Key of ages, oldest first, in seconds of arrival."""
-        return entry.arrival_s - self._hurry_s(entry), entry.number
-
     def _way(self, entry: Entry) -> tuple[float, int, float, int]:
         """Key within a query: the longest way first."""
-        return -(entry.path_s + self._hurry_s(entry)), -entry.request.node.depth, *entry.arrival
+        return (
+            -(entry.path_s + self._hurry_s(entry)),
+            -entry.request.node.depth,
+            entry.arrival_s,
+            entry.number,
+        )
 
     def _hurry_s(self, entry: Entry) -> float:
         """Seconds that its slack fell short of the age limit when it arrived; 0 without a deadline."""

@@ -1,0 +1,50 @@
+"""The entry that counts as the oldest, of those that are still there."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from stretto.sched.request import Entry
+
+_SPARE = 64
+
+
+class Earliest:
+    """A set of entries that knows the oldest.
+
+    Those that have left stay in the heap until they are at its top, or until they are more than half of it.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._arrivals: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def first(self) -> Entry:
+        """The oldest entry. Raises IndexError if there is none."""
+        arrivals, entries = self._arrivals, self._entries
+        while (entry := entries.get(arrivals[0][1])) is None:
+            heappop(arrivals)
+        return entry
+
+    @property
+    def first_s(self) -> float:
+        """Since when the oldest entry counts as waiting. Raises IndexError if there is none."""
+        while self._arrivals[0][1] not in self._entries:
+            heappop(self._arrivals)
+        return self._arrivals[0][0]
+
+    def add(self, entry: Entry, since_s: float) -> None:
+        """Note that an entry has come, which counts as waiting since then."""
+        self._entries[entry.number] = entry
+        heappush(self._arrivals, (since_s, entry.number))
+
+    def remove(self, entry: Entry) -> None:
+        """Note that an entry has left."""
+        del self._entries[entry.number]
+        if len(self._arrivals) > 2 * len(self._entries) + _SPARE:
+            self._arrivals = [one for one in self._arrivals if one[1] in self._entries]
+            heapify(self._arrivals)
