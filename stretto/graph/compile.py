@@ -33,6 +33,11 @@ class In:
     optional: bool
     is_hint: bool = False
 
+    @property
+    def blocks(self) -> bool:
+        """Whether the node waits for the whole value before it opens."""
+        return self.piece is None and not self.is_hint
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -144,7 +144,9 @@ class GraphScheduler:
         A queue, not recursion: chains of absent nodes may be long. It begins in the order of the graph, so
         that a prefill goes before those that it is a hint for.
         """
-        woken = self.live.woken = deque(sorted(self.live.woken))
+        woken = self.live.woken
+        if len(woken) > 1:
+            woken = self.live.woken = deque(sorted(woken))
         while woken:
             node = self.nodes.get(woken.popleft())
             if node is None:
@@ -187,7 +189,8 @@ class GraphScheduler:
         if node.hints and not any(self._states[reader] is NodeState.WAITING for reader in node.hints):
             self._end_with(node, ABSENT)
             return
-        self._withdraw_hint(node)
+        if node.hint_from:
+            self._withdraw_hint(node)
         found = gather(node, self.values)
         if found.is_absent:
             self._end_with(node, ABSENT)
@@ -209,7 +212,7 @@ class GraphScheduler:
 
         A mapped reader is several: some of its items may find in the cache what is computed for others.
         """
-        if not reader.hint_from or self._states[reader.hint_from[0]] is not NodeState.OPEN:
+        if self._states[reader.hint_from[0]] is not NodeState.OPEN:
             return
         node = self.nodes[reader.hint_from[0]]
         is_only = len(node.hints) == 1 and not reader.is_mapped
@@ -288,7 +291,8 @@ class GraphScheduler:
             self._end(node, [kv])
             self._end(decode, [decoded])
         elif len(node.outs) == 1:
-            self._check_pieces(node, result)
+            if node.decode is not None:
+                self._check_pieces(node, result)
             self._end(node, [True if node.is_effect else result])
         else:
             self._end(node, by_port(node, result))
@@ -322,7 +326,8 @@ class GraphScheduler:
 
     def _end(self, node: Node, outputs: Sequence[object]) -> None:
         self._retire(node)
-        self._withdraw_hint(node)
+        if node.hint_from:
+            self._withdraw_hint(node)
         for out, value in zip(node.outs, outputs, strict=True):
             if isinstance(value, Failure):
                 if node.is_effect:
@@ -335,7 +340,8 @@ class GraphScheduler:
         """Forget a node, and let those go on that only follow it."""
         self._states.move(node, NodeState.ENDED)
         self._streams.drop(node)
-        self._shown.drop(node)
+        if node.decode is not None:
+            self._shown.drop(node)
         self.live.retire(node)
 
     def _splice(self, node: Node, inputs: Mapping[str, object]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stretto.core import Failure
 from stretto.errors import BadReply, CapacityError
-from stretto.graph.compile import ExecutionGraph, In, Node, rebase
+from stretto.graph.compile import ExecutionGraph, Node, rebase
 from stretto.sched.gathering import item_of
 from stretto.sched.splicing import Link, Links
 from stretto.sched.values import UNSET, Values
@@ -77,20 +77,23 @@ class LiveGraph:
         is_same = base == 0 and ids == list(range(len(ids)))
         nodes = egraph.nodes if is_same else rebase(egraph, base, ids, under)
         for value_id, readers in zip(ids, egraph.readers, strict=True):
-            self._add_readers(value_id, [(base + node, place) for node, place in readers])
-        for node in nodes:
-            self._add(node, [base + follower for follower in egraph.followers[node.id - base]])
+            if readers:
+                moved = readers if is_same else tuple((base + node, place) for node, place in readers)
+                self._add_readers(value_id, moved)
+        for node, followers in zip(nodes, egraph.followers, strict=True):
+            self._add(node, followers if is_same else tuple(base + follower for follower in followers))
         return Joined(nodes, ids)
 
     def retire(self, node: Node) -> None:
         """Forget a node, and wake those that only follow it."""
         del self.nodes[node.id], self._blocking[node.id]
-        self.effects.pop(node.id, None)
+        if node.is_effect:
+            self.effects.pop(node.id, None)
         for out in node.outs:
             del self._producers[out]
         for arg in node.ins:
             self.values.leave(arg.value)
-        for follower in self._followers.pop(node.id):
+        for follower in self._followers.pop(node.id, ()):
             self._unblock(follower)
 
     def cut(self, node: Node) -> None:
@@ -108,18 +111,19 @@ class LiveGraph:
     def bring(self, value_id: int, value: object) -> None:
         """Set a value, once: wake its readers, and pass it on."""
         self.values.set(value_id, value)
-        if value_id in self._watched:
-            self.settled.append((self._watched[value_id], value))
+        if (name := self._watched.get(value_id)) is not None:
+            self.settled.append((name, value))
         for node_id, place in self._readers.pop(value_id, ()):
             node = self.nodes.get(node_id)
             if node is None:
                 continue
-            if _blocks(node.ins[place]):
+            if node.ins[place].blocks:
                 self._unblock(node_id)
             else:
                 self.woken.append(node_id)
-        for link in self._links.take(value_id):
-            self._pass_on(value, link)
+        if value_id in self._links:
+            for link in self._links.take(value_id):
+                self._pass_on(value, link)
 
     def grown(self, value_id: int) -> None:
         """Wake the nodes that read a list as it grows."""
@@ -194,32 +198,36 @@ class LiveGraph:
     def check_invariants(self) -> None:
         """For tests: counters agree with what they count."""
         for node in self.nodes.values():
-            blocked = sum(1 for arg in node.ins if _blocks(arg) and self.values[arg.value] is UNSET)
+            blocked = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is UNSET)
             blocked += sum(1 for other in node.after if other in self.nodes)
             assert self._blocking[node.id] == blocked, node.name
         assert list(self.effects) == [node.id for node in self.nodes.values() if node.is_effect]
 
-    def _add_readers(self, value_id: int, readers: Sequence[tuple[int, int]]) -> None:
-        for _ in readers:
-            self.values.use(value_id)
-        if readers and self.values[value_id] is UNSET:
+    def _add_readers(self, value_id: int, readers: tuple[tuple[int, int], ...]) -> None:
+        self.values.use(value_id, len(readers))
+        if self.values[value_id] is UNSET:
             self._readers[value_id] = (*self._readers.get(value_id, ()), *readers)
 
-    def _add(self, node: Node, followers: Iterable[int]) -> None:
+    def _add(self, node: Node, followers: tuple[int, ...]) -> None:
         self.nodes[node.id] = node
-        self._followers[node.id] = tuple(followers)
-        self._producers.update(dict.fromkeys(node.outs, node.id))
+        if followers:
+            self._followers[node.id] = followers
+        for out in node.outs:
+            self._producers[out] = node.id
         if node.is_effect:
             self.effects[node.id] = None
-        there = sum(1 for arg in node.ins if _blocks(arg) and self.values[arg.value] is not UNSET)
-        self._blocking[node.id] = node.num_blocking - there
-        if self._blocking[node.id] == 0:
+        blocking = node.num_blocking
+        if len(self.values):
+            blocking -= sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is not UNSET)
+        self._blocking[node.id] = blocking
+        if not blocking:
             self.woken.append(node.id)
 
     def _unblock(self, node_id: int) -> None:
-        if node_id in self.nodes:
-            self._blocking[node_id] -= 1
-            if self._blocking[node_id] == 0:
+        blocking = self._blocking.get(node_id)
+        if blocking is not None:
+            self._blocking[node_id] = blocking - 1
+            if blocking == 1:
                 self.woken.append(node_id)
 
     def _pass_on(self, value: object, link: Link) -> None:
@@ -234,8 +242,3 @@ class LiveGraph:
                 Failure(value.error.at(node.name)) if isinstance(value, Failure) else value
             )
             self.woken.append(node.id)
-
-
-def _blocks(arg: In) -> bool:
-    """Whether a node waits for the whole value at this port before it opens."""
-    return arg.piece is None and not arg.is_hint

@@ -26,6 +26,8 @@ class NodeState(Enum):
     EXPANDED = "expanded"
     ENDED = "ended"
 
+    __hash__ = object.__hash__  # that of Enum is written in Python, and every move looks states up
+
 
 TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
     NodeState.WAITING: frozenset((NodeState.OPEN, NodeState.ENDED)),

@@ -15,9 +15,11 @@ from stretto.sched.demand import Demand
 from stretto.tasks import Decode, QueryRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Request:
     """Items `lo` to `hi` (half-open) of a mapped primitive, or a single application (0 to 1).
+
+    Nobody changes it. It is not declared frozen, because each would then take 6 µs to make instead of 1.7.
 
     Attributes:
         step: name of the primitive in errors: the decode, where a prefill carries one along.

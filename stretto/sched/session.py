@@ -218,11 +218,11 @@ class Session:
                 self._wants.pop(name, None)
         if self._outputs is None:
             return outcome
+        failures = {name: failure for name, value in outcome.settled if (failure := first_failure(value))}
+        failed = [failures[name] for name in self._outputs if name in failures] if failures else []
         outcome.settled = []
-        failed = [first_failure(self._settled.get(name)) for name in self._outputs]
-        failure = next(filter(None, (*failed, *outcome.failed_effects)), None)
-        if failure is not None:
-            outcome.error = failure.error
+        if failed or outcome.failed_effects:
+            outcome.error = (*failed, *outcome.failed_effects)[0].error
         elif not self.graph.live.effects and len(self._settled) == len(self._outputs):
             outcome.outputs = {name: self._settled[name] for name in self._outputs}
         return outcome

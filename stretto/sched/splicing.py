@@ -48,6 +48,9 @@ class Links:
         self._to_value: dict[int, int] = {}
         self._to_node: dict[int, int] = {}
 
+    def __contains__(self, source: int) -> bool:
+        return source in self._links
+
     def add(self, source: int, link: Link) -> None:
         """Let the value `source` be passed on."""
         self._links.setdefault(source, []).append(link)

@@ -145,8 +145,9 @@ class Streams:
     def drop(self, node: Node) -> None:
         """A node has ended; what there still is of its items goes."""
         self.mapped.pop(node.id, None)
-        for out in node.outs:
-            self.growing.pop(out, None)
+        if self.growing:
+            for out in node.outs:
+                self.growing.pop(out, None)
 
     def append(self, value_id: int, offset: int, item: object) -> bool:
         """Add an item to a list that grows; False if it is not the next one."""

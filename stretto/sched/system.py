@@ -248,14 +248,17 @@ class System:
         try:
             yield
         except Exception as error:
-            if isinstance(error, StrettoError):
-                ended_by = error
-            else:
-                ended_by = InternalError(f"{type(error).__name__}: {error}")
-                ended_by.__cause__ = error
-            for query in queries:
-                if query in self.queries:
-                    self._end(query, None, ended_by)
+            self._end_all(queries, error)
+
+    def _end_all(self, queries: Iterable[str], error: Exception) -> None:
+        if isinstance(error, StrettoError):
+            ended_by = error
+        else:
+            ended_by = InternalError(f"{type(error).__name__}: {error}")
+            ended_by.__cause__ = error
+        for query in queries:
+            if query in self.queries:
+                self._end(query, None, ended_by)
 
     def _open(self, event: Submit | Open, now_s: float) -> None:
         record = (
@@ -312,12 +315,14 @@ class System:
             session = self.queries.get(report.query)
             if session is None:
                 continue
-            with self._bugs_end([report.query]):
+            try:
                 if isinstance(report, Completed):
                     outcome = session.complete(report.node, report.lo, report.results)
                 else:
                     outcome = session.deliver(report.node, report.offset, report.piece)
                 self._carry_on(session, outcome, now_s)
+            except Exception as error:
+                self._end_all([report.query], error)
 
     def _carry_on(self, session: Session, outcome: Outcome, now_s: float) -> None:
         """Hand on what one step of a query has led to."""

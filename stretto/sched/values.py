@@ -32,9 +32,9 @@ class Values:
         self._num_ids += count
         return range(first, self._num_ids)
 
-    def use(self, value_id: int) -> None:
-        """Somebody more will read a value."""
-        self._num_users[value_id] = self._num_users.get(value_id, 0) + 1
+    def use(self, value_id: int, count: int = 1) -> None:
+        """Note that so many more will read a value."""
+        self._num_users[value_id] = self._num_users.get(value_id, 0) + count
 
     def leave(self, value_id: int) -> None:
         """Somebody will not read a value any more."""
