@@ -11,7 +11,7 @@ may ask for more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from stretto.graph.compile import Node
@@ -60,9 +60,9 @@ def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> 
         if (node := live.producer(value_id)) is not None:
             at_end[node.id] = _joined(at_end.get(node.id), demand)
     found: dict[int, Demand] = {}
-    for node in _readers_first(live, list(at_end)):
+    for node, sources in reversed(_sources_first(live, list(at_end))):
         demand = found[node.id] = at_end[node.id].before(node.own_s)
-        for source in live.sources(node):
+        for source in sources:
             at_end[source.id] = _joined(at_end.get(source.id), demand)
     return found
 
@@ -75,27 +75,28 @@ def changes(before: Mapping[int, Demand], now: Mapping[int, Demand]) -> dict[int
 
 
 def _joined(demand: Demand | None, other: Demand) -> Demand:
-    return other if demand is None else demand.joined(other)
+    return other if demand is None or demand == other else demand.joined(other)
 
 
-def _readers_first(live: LiveGraph, ends: list[int]) -> list[Node]:
-    """The nodes that `ends` come of, they included, each after all of these that read it."""
-    order: list[Node] = []
+def _sources_first(live: LiveGraph, ends: list[int]) -> list[tuple[Node, list[Node]]]:
+    """The nodes that `ends` come of, they included, with what they read: each after all that it reads."""
+    order: list[tuple[Node, list[Node]]] = []
     seen: set[int] = set()
-    stack: list[tuple[Node, Iterator[Node]]] = []
     for end in ends:
         if end in seen:
             continue
         seen.add(end)
-        stack.append((live.nodes[end], live.sources(live.nodes[end])))
+        found = live.sources(live.nodes[end])
+        stack = [(live.nodes[end], found, iter(found))]
         while stack:
-            node, sources = stack[-1]
-            source = next((one for one in sources if one.id not in seen), None)
-            if source is None:
-                order.append(node)
-                stack.pop()
+            node, sources, unseen = stack[-1]
+            for source in unseen:
+                if source.id not in seen:
+                    seen.add(source.id)
+                    found = live.sources(source)
+                    stack.append((source, found, iter(found)))
+                    break
             else:
-                seen.add(source.id)
-                stack.append((source, live.sources(source)))
-    order.reverse()
+                order.append((node, sources))
+                stack.pop()
     return order

@@ -7,7 +7,7 @@ joined (`splicing.py`). Nodes leave when they have ended. Nothing here knows wha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.core import Failure
@@ -170,18 +170,13 @@ class LiveGraph:
             source = self._links.behind_value(source)
         return None
 
-    def sources(self, node: Node) -> Iterator[Node]:
-        """Iterate over the live nodes that a node reads or follows, or that an expanded node returns."""
-        for arg in node.ins:
-            if (producer := self.producer(arg.value)) is not None:
-                yield producer
-        for before in node.after:
-            if before in self.nodes:
-                yield self.nodes[before]
+    def sources(self, node: Node) -> list[Node]:
+        """Return the live nodes that a node reads or follows, or that an expanded node returns."""
+        found = [self.producer(arg.value) for arg in node.ins]
+        found += [self.nodes.get(before) for before in node.after]
         if (value_id := self._links.behind_node(node.id)) is not None:
-            producer = self.producer(value_id)
-            if producer is not None:
-                yield producer
+            found.append(self.producer(value_id))
+        return [source for source in found if source is not None]
 
     def behind(self, values: Iterable[int]) -> set[int]:
         """The ids of live nodes that `values` and effects come of."""
