@@ -53,11 +53,11 @@ class Failure:
 
 def first_failure(value: object) -> Failure | None:
     """The failure that a whole value is, or the first among its items."""
+    if not isinstance(value, Failure | list):
+        return None
     if isinstance(value, Failure):
         return value
-    if isinstance(value, list):
-        return next((item for item in value if isinstance(item, Failure)), None)
-    return None
+    return next((item for item in value if isinstance(item, Failure)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,14 +76,11 @@ class Entry:
     demand: Demand = Demand("throughput")
     sorted_as: Demand = field(init=False)
     generated: tuple[int, ...] = ()
+    query: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.sorted_as = self.demand
-
-    @property
-    def query(self) -> str:
-        """Query that the items are of."""
-        return self.request.query
+        self.query = self.request.query
 
     @property
     def path_s(self) -> float:
@@ -104,6 +101,8 @@ class Entry:
 
     def units_of(self, lo: int, hi: int) -> int:
         """Units of items `lo` to `hi`, with the output expected of them."""
+        if self.request.units is None:
+            return (1 + self.num_output) * (hi - lo)
         return self.num_units(lo, hi) + self.num_output * (hi - lo)
 
     def count_within(self, budget: int) -> int:

@@ -218,11 +218,13 @@ class Session:
                 self._wants.pop(name, None)
         if self._outputs is None:
             return outcome
-        failures = {name: failure for name, value in outcome.settled if (failure := first_failure(value))}
-        failed = [failures[name] for name in self._outputs if name in failures] if failures else []
-        outcome.settled = []
-        if failed or outcome.failed_effects:
-            outcome.error = (*failed, *outcome.failed_effects)[0].error
+        failed = list(outcome.failed_effects)
+        if outcome.settled:
+            failures = {name: first_failure(value) for name, value in outcome.settled}
+            failed[:0] = filter(None, map(failures.get, self._outputs))
+            outcome.settled = []
+        if failed:
+            outcome.error = failed[0].error
         elif not self.graph.live.effects and len(self._settled) == len(self._outputs):
             outcome.outputs = {name: self._settled[name] for name in self._outputs}
         return outcome

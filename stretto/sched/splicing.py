@@ -48,9 +48,6 @@ class Links:
         self._to_value: dict[int, int] = {}
         self._to_node: dict[int, int] = {}
 
-    def __contains__(self, source: int) -> bool:
-        return source in self._links
-
     def add(self, source: int, link: Link) -> None:
         """Let the value `source` be passed on."""
         self._links.setdefault(source, []).append(link)
@@ -61,7 +58,9 @@ class Links:
 
     def take(self, source: int) -> list[Link]:
         """The links of a value that has come."""
-        links = self._links.pop(source, [])
+        links = self._links.pop(source, None)
+        if links is None:
+            return []
         for link in links:
             if link.value is not None:
                 del self._to_value[link.value]
