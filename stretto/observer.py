@@ -44,11 +44,14 @@ class Observer(Protocol):
         return
 
     def on_steps(self, steps: StepsDone) -> None:
-        """An LLM instance that reports its steps (those simulated step by step do) has taken some."""
+        """An LLM instance that is simulated step by step has taken some. Engines of a runtime report none."""
         return
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
-        """An instance that reports what its prefix cache holds has reported changes."""
+        """An instance that reports what its prefix cache holds has reported changes.
+
+        The same report comes as an event right after, in either driver.
+        """
         return
 
 

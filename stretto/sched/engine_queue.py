@@ -34,9 +34,9 @@ class EngineQueue:
     """
 
     def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
-        config = OrderConfig.of(engine, profile)
+        self._new_order, self._config = orders[engine.policy], OrderConfig.of(engine, profile)
         self._age_limit_s = engine.age_limit_s
-        self._orders: dict[Objective | None, Order] = {one: orders[engine.policy](config) for one in _CLASSES}
+        self._orders = self._new_orders()
         self._takes_all = getattr(self._orders[None], "takes_all", False) and not engine.is_llm
         self._fresh: dict[Entry, None] = {}
         self._waiting = {one: OrderedDict[Entry, None]() for one in _CLASSES}  # the oldest is first
@@ -44,6 +44,7 @@ class EngineQueue:
         self._of_query: dict[str, dict[int, dict[Entry, None]]] = {}
         self._num_entries = 0
         self._num_added = 0
+        self._num_forgotten = 0
 
     def __len__(self) -> int:
         return self._num_entries
@@ -109,7 +110,7 @@ class EngineQueue:
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
         """Items taken earlier run now, or were given up."""
-        if not entry.alone:
+        if not entry.alone and entry.number >= self._num_forgotten:
             self._order_of(entry).started(entry, lo, hi)
 
     def rank(self, entry: Entry) -> Rank:
@@ -144,6 +145,17 @@ class EngineQueue:
                 if not entry.alone:
                     self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
 
+    def clear(self) -> None:
+        """Forget all entries, those that were taken and have not started too, and begin with new orders."""
+        self._orders = self._new_orders()
+        self._fresh.clear()
+        self._alone.clear()
+        self._of_query.clear()
+        for waiting in self._waiting.values():
+            waiting.clear()
+        self._num_entries = 0
+        self._num_forgotten = self._num_added
+
     def queries(self) -> list[str]:
         """Return the queries of which anything waits."""
         return list(self._of_query)
@@ -153,6 +165,9 @@ class EngineQueue:
             self._order_of(entry).add(entry)
             self._waiting[entry.sorted_as.criteria][entry] = None
         self._fresh.clear()
+
+    def _new_orders(self) -> dict[Objective | None, Order]:
+        return {one: self._new_order(self._config) for one in _CLASSES}
 
     def _class_to_serve(self, now_s: float) -> Objective | None:
         latency, throughput = self._waiting["latency"], self._waiting["throughput"]

@@ -60,6 +60,7 @@ class LLMScheduler:
         self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
         self._touched: dict[InstanceId, set[str]] = {}
         self._drained: dict[InstanceId, None] = {}
+        self._decided: list[Action] = []
         self._heard_instances = LastHeard[InstanceId]()
         self._heard_tasks = LastHeard[tuple[InstanceId, int]]()
 
@@ -190,7 +191,7 @@ class LLMScheduler:
 
     def schedule(self, now_s: float) -> list[Action]:
         """Admit as much as fits, in the queue's order; correct ranks given earlier."""
-        actions: list[Action] = []
+        self._decided = actions = list[Action]()
         self.not_before_s = None
         while self.queue and self._loads.may_place:
             admitted = self._admit_next(0 if actions else self._loads.roomiest, now_s)
@@ -203,6 +204,17 @@ class LLMScheduler:
             del self._drained[instance]
             actions += self.instances.fleet.idle(instance)
         return actions
+
+    def recover(self) -> tuple[list[str], list[Action]]:
+        """After a bug in an order, a placement or here: forget what waits; what runs goes on.
+
+        Returns:
+            all queries that have work here, which have to be ended, and what `schedule` had decided.
+        """
+        queries, actions = list(dict.fromkeys(self.queries())), self._decided
+        self.queue.clear()
+        self._decided = []
+        return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Note that something else is asked of nodes of a query than before."""
@@ -230,13 +242,14 @@ class LLMScheduler:
     def end_query(self, query: str) -> list[Action]:
         """Drop what waits for `query`, stop what runs, let go of its KV."""
         actions: list[Action] = []
-        for instance, tasks in sorted(self._of_query.pop(query, {}).items()):
+        for instance, tasks in sorted(self._of_query.get(query, {}).items()):
             for task, running in list(tasks.items()):
                 self._remove(running)
                 actions.append(CancelTask(self.engine.name, instance, task))
             if query in self._touched.get(instance, ()):
                 self._touched[instance].discard(query)
                 actions.append(Release(self.engine.name, instance, query))
+        self._of_query.pop(query, None)
         self.queue.end_query(query)
         self._ahead.forget(query)
         return actions
@@ -337,13 +350,13 @@ class LLMScheduler:
     def _start(self, running: Running, now_s: float) -> None:
         """A request has left its instance's queue."""
         if running.started_s is None:
-            running.started_s = now_s
             self._leave_queue(running)
+            running.started_s = now_s
 
     def _leave_queue(self, running: Running) -> None:
+        self.queue.started(running.entry, running.item, running.item + 1)
         self._note_change(running.entry.query)
         self._handed_over.remove(running)
-        self.queue.started(running.entry, running.item, running.item + 1)
 
     def _remove(self, running: Running) -> None:
         """A request has left its instance."""

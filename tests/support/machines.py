@@ -22,6 +22,7 @@ from stretto.sched.request import Request
 from stretto.sched.results import Report
 from stretto.sched.system import ExpandWith, System
 from stretto.tasks import Decode
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 _EMBED, _DECODE = compile_graph(
     parse_graph(
@@ -149,10 +150,15 @@ class CheckedSystem(System):
     """
 
     def __init__(
-        self, deployments: Iterable[Deployment], expand: ExpandWith | None = None, *, readies: bool = True
+        self,
+        deployments: Iterable[Deployment],
+        expand: ExpandWith | None = None,
+        *,
+        readies: bool = True,
+        vocabulary: Vocabulary = DEFAULT,
     ) -> None:
         given = tuple(deployments)
-        super().__init__(given, expand)
+        super().__init__(given, expand, vocabulary)
         self.replies: dict[str, Reply] = {}
         self.alarms_s: list[float] = []
         self._readies = True
