@@ -24,7 +24,6 @@ EXEMPT = (
     "stretto/engines/profiling.py",
     "stretto/engines/prompt_tokens.py",
     "stretto/frontend",
-    "stretto/graph",
     "stretto/llm/*.py",
     "stretto/messages.py",
     "stretto/observer.py",
