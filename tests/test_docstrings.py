@@ -23,13 +23,11 @@ EXEMPT = (
     "stretto/engines/openai_wire",
     "stretto/engines/profiling.py",
     "stretto/engines/prompt_tokens.py",
-    "stretto/frontend",
     "stretto/llm/*.py",
     "stretto/messages.py",
     "stretto/observer.py",
     "stretto/runtime",
     "stretto/sched",
-    "stretto/sim",
     "stretto/trace/recorder.py",
 )
 HANGING = {

@@ -126,7 +126,7 @@ class Graph:
 
     Attributes:
         inputs: (name, type) of each value that a query brings.
-        primitives: in a topological order.
+        primitives: the steps, in a topological order.
         order: (before, after) pairs of primitive names.
         outputs: (name, value) of each value that a query returns.
     """

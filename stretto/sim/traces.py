@@ -1,7 +1,7 @@
-"""Readers of published traces of LLM requests, as files have them: .csv, .jsonl, also .gz.
+"""Readers of published traces of LLM requests, in the published formats: .csv, .jsonl, also .gz.
 
-What does not fit is refused with the file, the row (counted from 1 in the data, headings not counted) and the
-reason, before anything is simulated.
+What does not fit is refused before anything is simulated. The error names the file, the row (counted from 1
+in the data, headings not counted) and the reason.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Request:
     """One LLM request of a trace.
 
     Attributes:
-        blocks: what its prompt consists of, in pieces of 512 tokens (the last may be shorter): equal ids in
-            equal places are equal prefixes. Empty: it shares nothing with others.
+        arrival_s: seconds since the trace began.
+        blocks: ids of the prompt's pieces of 512 tokens (the last may be shorter): equal ids in equal places
+            are equal prefixes. An empty tuple shares nothing with others.
     """
 
     arrival_s: float
@@ -41,11 +42,11 @@ class Request:
 
 
 class TraceError(UserError):
-    """A trace that cannot be used: names file, row and reason. (Row 0: the file as a whole.)"""
+    """A trace cannot be used; the message names file, row and reason. Row 0 is the file as a whole."""
 
 
 def read_azure(path: Path) -> list[Request]:
-    """Azure's traces of 2023 ("code" and "conv"), as published or with `arrival_s` in seconds.
+    """Read one of Azure's traces of 2023 ("code" or "conv"), as published or with `arrival_s` in seconds.
 
     Source: Splitwise (ISCA 2024), AzurePublicDataset.
     """
@@ -65,7 +66,8 @@ def read_azure(path: Path) -> list[Request]:
 
 
 def read_mooncake(path: Path) -> list[Request]:
-    """Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`.
+    """Read Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`, `output_length`,
+    `hash_ids`.
 
     Source: Mooncake (FAST 2025).
     """
@@ -84,7 +86,9 @@ def read_mooncake(path: Path) -> list[Request]:
 
 
 def read_lengths(path: Path) -> list[tuple[int, int]]:
-    """(prompt tokens, output tokens) of a CSV without times, as of arXiv summarisation."""
+    """Read (prompt tokens, output tokens) pairs from a CSV without times, such as that of arXiv
+    summarisation.
+    """
     columns = {"prompt_tokens": "num_prefill_tokens", "output_tokens": "num_decode_tokens"}
     pairs = [
         (row.count("prompt_tokens"), row.count("output_tokens", least=0)) for row in _csv_rows(path, columns)
@@ -122,7 +126,7 @@ class _Row:
             raise self.error(f"{name} is {self.fields[name]!r}, no date and time") from error
 
     def check_order(self, requests: list[Request]) -> None:
-        """The last request does not arrive before the one before it."""
+        """Check that the last request does not arrive before the one before it."""
         if len(requests) > 1 and requests[-1].arrival_s < requests[-2].arrival_s:
             at_s, before_s = requests[-1].arrival_s, requests[-2].arrival_s
             raise self.error(f"arrives at {at_s:g} s, before the row above it ({before_s:g} s)")
@@ -141,7 +145,7 @@ class _Row:
 
 
 def _csv_rows(path: Path, columns: Mapping[str, str]) -> Iterator[_Row]:
-    """Rows with the columns, called by our names or all by those that they have where they come from."""
+    """Yield rows with the wanted columns, whether the file uses our names or the published ones."""
     reader = csv.DictReader(_lines(path))
     try:
         found = list(reader.fieldnames or [])
