@@ -155,7 +155,7 @@ class VirtualDriver(VirtualTime):
         self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes))
 
     def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
-        """Submit queries sorted by arrival; each is taken from the iterable when the one before has arrived."""
+        """Submit queries sorted by arrival; the next one is taken when the one before has arrived."""
         self._submit_next(iter(arrivals))
 
     def send(self, event: Event, at_s: float = 0.0) -> None:

@@ -89,7 +89,7 @@ class _Timed:
 
 @dataclass(slots=True)
 class _Work:
-    """The work of a batch engine: when its first item can start, all units, and their seconds but for calls."""
+    """The work of a batch engine: when its first item can start, all units, and seconds apart from calls."""
 
     head_s: float = math.inf
     units: int = 0

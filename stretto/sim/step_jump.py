@@ -44,7 +44,9 @@ class StepJump:
     def extend_unsteadily(
         self, times_s: list[float], factors: list[float], slowness: Callable[[float], float]
     ) -> None:
-        """Append the ends of the next repeats; their times are multiplied by jitter and by the slowness then."""
+        """Append the ends of the next repeats; jitter and the slowness at that time multiply their
+        durations.
+        """
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         for factor, seconds in zip(factors, times_s, strict=True):
             end_s += seconds * (factor * slowness(end_s))

@@ -1,4 +1,4 @@
-"""What a task becomes as a request to a server: a completion, or a chat of one message.
+"""The request that a task becomes at a server: a completion, or a chat of one message.
 
 Settings beyond OpenAI's own (`top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`,
 `stop_token_ids`, `structured_outputs`) have vLLM's names; other servers may ignore them.
@@ -30,10 +30,10 @@ UNDERSTOOD = BASIC | _NAMES.keys() | {"json_schema", "regex"}
 def build_request(
     api: Api, model: str, prompt: Prompt, decode: Decode, tenant: str, priority: int | None = None
 ) -> Request:
-    """What to send for a prompt, as text or, to completions, as token ids.
+    """Return the request for a prompt, given as text or, to completions, as token ids.
 
-    A tenant's prompts are kept apart in the prefix cache by vLLM's `cache_salt`. With a `priority` vLLM
-    starts requests of smaller ones first.
+    vLLM's `cache_salt` keeps the tenants' prompts apart in the prefix cache. With a `priority`, vLLM
+    starts requests with smaller ones first.
 
     Raises:
         ConfigError: the JSON schema is not JSON.
