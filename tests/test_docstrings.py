@@ -12,10 +12,6 @@ import pytest
 CLONE = Path(__file__).resolve().parents[1]
 FOLDERS = ("stretto", "benchmarks", "checks", "tools")
 EXEMPT = (
-    "stretto/cluster",
-    "stretto/deployment.py",
-    "stretto/messages.py",
-    "stretto/observer.py",
     "stretto/runtime",
     "stretto/sched",
 )

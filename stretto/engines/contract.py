@@ -102,10 +102,10 @@ class AsyncLLM(Protocol):
     async def generate(
         self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
     ) -> None:
-        """Run one task, emitting its events; the last one is `Done` or `Failed`.
+        """Run one task and emit its events; the last one is `Done` or `Failed`.
 
-        Cancelling the coroutine aborts the request at the server. `rank` is its place among others, the
-        smaller first, for servers that order requests.
+        Cancelling the coroutine aborts the request at the server. `rank` is the task's place among
+        others, the smaller first, for servers that order requests.
         """
         ...
 
