@@ -25,7 +25,7 @@ class InstanceView:
         space: name of its tokenizer and block length; a prompt has one key per space.
         state: only "serving" and "suspect" instances get work.
         num_running: requests that run there.
-        num_decoding: those of them whose prefill is over.
+        num_decoding: running requests whose prefill is over.
         running_tokens: tokens of those requests, prompts and outputs to come.
         prefill_s: predicted seconds of prefills that have not ended.
         expected_output: tokens of a typical answer.
