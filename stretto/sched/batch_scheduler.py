@@ -159,10 +159,12 @@ class BatchScheduler:
         taken: list[tuple[Entry, int, int]] = []
         self.not_before_s = None
         while self.queue and self._idle:
-            parts = self._fill(now_s)
+            parts = self.queue.take_all(self._budget(self._idle.first))
+            if not parts:
+                parts = self._fill(now_s)
+                taken += parts
             if not parts:
                 break
-            taken += parts
             actions.append(self._start(self._idle.first, parts, now_s))
         for entry, lo, hi in taken:
             self.queue.started(entry, lo, hi)

@@ -13,19 +13,25 @@ from stretto.sched.request import Entry
 _UNWANTED_RANK = 1e9
 """What is added to the first element of the rank of a request that nobody wants yet."""
 
+_MAX_FRESH = 256
+"""Entries that are put in order later, so that it never takes long."""
+
 
 class EngineQueue:
     """Waiting entries in the order of the engine's policy.
 
     Before all others go those that go alone. Those that nobody wants yet go while no other waits.
 
-    It finds the entries of a query without looking at others.
+    It finds the entries of a query without looking at others. The entries of a batch
+    engine are put in order when the order is asked: where one batch has room for all, it never is.
     """
 
     def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
         config = OrderConfig.of(engine, profile)
         self._wanted, self._unwanted = orders[engine.policy](config), orders[engine.policy](config)
+        self._takes_all = getattr(self._wanted, "takes_all", False) and not engine.is_llm
         self._num_wanted = 0
+        self._fresh: dict[Entry, None] = {}
         self._alone: OrderedDict[Entry, None] = OrderedDict()
         self._of_query: dict[str, dict[Entry, None]] = {}
         self._num_entries = 0
@@ -43,12 +49,14 @@ class EngineQueue:
         entry.number = self._num_added
         self._num_added += 1
         self._num_entries += 1
-        self._of_query.setdefault(entry.query, {})[entry] = None
+        self._of_query.setdefault(entry.request.query, {})[entry] = None
         if entry.alone:
             self._alone[entry] = None
         else:
-            self._order_of(entry).add(entry)
+            self._fresh[entry] = None
             self._num_wanted += entry.is_wanted
+            if not self._takes_all or len(self._fresh) > _MAX_FRESH:
+                self._put_in_order()
 
     def next_alone(self) -> Entry | None:
         """The entry that has to go alone next, if there is one."""
@@ -56,8 +64,30 @@ class EngineQueue:
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """What the order takes next; `to_fill` as in `Order.take`."""
+        if self._fresh:
+            self._put_in_order()
         order = self._wanted if self._num_wanted else self._unwanted
         return order.take(to_fill, fits, now_s)
+
+    def take_all(self, room: int) -> list[tuple[Entry, int, int]]:
+        """Take all that waits as (entry, lo, hi), if it fits `room` units and needs no order; else nothing.
+
+        What was taken so counts as started.
+        """
+        if not self._takes_all or len(self._fresh) < self._num_entries:
+            return []
+        for entry in self._fresh:
+            room -= entry.units_of(entry.lo, entry.hi)
+            if room < 0 or entry.request.node.runs_once:
+                return []
+        parts = []
+        for entry in self._fresh:
+            parts.append((entry, entry.lo, entry.hi))
+            entry.lo = entry.hi
+        self._num_entries = self._num_wanted = 0
+        self._fresh.clear()
+        self._of_query.clear()
+        return parts
 
     def take(self, entry: Entry, num_items: int) -> int:
         """Take items of an entry; the number of the first of them."""
@@ -77,6 +107,8 @@ class EngineQueue:
 
     def rank(self, entry: Entry) -> Rank:
         """The rank of an entry that waits, or was taken and has not started."""
+        if self._fresh:
+            self._put_in_order()
         rank = self._order_of(entry).rank(entry)
         return rank if entry.is_wanted else (rank[0] + _UNWANTED_RANK, *rank[1:])
 
@@ -95,6 +127,9 @@ class EngineQueue:
         """Note that other nodes of a query are wanted than before. What was taken keeps its place."""
         for entry in list(self._of_query.get(query, ())):
             is_wanted = entry.request.node.id in wanted
+            if entry in self._fresh:
+                self._num_wanted += is_wanted - entry.is_wanted
+                entry.is_wanted = is_wanted
             if entry.is_wanted == is_wanted or entry.alone or entry.lo > entry.request.lo:
                 continue
             lo = entry.lo
@@ -111,8 +146,15 @@ class EngineQueue:
     def _order_of(self, entry: Entry) -> Order:
         return self._wanted if entry.is_wanted else self._unwanted
 
+    def _put_in_order(self) -> None:
+        for entry in self._fresh:
+            self._order_of(entry).add(entry)
+        self._fresh.clear()
+
     def _remove(self, entry: Entry) -> None:
-        if not entry.alone:
+        if entry in self._fresh:
+            del self._fresh[entry]
+        elif not entry.alone:
             self._order_of(entry).remove(entry)
         self._drop(entry)
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Protocol, TypeAlias
 
-from stretto.sched.orders.order import Fits, Hold, Rank, Take, first_that_fits
+from stretto.sched.orders.earliest import Earliest
+from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, Rank, Take, first_that_fits
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
 
@@ -25,6 +27,7 @@ class QueryEntries(Protocol):
     def all_taken(self, entry: Entry) -> None: ...
     def started(self, entry: Entry, lo: int, hi: int) -> None: ...
     def is_empty(self) -> bool: ...
+    def first(self) -> Entry: ...
     def first_key(self) -> PlaceKey | None: ...
     def places(self) -> Places: ...
     def rank(self, entry: Entry) -> Rank: ...
@@ -33,21 +36,25 @@ class QueryEntries(Protocol):
 class ByQuery:
     """An `Order` whose queries are made by `make_query`."""
 
+    takes_all = True
+
     def __init__(self, make_query: Callable[[], QueryEntries], age_limit_s: float) -> None:
         self._make_query = make_query
         self._age_limit_s = age_limit_s
-        self._by_arrival = SortedQueue[Entry]()
+        self._waiting = Earliest()
         self._queries: dict[str, QueryEntries] = {}
         self._keys: dict[str, PlaceKey] = {}
         self._by_key = SortedQueue[str]()
+        self._moved: dict[str, None] = {}
 
     def add(self, entry: Entry) -> None:
-        query = self._queries.get(entry.query)
+        name = entry.query
+        query = self._queries.get(name)
         if query is None:
-            query = self._queries[entry.query] = self._make_query()
-        self._by_arrival.add(entry.arrival, entry)
+            query = self._queries[name] = self._make_query()
+        self._waiting.add(entry)
         query.add(entry)
-        self._put(entry.query)
+        self._put(name)
 
     def remove(self, entry: Entry) -> None:
         lo, hi = entry.lo, entry.hi
@@ -55,41 +62,55 @@ class ByQuery:
         self.started(entry, lo, hi)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        if not self._by_arrival:
+        if not self._waiting:
             return None
-        oldest = self._by_arrival.first
+        oldest = self._waiting.first
         if oldest.arrival_s < now_s - self._age_limit_s:
             return first_that_fits((oldest,), fits)
-        return first_that_fits(self._walk(), fits)
+        if self._moved:
+            self._put_moved()
+        first = self._queries[self._by_key.first].first()
+        if num_items := fits(first):
+            return Take(first, num_items)
+        return first_that_fits(islice(self._walk(), 1, MAX_ASKED), fits)
 
     def taken(self, entry: Entry, num_items: int) -> None:
         entry.lo += num_items
         if entry.lo == entry.hi:
-            self._by_arrival.remove(entry.arrival)
-            self._queries[entry.query].all_taken(entry)
-            self._put(entry.query)
+            name = entry.query
+            self._waiting.remove(entry)
+            self._queries[name].all_taken(entry)
+            self._moved[name] = None
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        self._queries[entry.query].started(entry, lo, hi)
-        self._put(entry.query)
+        name = entry.query
+        query = self._queries[name]
+        query.started(entry, lo, hi)
+        self._moved[name] = None
+        if query.is_empty():
+            self._put(name)
+            del self._queries[name], self._moved[name]
 
     def rank(self, entry: Entry) -> Rank:
         return self._queries[entry.query].rank(entry)
 
+    def _put_moved(self) -> None:
+        """Put the queries that have changed in their places among the others."""
+        for name in self._moved:
+            self._put(name)
+        self._moved.clear()
+
     def _put(self, name: str) -> None:
-        """Put a query that has changed in its place among the others."""
-        query = self._queries[name]
-        key = query.first_key()
+        key = self._queries[name].first_key()
         before = self._keys.get(name)
-        if key != before:
-            if before is not None:
-                self._by_key.remove(before)
-                del self._keys[name]
-            if key is not None:
-                self._by_key.add(key, name)
-                self._keys[name] = key
-        if query.is_empty():
-            del self._queries[name]
+        if key == before:
+            return
+        if before is not None:
+            self._by_key.remove(before)
+            del self._keys[name]
+        if key is not None:
+            self._by_key.add(key, name)
+            self._keys[name] = key
 
     def _walk(self) -> Iterator[Entry]:
         """All waiting entries, best first. The heap has the next places of queries met already."""

@@ -16,6 +16,7 @@ and their primitives by depth.
 from __future__ import annotations
 
 from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
+from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import OrderConfig, Rank
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
@@ -38,13 +39,13 @@ class _Query:
         self._config = config
         self._num_unstarted: dict[Entry, int] = {}
         self._seconds = 0.0
-        self._by_arrival = SortedQueue[Entry]()
+        self._unstarted = Earliest()
         self._waiting = SortedQueue[Entry]()
 
     def add(self, entry: Entry) -> None:
         self._num_unstarted[entry] = entry.hi - entry.lo
         self._seconds += self._price_s(entry, entry.lo, entry.hi)
-        self._by_arrival.add(entry.arrival, entry)
+        self._unstarted.add(entry)
         self._waiting.add(_way(entry), entry)
 
     def all_taken(self, entry: Entry) -> None:
@@ -55,13 +56,16 @@ class _Query:
         self._num_unstarted[entry] -= hi - lo
         if self._num_unstarted[entry] == 0:
             del self._num_unstarted[entry]
-            self._by_arrival.remove(entry.arrival)
+            self._unstarted.remove(entry)
 
     def is_empty(self) -> bool:
         return not self._num_unstarted
 
+    def first(self) -> Entry:
+        return self._waiting.first
+
     def first_key(self) -> PlaceKey | None:
-        return (self._key_s(), self._by_arrival.first.number) if self._waiting else None
+        return (self._key_s(), self._unstarted.first.number) if self._waiting else None
 
     def places(self) -> Places:
         key = self.first_key()
@@ -72,7 +76,7 @@ class _Query:
         return self._key_s(), -entry.path_s, -entry.request.node.depth
 
     def _key_s(self) -> float:
-        return self._seconds + _AGEING * self._by_arrival.first.arrival_s
+        return self._seconds + _AGEING * self._unstarted.first.arrival_s
 
     def _price_s(self, entry: Entry, lo: int, hi: int) -> float:
         """Predicted seconds of items, as if nothing of their prompts were held."""
@@ -82,4 +86,4 @@ class _Query:
 
 def _way(entry: Entry) -> tuple[float, int, float, int]:
     """Key within a query: the longest way first."""
-    return -entry.path_s, -entry.request.node.depth, *entry.arrival
+    return -entry.path_s, -entry.request.node.depth, entry.arrival_s, entry.number

@@ -70,7 +70,11 @@ class OrderConfig:
 
 
 class Order(Protocol):
-    """The order of one queue. No operation costs more than O(log n) of what waits."""
+    """The order of one queue. No operation costs more than O(log n) of what waits.
+
+    An order that never holds back or divides what fits into one batch says so by `takes_all = True`, and is
+    then spared all that fits.
+    """
 
     def add(self, entry: Entry) -> None:
         """Let an entry wait."""

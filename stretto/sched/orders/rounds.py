@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
+from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import OrderConfig, Rank
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
@@ -38,7 +39,7 @@ class _Query:
     def __init__(self, *, by_path: bool) -> None:
         self._by_path = by_path
         self._num_unstarted: dict[Entry, int] = {}
-        self._by_arrival = SortedQueue[Entry]()
+        self._unstarted = Earliest()
         self._levels: list[float] = []
         self._num_in: dict[float, int] = {}
         self._waiting: dict[float, SortedQueue[Entry]] = {}
@@ -47,7 +48,7 @@ class _Query:
     def add(self, entry: Entry) -> None:
         level = self._level(entry)
         self._num_unstarted[entry] = entry.hi - entry.lo
-        self._by_arrival.add(entry.arrival, entry)
+        self._unstarted.add(entry)
         if level not in self._num_in:
             insort(self._levels, level)
             self._num_in[level] = 0
@@ -73,6 +74,9 @@ class _Query:
     def is_empty(self) -> bool:
         return not self._num_unstarted
 
+    def first(self) -> Entry:
+        return self._waiting[self._waiting_levels[0]].first
+
     def first_key(self) -> PlaceKey | None:
         return self._key(self._waiting_levels[0]) if self._waiting_levels else None
 
@@ -82,10 +86,10 @@ class _Query:
 
     def rank(self, entry: Entry) -> Rank:
         level = self._level(entry)
-        return self._round(level), self._by_arrival.first.arrival_s, level
+        return self._round(level), self._unstarted.first.arrival_s, level
 
     def _key(self, level: float) -> PlaceKey:
-        return self._round(level), *self._by_arrival.first.arrival
+        return self._round(level), *self._unstarted.first.arrival
 
     def _round(self, level: float) -> int:
         return bisect_left(self._levels, level)
@@ -93,7 +97,7 @@ class _Query:
     def _forget(self, entry: Entry) -> None:
         level = self._level(entry)
         del self._num_unstarted[entry]
-        self._by_arrival.remove(entry.arrival)
+        self._unstarted.remove(entry)
         self._num_in[level] -= 1
         if self._num_in[level] == 0:
             del self._num_in[level]
