@@ -12,7 +12,9 @@ _MAX_EXPANSION = 1_000_000  # nodes and characters of all substitutions together
 
 
 class CheckSubstitutions(Transform):
-    """Counts what substitutions expand to before docutils expands them; nested ones multiply."""
+    """A transform that counts what substitutions expand to before docutils expands them; nested ones
+    multiply.
+    """
 
     default_priority = 219  # right before docutils substitutes
 

@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One table: its values, and where each stands.
+    """One table of an engines file: its values, and the line where each stands.
 
     `path` is where the table is in the text, as in ("replica", 0).
     """
@@ -33,11 +33,11 @@ class Row:
     values: Mapping[str, Any]
 
     def place(self, *keys: str) -> str:
-        """Return file and line of a key, or of the nearest table around it."""
+        """Return the file and line of a key, or of the nearest table around it."""
         return self.tables.place((*self.path, *keys))
 
     def error(self, message: str, *keys: str) -> ConfigError:
-        """Return an error that says where `keys` stand."""
+        """Return an error with this message that names the file and line of `keys`."""
         return ConfigError(f"{self.place(*keys)}: {message}")
 
     def without(self, *keys: str) -> Row:
@@ -57,7 +57,7 @@ class Row:
         return Row(self.tables, (*self.path, key), values)
 
     def check_keys(self, known: Iterable[str]) -> None:
-        """Raise ConfigError for a key that is not `known`."""
+        """Check that the table has only `known` keys. Raises ConfigError."""
         try:
             check_keys(self.values, known)
         except Problem as problem:
@@ -70,7 +70,7 @@ class Row:
         given: Mapping[str, object] | None = None,
         defaults: Mapping[str, object] | None = None,
     ) -> _T:
-        """Return a dataclass with these values, checked against its fields (see `fields.build`).
+        """Build a dataclass from the values, checked against its fields (see `fields.build`).
 
         Raises:
             ConfigError: a key is unknown, missing, or of another type, or the dataclass refuses the values.
@@ -82,7 +82,7 @@ class Row:
 
 
 class Tables:
-    """A parsed text.
+    """A parsed engines file.
 
     Args:
         name: name of the file, for messages.
@@ -123,7 +123,7 @@ class Tables:
         return Row(self, (table,), self._values[table]) if table in self._values else None
 
     def place(self, path: Path) -> str:
-        """Return file and line of `path`, or of the nearest table around it."""
+        """Return the file and line of `path`, or of the nearest table around it."""
         while path and path not in self._lines:
             path = path[:-1]
         return f"{self._name}:{self._lines[path]}" if path else self._name

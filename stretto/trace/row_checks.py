@@ -16,7 +16,7 @@ _MAX = 10**9  # largest count, and largest number of seconds: sums of larger one
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of value: `what` describes it in messages, `holds` decides whether a value is of it."""
+    """A kind of JSON value: `what` describes it in messages, `holds` decides whether a value is of it."""
 
     what: str
     holds: Callable[[Any], bool]
@@ -48,19 +48,19 @@ SIZES = Kind("a size or a list of sizes", _is_sizes)
 
 
 def list_of(kind: Kind) -> Kind:
-    """The kind of lists whose items are all of `kind`."""
+    """Return the kind of lists whose items are all of `kind`."""
     return Kind(
         f"a list, each {kind.what}", lambda value: isinstance(value, list) and all(map(kind.holds, value))
     )
 
 
 def one_of(names: Collection[str]) -> Kind:
-    """The kind of texts that are in `names`."""
+    """Return the kind of texts that are in `names`."""
     return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
 
 
 def or_null(kind: Kind) -> Kind:
-    """The kind of values that are null or of `kind`."""
+    """Return the kind of values that are null or of `kind`."""
     return Kind(f"{kind.what}, or null", lambda value: value is None or kind.holds(value))
 
 
@@ -82,6 +82,6 @@ def check_row(row: Any, kinds: Mapping[str, Kind]) -> None:
 
 
 def shortened(value: object) -> str:
-    """Text of a value for a message, shortened if it is long."""
+    """Return the text of a value for a message, shortened if it is long."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

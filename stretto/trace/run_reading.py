@@ -1,4 +1,4 @@
-"""Reads what `RunRecorder` wrote. All of it is checked here, so that a replay need not."""
+"""The reader of files that `RunRecorder` wrote. It checks everything, so that a replay need not."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _TEXT_INPUT = {"chars": COUNT, "id": TEXT}
 
 
 def read_run(path: Path, vocabulary: Vocabulary = DEFAULT) -> RecordedRun:
-    """A recorded run, of a runtime with this vocabulary.
+    """Read a recorded run, of a runtime with this vocabulary.
 
     Raises:
         UserError: the file cannot be read or is none; names file, line and reason.

@@ -58,7 +58,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Printer:
-    """Prints answers to stdout; with the first one, says on `errors` if the small model gave it.
+    """A printer of answers to stdout; with the first one, it says on `errors` if the small model gave it.
 
     `names` maps sources to the names that are printed for them.
     """

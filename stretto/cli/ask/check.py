@@ -1,4 +1,4 @@
-"""What can be wrong with a request, found before any engine starts. A collection is checked as it opens."""
+"""The checks of a request before any engine starts. A collection is checked when it is opened."""
 
 from __future__ import annotations
 

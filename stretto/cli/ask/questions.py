@@ -45,7 +45,9 @@ class Questions:
         return len(self.questions) > 1 and bool(self.documents)
 
     async def run(self, engines: Assembled, errors: Console) -> list[Answer]:
-        """Index and ask. Failed indexing is raised, but with JSON the error of every question."""
+        """Index the documents and ask the questions. Failed indexing raises, but with JSON each
+        question gets the error.
+        """
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
                 progress.add_task("loading models")
@@ -145,7 +147,7 @@ class Questions:
 
 @contextlib.contextmanager
 def recorded(run: Questions, path: Path, engines: Sequence[Deployment]) -> Iterator[Questions]:
-    """The same questions, recorded in a file for `stretto replay`."""
+    """Return the same questions, whose run is recorded in a file for `stretto replay`."""
     before_passes = [run.template.lower(run.configuration)]
     if run.indexes_first:
         indexing = indexing_template(run.template)

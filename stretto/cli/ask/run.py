@@ -1,4 +1,4 @@
-"""Runs a checked request: collections, engines, questions, and what is written about them."""
+"""The run of a checked request: collections, engines, questions, and the reports about them."""
 
 from __future__ import annotations
 

@@ -76,14 +76,14 @@ class Generation:
             raise self.error
 
     def result(self) -> object:
-        """The whole value: text, or a list of items."""
+        """Return the whole value: text, or a list of items."""
         for _ in self:
             pass
         return self.value
 
 
 class Contexts:
-    """Drives an engine that has no other driver.
+    """Parrot's contexts on an in-process engine, which this object drives itself.
 
     All methods except the steps are quick, but wait for a step that runs in another thread.
     """
@@ -182,7 +182,7 @@ class Contexts:
             self._llm.release(found.query)
 
     def tokens(self, context: int) -> tuple[int, ...]:
-        """Tokens of a context."""
+        """Return the tokens of a context."""
         return tuple(self._known(context).tokens)
 
     def step(self) -> None:

@@ -1,4 +1,4 @@
-"""Executes steps: from a `StepBatch` to the chosen tokens."""
+"""The execution of steps: from a `StepBatch` to the chosen tokens."""
 
 # ruff: noqa: N803, N806, N815  (tensors carry their shape as a suffix)
 
@@ -43,7 +43,7 @@ class _Inputs:
 
 
 class Runner:
-    """A model and its KV cache; computes steps."""
+    """A model with its KV cache, which computes the steps that a scheduler has planned."""
 
     def __init__(
         self,

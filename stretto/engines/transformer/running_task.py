@@ -16,7 +16,7 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 @dataclass(frozen=True, slots=True)
 class TransformerUsage(Usage):
-    """`tokens` are those generated; `logprobs` of each, if they were asked for."""
+    """Token counts with the generated `tokens`, and the `logprobs` of each if they were asked for."""
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
@@ -50,7 +50,7 @@ class RunningTask:
         self._is_plain = self.task.decode is None or is_plain_greedy(self.task.decode)
 
     def choice(self, chosen: list[Chosen]) -> Choice | None:
-        """How to choose the token behind its sequence and `chosen`; None for simply the likeliest."""
+        """Return how to choose the token after its sequence and `chosen`; None takes the likeliest one."""
         if self._is_plain or self.task.decode is None:
             return None
         tokens, num_prompt_tokens = self.sequence.tokens, self.sequence.num_prompt_tokens
@@ -65,14 +65,15 @@ class RunningTask:
 
     @property
     def generated(self) -> tuple[int, ...]:
-        """Tokens to go on from elsewhere: none where log-probabilities of all of them are asked for."""
+        """Return the tokens to go on from elsewhere: none if log-probabilities are asked for."""
         decode = self.task.decode
         if decode is None or decode.logprobs is not None:
             return ()
         return tuple(self.sequence.tokens[self.sequence.num_prompt_tokens :])
 
     def resume(self, generated: tuple[int, ...]) -> None:
-        """Take over tokens of another instance; what they make of the output is told with the first step.
+        """Take over tokens of another instance; their pieces are emitted with the first step. That may be
+        all: then it is over.
 
         That may be all: then it is over.
         """
@@ -80,7 +81,9 @@ class RunningTask:
         self.sequence.resume(tokens)
 
     def tell(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
-        """Add what `chosen` makes of the output to `events`; returns the tokens that belong to it."""
+        """Add the events that follow from `chosen` to `events`; return the tokens that belong to the
+        output.
+        """
         self._tell_started(events)
         return self._feed(chosen, events)
 

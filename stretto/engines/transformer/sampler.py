@@ -30,7 +30,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Information for the choice of a sequence's next token.
+    """What the sampler needs to choose a sequence's next token.
 
     Attributes:
         prompt: tokens of the prompt.
