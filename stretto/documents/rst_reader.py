@@ -36,7 +36,7 @@ class CheckSubstitutions(Transform):
             raise ValueError(f"its substitutions expand to more than {_MAX_EXPANSION} nodes and characters")
 
 
-class Reader(standalone.Reader):  # type: ignore[type-arg]  # generic in the stubs alone
+class RstReader(standalone.Reader):  # type: ignore[type-arg]  # generic in the stubs alone
     """The reader of docutils, with the check of substitutions."""
 
     def get_transforms(self) -> list[type[Transform]]:

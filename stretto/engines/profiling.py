@@ -121,7 +121,7 @@ def _workloads(deployment: Deployment) -> Iterator[tuple[int, Sequence[Task]]]:
                 inputs = {"question": "which passage answers the question?", "hits": hits}
                 yield count, [Task(0, "profile", "rerank", "rerank", inputs, {})]
         case name:
-            raise ConfigError(f"there is no workload to profile an engine called {name!r} with")
+            raise ConfigError(f"there is no workload that profiles an engine called {name!r}")
 
 
 def _profile_llm(

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One table of an engines file: its values, and the line where each stands.
 
     `path` is where the table is in the text, as in ("replica", 0).
@@ -40,12 +40,12 @@ class Row:
         """Return an error with this message that names the file and line of `keys`."""
         return ConfigError(f"{self.place(*keys)}: {message}")
 
-    def without(self, *keys: str) -> Row:
+    def without(self, *keys: str) -> TableRow:
         """Return the same table without some of its keys."""
         kept = {key: value for key, value in self.values.items() if key not in keys}
-        return Row(self.tables, self.path, kept)
+        return TableRow(self.tables, self.path, kept)
 
-    def table(self, key: str) -> Row:
+    def table(self, key: str) -> TableRow:
         """Return the table under `key`, an empty one if there is none.
 
         Raises:
@@ -54,7 +54,7 @@ class Row:
         values = self.values.get(key, {})
         if not isinstance(values, dict):
             raise self.error(f"{key} is {values!r}; it must be a table", key)
-        return Row(self.tables, (*self.path, key), values)
+        return TableRow(self.tables, (*self.path, key), values)
 
     def check_keys(self, known: Iterable[str]) -> None:
         """Check that the table has only `known` keys. Raises ConfigError."""
@@ -113,14 +113,14 @@ class Tables:
             if table in SINGLES and not isinstance(values, dict):
                 raise ConfigError(f"{self.place((table,))}: {table} must be written [{table}], once")
 
-    def rows(self, table: str) -> list[Row]:
+    def rows(self, table: str) -> list[TableRow]:
         """Return the rows of an array of tables, in order."""
         rows = self._values.get(table, [])
-        return [Row(self, (table, index), values) for index, values in enumerate(rows)]
+        return [TableRow(self, (table, index), values) for index, values in enumerate(rows)]
 
-    def one(self, table: str) -> Row | None:
+    def one(self, table: str) -> TableRow | None:
         """Return a single table, None if it is not there."""
-        return Row(self, (table,), self._values[table]) if table in self._values else None
+        return TableRow(self, (table,), self._values[table]) if table in self._values else None
 
     def place(self, path: Path) -> str:
         """Return the file and line of `path`, or of the nearest table around it."""

@@ -248,7 +248,7 @@ def configure(component: Component, config: Any, settings: Mapping[str, object])
         wanted = type(present)
         is_fitting = isinstance(value, int | float if wanted is float else wanted)
         if present is not None and (not is_fitting or (isinstance(value, bool) and wanted is not bool)):
-            raise ConfigError(f"{component.name}: {key}={value!r} is no {wanted.__name__}")
+            raise ConfigError(f"{component.name}: {key} must be {wanted.__name__}, got {value!r}")
     try:
         return dataclasses.replace(config, **settings)
     except ConfigError as error:

@@ -48,7 +48,7 @@ class PlanCache:
         try:
             found = self._plans.get(key)
         except TypeError as error:
-            raise ConfigError(f"a setting of {template.name} is no plain value: {error}") from error
+            raise ConfigError(f"a setting of {template.name} is not a plain value: {error}") from error
         if found is None:
             found = self._remember(key, self.compile(template.lower(configuration, self.vocabulary), passes))
         return found

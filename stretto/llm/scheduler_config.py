@@ -37,11 +37,11 @@ class SchedulerConfig:
         """Check the numbers. Raises ConfigError if they cannot work."""
         for name in ("num_blocks", "block_tokens", "max_running", "num_groups", "lookahead"):
             if type(value := getattr(self, name)) is not int or value < 1:
-                raise ConfigError(f"{name} is {value!r}: a number of at least 1")
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
         if type(self.max_batch_tokens) is not int or self.max_batch_tokens <= self.max_running:
             raise ConfigError(
-                f"max_batch_tokens ({self.max_batch_tokens!r}) has to exceed max_running "
+                f"max_batch_tokens ({self.max_batch_tokens!r}) must exceed max_running "
                 f"({self.max_running}), or decodes would leave prefills no room"
             )
         if not (isinstance(self.level_s, int | float) and self.level_s > 0):
-            raise ConfigError(f"level_s is {self.level_s!r}: has to be positive")
+            raise ConfigError(f"level_s is {self.level_s!r}; it must be positive")

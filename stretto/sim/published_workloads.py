@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stretto.errors import ConfigError
 from stretto.sim.synthetic_workloads import bursts, lognormal_lengths, poisson, zipf
-from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, Request, read_azure, read_lengths, read_mooncake
+from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest, read_azure, read_lengths, read_mooncake
 
 ARRIVALS: Mapping[str, Callable[[float, int], Iterator[float]]] = {"poisson": poisson, "bursts": bursts}
 """Table of functions from (mean rate per second, seed) to endless times of arrival in seconds."""
@@ -33,11 +33,11 @@ class Workload:
             they are drawn at random.
     """
 
-    requests: tuple[Request, ...]
+    requests: tuple[TraceRequest, ...]
     source: str
     in_turn: bool = False
 
-    def arriving(self, arrivals_s: Iterable[float], seed: int) -> Iterator[Request]:
+    def arriving(self, arrivals_s: Iterable[float], seed: int) -> Iterator[TraceRequest]:
         """Yield one request for each time of arrival; requests taken in turn end with the trace."""
         draw = random.Random(f"load/{seed}")
         if self.in_turn:
@@ -72,7 +72,7 @@ def workload(name: str, data: Path | None, seed: int, max_tokens: int) -> Worklo
     return replace(found, requests=tuple(fitting))
 
 
-def _trace(file: str, read: Callable[[Path], list[Request]], *, in_turn: bool = False) -> _Source:
+def _trace(file: str, read: Callable[[Path], list[TraceRequest]], *, in_turn: bool = False) -> _Source:
     def found(data: Path | None, seed: int) -> Workload:
         if data is None:
             raise ConfigError(f"this workload needs --data DIR, with traces/{file}")
@@ -81,14 +81,14 @@ def _trace(file: str, read: Callable[[Path], list[Request]], *, in_turn: bool = 
     return found
 
 
-def _of_lengths(path: Path) -> list[Request]:
-    return [Request(0.0, prompt, output) for prompt, output in read_lengths(path)]
+def _of_lengths(path: Path) -> list[TraceRequest]:
+    return [TraceRequest(0.0, prompt, output) for prompt, output in read_lengths(path)]
 
 
 def _like_conversations(data: Path | None, seed: int) -> Workload:
     lengths = lognormal_lengths(_NUM_DRAWN, seed)
     return Workload(
-        tuple(Request(0.0, *pair) for pair in lengths), "drawn like Azure's conversations of 2023"
+        tuple(TraceRequest(0.0, *pair) for pair in lengths), "drawn like Azure's conversations of 2023"
     )
 
 
@@ -102,7 +102,7 @@ def _about_documents(data: Path | None, seed: int) -> Workload:
         own_first = (_NUM_DOCUMENTS + number) * 16
         blocks = (*range(first, first + _DOCUMENT_BLOCKS), *range(own_first, own_first + own))
         tokens = _DOCUMENT_BLOCKS * MOONCAKE_BLOCK_TOKENS + question
-        requests.append(Request(0.0, tokens, output, blocks))
+        requests.append(TraceRequest(0.0, tokens, output, blocks))
     length = _DOCUMENT_BLOCKS * MOONCAKE_BLOCK_TOKENS
     return Workload(
         tuple(requests), f"drawn, each after one of {_NUM_DOCUMENTS} documents of {length} tokens (Zipf)"

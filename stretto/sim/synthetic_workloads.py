@@ -14,7 +14,7 @@ from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.messages import Submit
 from stretto.sim.synthetic_output import filler
-from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, Request
+from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 
 
 def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
@@ -65,7 +65,7 @@ def lognormal_lengths(num: int, seed: int) -> list[tuple[int, int]]:
     ]
 
 
-def prompt_text(name: str, request: Request) -> str:
+def prompt_text(name: str, request: TraceRequest) -> str:
     """Return a text of as many tokens as the request's prompt has; requests that share blocks share text."""
     if not request.blocks:
         return filler(name, request.prompt_tokens)
@@ -83,7 +83,7 @@ def request_graph(max_tokens: int, engine: str = "llm") -> ExecutionGraph:
 
 
 def submits(
-    requests: Iterable[Request],
+    requests: Iterable[TraceRequest],
     egraph: ExecutionGraph,
     note_length: Callable[[str, int], None],
     *,

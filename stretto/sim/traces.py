@@ -26,7 +26,7 @@ _MOST = 10**9  # of tokens, and of seconds: no trace has as many
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TraceRequest:
     """One LLM request of a trace.
 
     Attributes:
@@ -45,13 +45,13 @@ class TraceError(UserError):
     """A trace cannot be used; the message names file, row and reason. Row 0 is the file as a whole."""
 
 
-def read_azure(path: Path) -> list[Request]:
+def read_azure(path: Path) -> list[TraceRequest]:
     """Read one of Azure's traces of 2023 ("code" or "conv"), as published or with `arrival_s` in seconds.
 
     Source: Splitwise (ISCA 2024), AzurePublicDataset.
     """
     columns = {"arrival_s": "TIMESTAMP", "prompt_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"}
-    requests: list[Request] = []
+    requests: list[TraceRequest] = []
     first: datetime | None = None
     for row in _csv_rows(path, columns):
         if row.is_renamed:
@@ -60,27 +60,29 @@ def read_azure(path: Path) -> list[Request]:
             arrival_s = (at - first).total_seconds()
         else:
             arrival_s = row.seconds("arrival_s")
-        requests.append(Request(arrival_s, row.count("prompt_tokens"), row.count("output_tokens", least=0)))
+        requests.append(
+            TraceRequest(arrival_s, row.count("prompt_tokens"), row.count("output_tokens", least=0))
+        )
         row.check_order(requests)
     return _not_empty(path, requests)
 
 
-def read_mooncake(path: Path) -> list[Request]:
+def read_mooncake(path: Path) -> list[TraceRequest]:
     """Read Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`, `output_length`,
     `hash_ids`.
 
     Source: Mooncake (FAST 2025).
     """
-    requests: list[Request] = []
+    requests: list[TraceRequest] = []
     for row in _json_rows(path):
         tokens = row.count("input_length")
         ids = row.fields.get("hash_ids")
         if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
-            raise row.error("hash_ids is no list of whole numbers from 0 on")
+            raise row.error("hash_ids must be a list of whole numbers from 0 on")
         if not (len(ids) - 1) * MOONCAKE_BLOCK_TOKENS < tokens <= len(ids) * MOONCAKE_BLOCK_TOKENS:
             raise row.error(f"{len(ids)} hash_ids for {tokens} tokens; one for each {MOONCAKE_BLOCK_TOKENS}")
         arrival_s = row.seconds("timestamp") / 1000
-        requests.append(Request(arrival_s, tokens, row.count("output_length", least=0), tuple(ids)))
+        requests.append(TraceRequest(arrival_s, tokens, row.count("output_length", least=0), tuple(ids)))
         row.check_order(requests)
     return _not_empty(path, requests)
 
@@ -115,7 +117,7 @@ class _Row:
     def seconds(self, name: str) -> float:
         value = self._number(name)
         if not 0 <= value <= 1000 * _MOST:
-            raise self.error(f"{name} is {self.fields[name]}: negative, or no time at all")
+            raise self.error(f"{name} is {self.fields[name]}: it must be a time of at least 0")
         return value
 
     def timestamp(self, name: str) -> datetime:
@@ -123,9 +125,9 @@ class _Row:
             at = datetime.fromisoformat(str(self.fields[name]))
             return at if at.tzinfo else at.replace(tzinfo=UTC)
         except ValueError as error:
-            raise self.error(f"{name} is {self.fields[name]!r}, no date and time") from error
+            raise self.error(f"{name} is {self.fields[name]!r}, not a date and time") from error
 
-    def check_order(self, requests: list[Request]) -> None:
+    def check_order(self, requests: list[TraceRequest]) -> None:
         """Check that the last request does not arrive before the one before it."""
         if len(requests) > 1 and requests[-1].arrival_s < requests[-2].arrival_s:
             at_s, before_s = requests[-1].arrival_s, requests[-2].arrival_s

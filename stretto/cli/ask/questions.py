@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stretto.cli.ask.answers import Answer, Printer
+from stretto.cli.ask.answers import PrintedAnswer, Printer
 from stretto.cli.engines import Assembled
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
@@ -44,7 +44,7 @@ class Questions:
         """Whether documents are indexed before the questions; a single question is answered meanwhile."""
         return len(self.questions) > 1 and bool(self.documents)
 
-    async def run(self, engines: Assembled, errors: Console) -> list[Answer]:
+    async def run(self, engines: Assembled, errors: Console) -> list[PrintedAnswer]:
         """Index the documents and ask the questions. Failed indexing raises, but with JSON each
         question gets the error.
         """
@@ -68,7 +68,7 @@ class Questions:
                 except StrettoError as error:
                     if not self.printer.as_json:
                         raise
-                    answers = [Answer.failed(question, error) for question in self.questions]
+                    answers = [PrintedAnswer.failed(question, error) for question in self.questions]
                     for answer in answers:
                         self.printer.print(answer)
                     return answers
@@ -109,7 +109,7 @@ class Questions:
             deadline_s=self.timeout_s,
         )
 
-    async def _ask_one(self, runtime: Runtime, errors: Console) -> Answer:
+    async def _ask_one(self, runtime: Runtime, errors: Console) -> PrintedAnswer:
         """Ask one question: its answer is printed while it is decoded, and its error is raised."""
         query = await self._submit(runtime, self.questions[0])
         pieces = query.stream("answer")
@@ -127,14 +127,14 @@ class Questions:
         self.printer.end(answer)
         return answer
 
-    async def _ask_all(self, runtime: Runtime, advance: Callable[[], None]) -> list[Answer]:
+    async def _ask_all(self, runtime: Runtime, advance: Callable[[], None]) -> list[PrintedAnswer]:
         """Ask questions at the same time, print answers in order; if one fails, the others go on."""
 
-        async def ask_next(question: str) -> Answer:
+        async def ask_next(question: str) -> PrintedAnswer:
             try:
                 return self.printer.answer(question, await (await self._submit(runtime, question)))
             except StrettoError as error:
-                return Answer.failed(question, error)
+                return PrintedAnswer.failed(question, error)
             finally:
                 advance()
 

@@ -13,7 +13,7 @@ Settings = dict[str, dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class AskRequest:
     """The options of one call of `stretto ask`.
 
     Attributes:

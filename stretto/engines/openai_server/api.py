@@ -14,7 +14,13 @@ from stretto.engines.decoding import BASIC, changed
 from stretto.engines.openai_wire.options import Options
 from stretto.engines.openai_wire.output_form import OutputForm
 from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, Message, Prompt, Request
+from stretto.engines.openai_wire.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerateRequest,
+    Message,
+    WirePrompt,
+)
 from stretto.errors import ConfigError
 from stretto.tasks import Decode
 
@@ -28,8 +34,8 @@ UNDERSTOOD = BASIC | _NAMES.keys() | {"json_schema", "regex"}
 
 
 def build_request(
-    api: Api, model: str, prompt: Prompt, decode: Decode, tenant: str, priority: int | None = None
-) -> Request:
+    api: Api, model: str, prompt: WirePrompt, decode: Decode, tenant: str, priority: int | None = None
+) -> GenerateRequest:
     """Return the request for a prompt, given as text or, to completions, as token ids.
 
     vLLM's `cache_salt` keeps the tenants' prompts apart in the prefix cache. With a `priority`, vLLM

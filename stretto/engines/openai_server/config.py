@@ -73,8 +73,8 @@ class OpenAIServerConfig:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"{self.url!r} is no URL: it has to start with http:// or https://")
+            raise ConfigError(f"url is {self.url!r}; it must start with http:// or https://")
         if self.api not in get_args(Api):
             raise ConfigError(f"there is no api {self.api!r}; there are {', '.join(get_args(Api))}")
         if self.max_connections < 1:
-            raise ConfigError("max_connections is at least 1")
+            raise ConfigError(f"max_connections is {self.max_connections}; it must be at least 1")

@@ -56,7 +56,7 @@ class Http:
         if not has_host:
             raise ConfigError(f"{config.url!r} names no host")
         if url.query or url.fragment:
-            raise ConfigError(f"{config.url!r} has something behind its path")
+            raise ConfigError(f"{config.url!r} has a query or a fragment; it must end with its path")
 
     async def aclose(self) -> None:
         """Close connections."""
@@ -120,7 +120,7 @@ class Http:
         try:
             request = self._client.build_request("GET" if body is None else "POST", path, json=body)
         except ValueError as error:  # NaN, or half of a surrogate pair
-            raise ConfigError(f"what is to be asked is no JSON: {error}") from error
+            raise ConfigError(f"the request cannot be written as JSON: {error}") from error
         try:
             async with asyncio.timeout(self._config.connect_timeout_s + self._config.timeout_s):
                 response = await self._client.send(request, stream=True)
@@ -187,7 +187,7 @@ class Http:
                 heard_s = time.monotonic()
             if decoder.is_done:
                 return
-        raise EngineUnavailable(f"{self._name} ended its answer early, behind {decoder.rest[-200:]!r}")
+        raise EngineUnavailable(f"{self._name} ended its answer early, after {decoder.rest[-200:]!r}")
 
 
 def read_json(data: bytes) -> Any:

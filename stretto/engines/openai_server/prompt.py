@@ -38,7 +38,7 @@ def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
             text = "".join(segment.text for segment in task.prompt)
             text.encode()
         except (TypeError, UnicodeEncodeError) as error:
-            raise UserError(f"a segment of the prompt is no text: {error}") from error
+            raise UserError(f"a segment of the prompt is not a text: {error}") from error
         return SentPrompt(text, list(map(ord, text)), task.tenant)
     tokens = facts.tokenizer.encode(task.prompt)
     if task.decode is not None:

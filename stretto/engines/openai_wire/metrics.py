@@ -19,7 +19,7 @@ from stretto.errors import BadReply
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
+MetricKind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -31,7 +31,7 @@ class Family:
     """The declaration of a metric. Its samples have the same `name`; a histogram's add endings to it."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
 
 

@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 from stretto.engines.openai_wire.errors import malformed, unacceptable
 from stretto.engines.openai_wire.fields import flag, items, mapping, text
 
-Kind: TypeAlias = Literal["json", "json_object", "regex", "choice", "grammar"]
+FormKind: TypeAlias = Literal["json", "json_object", "regex", "choice", "grammar"]
 
-_OTHERS: tuple[Kind, ...] = ("regex", "choice", "grammar")
+_OTHERS: tuple[FormKind, ...] = ("regex", "choice", "grammar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class OutputForm:
             nothing for "json_object".
     """
 
-    kind: Kind
+    kind: FormKind
     value: Any = None
 
     def to_json(self) -> dict[str, object]:

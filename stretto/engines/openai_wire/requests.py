@@ -18,7 +18,7 @@ from stretto.engines.openai_wire.errors import malformed, unacceptable
 from stretto.engines.openai_wire.fields import Fields, flag, integer, items, mapping, text, token_ids
 from stretto.engines.openai_wire.options import MAX_LOGPROBS, Options, read_options
 
-Prompt: TypeAlias = str | tuple[int, ...]
+WirePrompt: TypeAlias = str | tuple[int, ...]
 
 DEFAULT_COMPLETION_TOKENS = 16
 """Largest number of output tokens of a completion whose request does not say."""
@@ -36,7 +36,7 @@ class CompletionRequest:
         extra: further fields, as they are sent.
     """
 
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[WirePrompt, ...]
     model: str = ""
     options: Options = field(default_factory=Options)
     echo: bool = False
@@ -145,10 +145,10 @@ class ChatRequest:
         )
 
 
-Request: TypeAlias = CompletionRequest | ChatRequest
+GenerateRequest: TypeAlias = CompletionRequest | ChatRequest
 
 
-def _prompts(name: str, value: Any) -> tuple[Prompt, ...]:
+def _prompts(name: str, value: Any) -> tuple[WirePrompt, ...]:
     """Read one prompt, or a list of several."""
     if isinstance(value, str):
         return (text(name, value),) if value else ()
@@ -159,7 +159,7 @@ def _prompts(name: str, value: Any) -> tuple[Prompt, ...]:
     return items(_prompt, max_items=MAX_PROMPTS)(name, value)
 
 
-def _prompt(name: str, value: Any) -> Prompt:
+def _prompt(name: str, value: Any) -> WirePrompt:
     prompt = text(name, value) if isinstance(value, str) else token_ids(name, value)
     if not prompt:
         raise unacceptable("prompt", "The prompt cannot be empty.")

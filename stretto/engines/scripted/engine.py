@@ -21,7 +21,7 @@ from stretto.errors import StrettoError
 from stretto.llm.output.output import Output
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
-Answer: TypeAlias = Callable[[LLMTask, Decode], str]
+AnswerFunction: TypeAlias = Callable[[LLMTask, Decode], str]
 
 _CHUNK_TOKENS = 512
 _TOKEN = re.compile(r"\s*\S+")
@@ -36,7 +36,7 @@ class ScriptedLLM:
     `step`, like a crash of the instance.
     """
 
-    def __init__(self, answer: Answer, max_running: int) -> None:
+    def __init__(self, answer: AnswerFunction, max_running: int) -> None:
         self._answer = answer
         self._max_running = max_running
         self._waiting = TaskQueue()

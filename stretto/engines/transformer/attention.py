@@ -51,7 +51,7 @@ class Keys:
         return both[0, :, : self.num_tokens], both[1, :, : self.num_tokens]
 
 
-class Part(Protocol):
+class AttentionPart(Protocol):
     """The interface of a part of a step: rows [start, stop) that attend in the same way."""
 
     @property
@@ -205,7 +205,7 @@ def _attend_together(q_BKGD: Tensor, k_KPD: Tensor, v_KPD: Tensor, own_BKGL: Ten
 class StepAttention:
     """The attention of all tokens of a step: prepared once, used by every layer."""
 
-    parts: list[Part]
+    parts: list[AttentionPart]
     token_rows: Tensor
     windows: tuple[int | None, ...]
     heads: int

@@ -14,7 +14,7 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.runner import Runner
 from stretto.engines.transformer.running_task import RunningTask
-from stretto.engines.transformer.sampler import Choice, Chosen
+from stretto.engines.transformer.sampler import Chosen, TokenChoice
 from stretto.engines.transformer.structured import Structure, Structures, is_structured
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.errors import CapacityError, ConfigError, StrettoError, UserError
@@ -234,7 +234,7 @@ class TransformerLLM:
             self._structures = Structures(Path(self._config.path), self.runner.config.vocabulary)
         return self._structures.make(decode)
 
-    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> Choice | None:
+    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> TokenChoice | None:
         return self._by_sequence[sequence.id].choice(chosen)
 
     def _forget(self, one: RunningTask) -> None:

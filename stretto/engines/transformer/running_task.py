@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto.engines.transformer.sampler import Choice, Chosen, TokenLogprobs
+from stretto.engines.transformer.sampler import Chosen, TokenChoice, TokenLogprobs
 from stretto.engines.transformer.structured import Structure
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.errors import StrettoError
@@ -49,7 +49,7 @@ class RunningTask:
     def __post_init__(self) -> None:
         self._is_plain = self.task.decode is None or is_plain_greedy(self.task.decode)
 
-    def choice(self, chosen: list[Chosen]) -> Choice | None:
+    def choice(self, chosen: list[Chosen]) -> TokenChoice | None:
         """Return how to choose the token after its sequence and `chosen`; None takes the likeliest one."""
         if self._is_plain or self.task.decode is None:
             return None
@@ -61,7 +61,7 @@ class RunningTask:
                 allowed = self.structure.allowed(generated)
             except StrettoError as error:
                 self._failure = self._failure or (len(chosen), error)
-        return Choice(self.task.decode, tokens[:num_prompt_tokens], generated, self.ending, allowed)
+        return TokenChoice(self.task.decode, tokens[:num_prompt_tokens], generated, self.ending, allowed)
 
     @property
     def generated(self) -> tuple[int, ...]:

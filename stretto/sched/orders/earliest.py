@@ -1,4 +1,4 @@
-"""The entry that came first, of those that are still there."""
+"""A set of entries that knows which one came first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPARE = 64
 class Earliest:
     """A set of entries that knows the one that came first.
 
-    Those that have left stay in the heap until they are at its top, or until they are more than half of it.
+    Entries that have left stay in the heap until they are at its top, or until they are more than half of it.
     """
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class Earliest:
         return entry
 
     def add(self, entry: Entry) -> None:
-        """Note that an entry has come."""
+        """Add an entry."""
         self._entries[entry.number] = entry
         heappush(self._arrivals, (entry.arrival_s, entry.number))
 
     def remove(self, entry: Entry) -> None:
-        """Note that an entry has left."""
+        """Remove an entry."""
         del self._entries[entry.number]
         if len(self._arrivals) > 2 * len(self._entries) + _SPARE:
             self._arrivals = [one.arrival for one in self._entries.values()]
