@@ -33,7 +33,7 @@ class LiveGraph:
     """Nodes that have not ended, and values that somebody may still read.
 
     Attributes:
-        nodes: those that have not ended, by id. Ids are never used again.
+        nodes: nodes that have not ended, by id. Ids are never used again.
         effects: ids of the effects that have still to happen, in order of their coming.
         woken: ids of nodes that may go on, perhaps more than once or in vain; whoever runs the nodes takes
             them out.
@@ -190,7 +190,7 @@ class LiveGraph:
         return found
 
     def check_invariants(self) -> None:
-        """For tests: counters agree with what they count."""
+        """Check, for tests, that counters agree with what they count."""
         for node in self.nodes.values():
             blocked = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is UNSET)
             blocked += sum(1 for other in node.after if other in self.nodes)

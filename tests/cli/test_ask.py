@@ -18,7 +18,7 @@ from support.openai_stub import Reply
 from test_documents import write_pdf
 
 from stretto.apps import naive_rag
-from stretto.cli.ask.answers import Answer
+from stretto.cli.ask.answers import PrintedAnswer
 from stretto.cli.ask.questions import Questions
 from stretto.cli.indexing import Indexed, IndexingRecorder, indexing_template
 from stretto.core import Document, Section
@@ -101,7 +101,7 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
 
 
 def _graphs_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object, object]]:
-    """What is submitted from now on: template, files, deadline."""
+    """Return a list that gets all that is submitted from now on: template, files, deadline."""
     submitted: list[tuple[str, object, object]] = []
     submit = Runtime.submit
 
@@ -441,7 +441,7 @@ def test_the_small_model_is_held_to_json(
     held: list[object] = []
 
     class Noting(Questions):
-        async def run(self, engines: object, errors: object) -> list[Answer]:
+        async def run(self, engines: object, errors: object) -> list[PrintedAnswer]:
             held.append(self.configuration.get("query_expansion", {}).get("constrained"))
             return []
 
