@@ -53,11 +53,11 @@ class Failure:
 
 def first_failure(value: object) -> Failure | None:
     """Return the failure that a value is, or the first one among its items; None if there is none."""
+    if not isinstance(value, Failure | list):
+        return None
     if isinstance(value, Failure):
         return value
-    if isinstance(value, list):
-        return next((item for item in value if isinstance(item, Failure)), None)
-    return None
+    return next((item for item in value if isinstance(item, Failure)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,19 +84,27 @@ class Provide:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Event: a caller starts to wait for a variable, until `deadline_s`, a point in the driver's time."""
+    """Event: a caller starts to wait for a variable. All that it comes of is done for that reader.
+
+    Attributes:
+        criteria: what the reader asks of queues and instances; None for what the session asks.
+        deadline_s: point in the driver's time by which the reader needs it, and when the reader leaves.
+    """
 
     query: str
     name: str
+    criteria: Objective | None = None
     deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unwant:
-    """Event: a caller that waited for a variable has left."""
+    """Event: a caller that waited for a variable with these criteria and this deadline has left."""
 
     query: str
     name: str
+    criteria: Objective | None = None
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,14 @@ class Observer(Protocol):
         return
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Called with steps of an LLM instance that reports them (one simulated step by step does)."""
+        """Called with steps of an LLM instance that is simulated step by step. A runtime reports none."""
         return
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
-        """Called with changes of an instance's prefix cache, if the instance reports them."""
+        """Called with changes of an instance's prefix cache, if the instance reports them.
+
+        The same report comes as an event right after, in either driver.
+        """
         return
 
 

@@ -40,6 +40,11 @@ class In:
     optional: bool
     is_hint: bool = False
 
+    @property
+    def blocks(self) -> bool:
+        """Whether the node waits for the whole value before it opens."""
+        return self.piece is None and not self.is_hint
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -59,6 +64,7 @@ class Node:
         decode: decoding settings of a decode; None for other ops.
         fused_into: id of the prefill that a fused decode runs with; or None.
         template: name of the graph. Outputs of one step of one template have similar lengths.
+        own_s: predicted seconds of the node alone.
         hints: nodes that take this node's value as a hint, if every reader does; else empty.
         hint_from: the node whose value this one takes as a hint, then that node's own hint, and so on.
     """
@@ -84,6 +90,7 @@ class Node:
     hints: tuple[int, ...] = ()
     hint_from: tuple[int, ...] = ()
     template: str = ""
+    own_s: float = 0.0
 
     @property
     def runs_once(self) -> bool:
@@ -152,7 +159,8 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
         all_ins.append(ins)
         for position, arg in enumerate(ins):
             readers[arg.value].append((node_id, position))
-    depths, paths_s = _depths(graph, node_ids, followers, profiles)
+    own_s = {primitive.name: _typical_s(primitive, profiles) for primitive in graph}
+    depths, paths_s = _depths(graph, node_ids, followers, own_s)
     fusions = _fusions(graph, node_ids, after, readers, values)
     fused_into = {decode: prefill for prefill, decode in fusions.items()}
     for decode in fused_into:  # it never runs by itself, so it has nothing to gain from pieces
@@ -191,6 +199,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
                 tuple(reader for out in outs for reader, _ in readers[out]) if only_hints else (),
                 () if hinting is None else (hinting, *nodes[hinting].hint_from),
                 graph.name,
+                own_s[primitive.name],
             )
         )
     return ExecutionGraph(
@@ -247,7 +256,7 @@ def _compile_ins(primitive: Primitive, spec: OpSpec, values: Mapping[tuple[str, 
 
 
 def _depths(
-    graph: Graph, node_ids: Mapping[str, int], followers: list[list[int]], profiles: Mapping[str, Profile]
+    graph: Graph, node_ids: Mapping[str, int], followers: list[list[int]], own_s: Mapping[str, float]
 ) -> tuple[dict[str, int], dict[str, float]]:
     """Return the longest way from each primitive to an output or effect: in edges, and in seconds.
 
@@ -260,9 +269,7 @@ def _depths(
         below = {reader.name for reader, _ in consumers.get(primitive.name, ())}
         below |= {graph.primitives[i].name for i in followers[node_ids[primitive.name]]}
         depths[primitive.name] = 1 + max((depths[name] for name in below), default=-1)
-        paths_s[primitive.name] = _typical_s(primitive, profiles) + max(
-            (paths_s[name] for name in below), default=0.0
-        )
+        paths_s[primitive.name] = own_s[primitive.name] + max((paths_s[name] for name in below), default=0.0)
     return depths, paths_s
 
 

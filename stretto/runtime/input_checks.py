@@ -1,15 +1,17 @@
-"""Whether a query's inputs fit the app, before anything runs."""
+"""Checks of what a caller gives, before anything runs."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
 from types import UnionType
+from typing import get_args
 
 from stretto.core import Chunk, Document, Hit
 from stretto.errors import UserError
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.types import item_type
+from stretto.tasks import Objective
 
 _KINDS: Mapping[str, type | UnionType] = {
     "text": str,
@@ -35,6 +37,12 @@ def check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
             raise UserError(f"{egraph.graph.name}: input {name!r} takes {type_}, not {value}")
     if unknown := [name for name in inputs if name not in egraph.inputs]:
         raise UserError(f"{egraph.graph.name} has no input {unknown[0]!r}")
+
+
+def check_criteria(criteria: Objective | None) -> None:
+    """Raise UserError if there is no such objective of a query or a reader; None is allowed."""
+    if criteria is not None and criteria not in get_args(Objective):
+        raise UserError(f"objective must be one of {', '.join(get_args(Objective))}, got {criteria!r}")
 
 
 def _is_of_type(value: object, type_: str) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from stretto.cluster.messages import StartInstance, StopInstance
+from stretto.cluster.messages import KVReport, StartInstance, StopInstance
 from stretto.deployment import Engine
 from stretto.messages import (
     Action,
@@ -104,6 +104,8 @@ class Pump:
             is_observed = bool(self._observers)
             if is_observed:
                 for event in events:
+                    if isinstance(event, KVReport):
+                        self._observers.on_kv(event.engine, event.instance, event.events, now_s)
                     self._observers.on_event(event, now_s)
             try:
                 for action in self._system.handle(events, now_s):

@@ -8,21 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.deployment import Deployment, Engine, Replica, check_replica
-from stretto.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    InternalError,
-    Overloaded,
-    QueryCancelled,
-    UserError,
-)
+from stretto.errors import ConfigError, InternalError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
@@ -30,23 +22,19 @@ from stretto.messages import (
     AddInstance,
     Cancel,
     Drain,
-    Emit,
     Event,
     InstanceLost,
     InstanceReady,
     Open,
-    Reply,
-    Settled,
     Submit,
 )
 from stretto.observer import Observer, Observers
-from stretto.runtime.input_checks import check_inputs
-from stretto.runtime.pace import Pace
+from stretto.runtime.input_checks import check_criteria, check_inputs
 from stretto.runtime.pump import Pump
 from stretto.runtime.query import Query
 from stretto.runtime.running import naming
+from stretto.runtime.running_queries import RunningQueries
 from stretto.runtime.session import Session
-from stretto.runtime.slots import Slots
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.system import System
 from stretto.tasks import Objective, QueryRecord
@@ -102,12 +90,7 @@ class Runtime:
             check_deployments(machine, given)
         if max_queries < 1:
             raise ConfigError(f"max_queries is {max_queries}; it must be at least 1")
-        self._slots = Slots(max_queries)
-        self._queries: dict[str, Query | Session] = {}
-        self._pace = Pace()
-        self._is_draining = False
-        self._all_ended = asyncio.Event()
-        self._ids = count(1)
+        self._queries = RunningQueries(max_queries)
         self._num_starting = sum(len(deployment.replicas) for deployment in given)
         self._opened: asyncio.Future[None] | None = None
         self._pump: Pump | None = None
@@ -128,7 +111,7 @@ class Runtime:
             engines,
             self.observers,
             self._loop,
-            answer=self._answer,
+            answer=self._queries.answer,
             break_down=self._break_down,
             watch=self._watch_start,
             cluster=self._cluster,
@@ -181,7 +164,7 @@ class Runtime:
         names = self._pass_names(passes)
         app = self._plan(app, configuration, names)
         check_inputs(app, inputs)
-        await self._acquire_slot(record.deadline_s)
+        await self._queries.acquire(record.deadline_s)
         return self._start_query(app, inputs, record, names)
 
     def try_submit(
@@ -204,10 +187,7 @@ class Runtime:
         names = self._pass_names(passes)
         app = self._plan(app, configuration, names)
         check_inputs(app, inputs)
-        if not self._slots.take():
-            raise Overloaded(
-                f"{len(self._queries)} queries are running", retry_after_s=self._pace.retry_after_s()
-            )
+        self._queries.acquire_now()
         return self._start_query(app, inputs, record, names)
 
     async def open_session(
@@ -221,24 +201,21 @@ class Runtime:
         """Open a session, which counts as a query until it is closed. The arguments are those of `submit`."""
         record = self._record(tenant, objective, deadline_s)
         names = self._pass_names(passes)
-        await self._acquire_slot(record.deadline_s)
-        query_id = f"q{next(self._ids)}"
+        await self._queries.acquire(record.deadline_s)
+        query_id = self._queries.new_id()
 
         def plan(app: Template | ExecutionGraph, configuration: Configuration | None) -> ExecutionGraph:
             self._running_loop()
             return self._plan(app, configuration, names)
 
         session = Session(query_id, self._post, plan, asyncio.get_running_loop())
-        self._queries[query_id] = session
+        self._queries.add(session)
         self._post(Open(query_id, record, names))
         return session
 
     async def drain(self) -> None:
         """Take no new queries or sessions, and wait until those that run have ended."""
-        self._is_draining = True
-        while self._queries:
-            self._all_ended.clear()
-            await self._all_ended.wait()
+        await self._queries.drain()
 
     def snapshot(self) -> Snapshot:
         """What all queries and engines are doing now."""
@@ -300,9 +277,10 @@ class Runtime:
     async def aclose(self) -> None:
         """Cancel every query, end every instance. Idempotent."""
         self._is_open = False
+        self._queries.close()
         if self._pump is None:
             return
-        for query_id in list(self._queries):
+        for query_id in self._queries.ids:
             self._post(Cancel(query_id))
         self._pump.drain()
         await self._pump.close()
@@ -318,10 +296,8 @@ class Runtime:
 
     def _record(self, tenant: str, objective: Objective, deadline_s: float | None) -> QueryRecord:
         loop = self._running_loop()
-        if self._is_draining:
-            raise UserError("the runtime is draining: it takes no new queries")
-        if objective not in get_args(Objective):
-            raise UserError(f"objective must be one of {', '.join(get_args(Objective))}, got {objective!r}")
+        self._queries.check_accepts()
+        check_criteria(objective)
         if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
             raise UserError(f"deadline_s must be a number of seconds, got {deadline_s!r}")
         return QueryRecord(tenant, objective, None if deadline_s is None else loop.time() + deadline_s)
@@ -334,32 +310,14 @@ class Runtime:
         self.system.check_engines(app)
         return app
 
-    async def _acquire_slot(self, due_s: float | None) -> None:
-        try:
-            async with asyncio.timeout_at(due_s):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise DeadlineExceeded("the deadline passed before the query could start") from None
-        if not self._is_open or self._is_draining:
-            self._slots.release()
-            raise QueryCancelled("the runtime was closed before the query could start")
-
     def _start_query(
         self, app: ExecutionGraph, inputs: Mapping[str, object], record: QueryRecord, names: tuple[str, ...]
     ) -> Query:
-        query_id = f"q{next(self._ids)}"
+        query_id = self._queries.new_id()
         query = Query(query_id, lambda: self._post(Cancel(query_id)), self._running_loop())
-        self._queries[query_id] = query
+        self._queries.add(query)
         self._post(Submit(query_id, app, inputs, record.deadline_s, names, record.tenant, record.criteria))
         return query
-
-    def _end_query(self, reply: Reply) -> None:
-        assert self._loop is not None
-        self._queries.pop(reply.query).on_reply(reply)
-        self._slots.release()
-        self._pace.note_end(self._loop.time())
-        if not self._queries:
-            self._all_ended.set()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or not self._is_open:
@@ -404,17 +362,6 @@ class Runtime:
             case InstanceLost(engine, _, error):
                 self._opened.set_exception(naming(engine, error))
 
-    def _answer(self, action: Emit | Settled | Reply) -> None:
-        match action:
-            case Emit(query, output, text):
-                self._queries[query].on_text(output, text)
-            case Settled(query, name, value):
-                session = self._queries[query]
-                assert isinstance(session, Session)
-                session.on_settled(name, value)
-            case Reply():
-                self._end_query(action)
-
     def _break_down(self, error: Exception) -> None:
         """End all queries after a bug in schedulers, driver or a user's policy: none would end by itself."""
         self._is_open = False
@@ -422,8 +369,7 @@ class Runtime:
         bug.__cause__ = error
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(bug)
-        for query_id in list(self._queries):
-            self._end_query(Reply(query_id, None, bug))
+        self._queries.end_all(bug)
 
 
 async def _joined(address: str) -> RayCluster:

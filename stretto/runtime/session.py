@@ -12,6 +12,8 @@ from stretto.errors import DeadlineExceeded, QueryEnded, UserError
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
+from stretto.runtime.input_checks import check_criteria
+from stretto.tasks import Objective
 
 Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGraph]
 
@@ -76,46 +78,61 @@ class Session:
         self._claim([name])
         self._post(Provide(self.id, name, value))
 
-    def want(self, name: str) -> None:
-        """Let what a variable comes of go before what nobody waits for."""
+    def want(self, name: str, criteria: Objective | None = None) -> None:
+        """Let what a variable comes of go before what nobody waits for; `criteria` as in `get`."""
         self._check_open()
+        check_criteria(criteria)
         self._variable(name)
-        self._post(Want(self.id, name))
+        self._post(Want(self.id, name, criteria))
 
-    async def get(self, name: str, *, deadline_s: float | None = None) -> object:
+    async def get(
+        self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
+    ) -> object:
         """Wait for a variable, which may be one of a graph still to come. Items of a list may be failures.
 
         Leaving, at the deadline or by cancellation, cancels nothing.
 
+        Args:
+            criteria: "latency" lets all that the variable comes of go before what is wanted for "throughput";
+                None for the objective of the session. Of several readers the strictest counts.
+            deadline_s: seconds from now by which it is needed: the less slack that leaves, the earlier goes
+                what it comes of.
+
         Raises:
             StrettoError: what the variable has failed with.
             DeadlineExceeded: it has not come within `deadline_s` seconds.
+            UserError: there are no such criteria.
         """
+        check_criteria(criteria)
         coming = self._variable(name)
         if not coming.done():
             self._check_open()
-            self._post(Want(self.id, name))
+            due_s = None if deadline_s is None else self._loop.time() + deadline_s
+            self._post(Want(self.id, name, criteria, due_s))
             try:
-                async with asyncio.timeout(deadline_s):
+                async with asyncio.timeout_at(due_s):
                     await asyncio.shield(coming)
             except TimeoutError:
                 raise DeadlineExceeded(f"{name!r} has not come within {deadline_s:g} s") from None
             finally:
-                self._post(Unwant(self.id, name))
+                self._post(Unwant(self.id, name, criteria, due_s))
         value = coming.result()
         if isinstance(value, Failure):
             raise value.error
         return value
 
-    async def stream(self, name: str) -> AsyncIterator[str]:
-        """The text of a variable as it is decoded, in pieces that join to the whole."""
-        self.want(name)
+    async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
+        """The text of a variable as it is decoded, in pieces that join to the whole.
+
+        `criteria` are those of `get`.
+        """
+        self.want(name, criteria)
         coming = self._variable(name)
         try:
             async for piece in self._pieces(name, coming):
                 yield piece
         finally:
-            self._post(Unwant(self.id, name))
+            self._post(Unwant(self.id, name, criteria))
 
     async def _pieces(self, name: str, coming: asyncio.Future[object]) -> AsyncIterator[str]:
         sent = 0

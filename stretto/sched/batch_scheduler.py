@@ -11,7 +11,7 @@ Source: Teola §5.2.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 
@@ -20,6 +20,7 @@ from stretto.costs.profile import Profile
 from stretto.deployment import Engine, Replica
 from stretto.errors import BadReply, EffectInDoubt, EngineTimeout, StrettoError
 from stretto.messages import Action, Release, StartBatch
+from stretto.sched.demand import Demand
 from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.orders import ORDERS
@@ -62,6 +63,8 @@ class BatchScheduler:
         self._leaving: set[str] = set()
         self._left: list[str] = []
         self._drained: list[InstanceId] = []
+        self._filling: list[tuple[Entry, int, int]] = []
+        self._decided: list[Action] = []
 
     def add(self, request: Request, now_s: float) -> None:
         """A request has become ready."""
@@ -155,17 +158,18 @@ class BatchScheduler:
 
         What is taken counts as started when all of them are filled, so that ranks stay until then.
         """
-        actions: list[Action] = []
+        self._decided = actions = list[Action]()
         taken: list[tuple[Entry, int, int]] = []
         self.not_before_s = None
         while self.queue and self._idle:
-            parts = self.queue.take_all(self._budget(self._idle.first))
+            self._filling = parts = self.queue.take_all(self._budget(self._idle.first))
             if not parts:
-                parts = self._fill(now_s)
+                self._fill(parts, now_s)
                 taken += parts
             if not parts:
                 break
             actions.append(self._start(self._idle.first, parts, now_s))
+            self._filling = []
         for entry, lo, hi in taken:
             self.queue.started(entry, lo, hi)
         for instance in self._drained:
@@ -173,9 +177,20 @@ class BatchScheduler:
         self._drained.clear()
         return actions
 
-    def want(self, query: str, wanted: Collection[int]) -> None:
-        """Note that other nodes of a query are wanted than before."""
-        self.queue.want(query, wanted)
+    def recover(self) -> tuple[list[str], list[Action]]:
+        """After a bug in an order or here: forget what waits; what runs goes on.
+
+        Returns:
+            all queries that have work here, which have to be ended, and what `schedule` had decided.
+        """
+        queries, actions = list(dict.fromkeys(self.queries())), self._decided
+        self.queue.clear()
+        self._filling, self._decided = [], []
+        return queries, actions
+
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Note that something else is asked of nodes of a query than before."""
+        self.queue.ask(query, demands)
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
         """Drop what waits of a node; what runs of it is answered in vain."""
@@ -184,7 +199,8 @@ class BatchScheduler:
 
     def queries(self) -> list[str]:
         """Return the queries of which anything waits or runs."""
-        return [*self.queue.queries(), *self._num_running]
+        filling = (entry.query for entry, _, _ in self._filling)
+        return [*self.queue.queries(), *self._num_running, *filling]
 
     def queries_in(self, instance: InstanceId) -> list[str]:
         """Return the queries that an instance runs something of."""
@@ -232,13 +248,13 @@ class BatchScheduler:
         assert not self.queue or not self._idle or self.not_before_s is not None
         self.instances.fleet.check_invariants()
 
-    def _fill(self, now_s: float) -> list[tuple[Entry, int, int]]:
-        """Parts of one batch, taken from the queue."""
+    def _fill(self, parts: list[tuple[Entry, int, int]], now_s: float) -> None:
+        """Add the parts of one batch to `parts`, taken from the queue."""
         room = self._budget(self._idle.first)
         alone = self.queue.next_alone()
         if alone is not None:
-            return [self._take(alone, max(1, alone.count_within(room)))]
-        parts: list[tuple[Entry, int, int]] = []
+            parts.append(self._take(alone, max(1, alone.count_within(room))))
+            return
 
         def fits(entry: Entry) -> int:
             return 0 if parts and entry.request.node.runs_once else entry.count_within(room)
@@ -255,18 +271,15 @@ class BatchScheduler:
             room -= chosen.entry.units_of(*parts[-1][1:])
             if chosen.ends_batch or chosen.entry.request.node.runs_once:
                 break
-        return parts
 
     def _take(self, entry: Entry, num_items: int) -> tuple[Entry, int, int]:
         lo = self.queue.take(entry, num_items)
         return entry, lo, lo + num_items
 
     def _start(self, instance: int, parts: list[tuple[Entry, int, int]], now_s: float) -> StartBatch:
-        tasks = []
-        num_units = 0
-        for entry, lo, hi in parts:
-            tasks.append(self._task(entry.request, lo, hi))
-            num_units += entry.units_of(lo, hi)
+        tasks = [self._task(entry.request, lo, hi) for entry, lo, hi in parts]
+        num_units = sum(entry.units_of(lo, hi) for entry, lo, hi in parts)
+        for entry, _, _ in parts:
             self._num_running[entry.query] = self._num_running.get(entry.query, 0) + 1
             if self.engine.keeps_state:
                 self._touched.setdefault(entry.query, set()).add(instance)

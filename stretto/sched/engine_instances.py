@@ -90,6 +90,8 @@ class EngineInstances:
 
     def next_due_s(self, waiting: Iterable[Entry], now_s: float) -> float | None:
         """Return when, after now, `expire`, a probe or `fail_waiting` may have something to do."""
+        if self._unserved_s is None and not self._fleet.is_hopeful:
+            return None
         dues = [self._fleet.next_due_s(), *map(self._fleet.probe_s, self._fleet.suspects)]
         if self._unserved_s is not None:
             dues += map(self._limit_s, waiting)

@@ -3,58 +3,67 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from stretto.costs.profile import Profile
 from stretto.deployment import Engine
+from stretto.sched.demand import Demand
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
 from stretto.sched.request import Entry
+from stretto.tasks import Objective
 
-_UNWANTED_RANK = 1e9
-"""What is added to the first element of the rank of a request that nobody wants yet."""
+_CLASSES: Sequence[Objective | None] = ("latency", "throughput", None)
+_CLASS_RANKS: Mapping[Objective | None, float] = {"latency": -1e8, "throughput": 0.0, None: 1e8}
+"""What is added to the first element of a rank, so that classes keep their order at instances too. It is more
+than any rank in seconds or rounds, and less than what a priority of vLLM can tell apart."""
 
 _MAX_FRESH = 256
 """Entries that are put in order later, so that it never takes long."""
 
 
 class EngineQueue:
-    """Waiting entries in the order of the engine's policy.
+    """Waiting entries by class, and within a class in the order of the engine's policy.
 
-    Before all others go those that go alone. Those that nobody wants yet go while no other waits.
+    Before all others go those that go alone. Then those that somebody wants for latency, then those wanted
+    for throughput, then those that nobody wants yet: each class goes while nothing of a better one waits. But
+    what is wanted for throughput and has waited longer than the engine's age limit is served before younger
+    requests wanted for latency.
 
-    It finds the entries of a query without looking at others. The entries of a batch
+    It finds the entries of a query, and of a node of it, without looking at others. The entries of a batch
     engine are put in order when the order is asked: where one batch has room for all, it never is.
     """
 
     def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
-        config = OrderConfig.of(engine, profile)
-        self._wanted, self._unwanted = orders[engine.policy](config), orders[engine.policy](config)
-        self._takes_all = getattr(self._wanted, "takes_all", False) and not engine.is_llm
-        self._num_wanted = 0
+        self._new_order, self._config = orders[engine.policy], OrderConfig.of(engine, profile)
+        self._age_limit_s = engine.age_limit_s
+        self._orders = self._new_orders()
+        self._takes_all = getattr(self._orders[None], "takes_all", False) and not engine.is_llm
         self._fresh: dict[Entry, None] = {}
+        self._waiting = {one: OrderedDict[Entry, None]() for one in _CLASSES}  # the oldest is first
         self._alone: OrderedDict[Entry, None] = OrderedDict()
-        self._of_query: dict[str, dict[Entry, None]] = {}
+        self._of_query: dict[str, dict[int, dict[Entry, None]]] = {}
         self._num_entries = 0
         self._num_added = 0
+        self._num_forgotten = 0
 
     def __len__(self) -> int:
         return self._num_entries
 
     def __iter__(self) -> Iterator[Entry]:
         """Entries by query; for tests."""
-        return (entry for entries in self._of_query.values() for entry in entries)
+        return (entry for query in self._of_query for entry in self._entries(query))
 
     def add(self, entry: Entry) -> None:
         """Let an entry wait. Those that are `alone` go before all that came otherwise."""
         entry.number = self._num_added
         self._num_added += 1
         self._num_entries += 1
-        self._of_query.setdefault(entry.request.query, {})[entry] = None
+        request = entry.request
+        self._of_query.setdefault(request.query, {}).setdefault(request.node.id, {})[entry] = None
         if entry.alone:
             self._alone[entry] = None
         else:
             self._fresh[entry] = None
-            self._num_wanted += entry.is_wanted
             if not self._takes_all or len(self._fresh) > _MAX_FRESH:
                 self._put_in_order()
 
@@ -66,8 +75,7 @@ class EngineQueue:
         """What the order takes next; `to_fill` as in `Order.take`."""
         if self._fresh:
             self._put_in_order()
-        order = self._wanted if self._num_wanted else self._unwanted
-        return order.take(to_fill, fits, now_s)
+        return self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
 
     def take_all(self, room: int) -> list[tuple[Entry, int, int]]:
         """Take all that waits as (entry, lo, hi), if it fits `room` units and needs no order; else nothing.
@@ -84,7 +92,7 @@ class EngineQueue:
         for entry in self._fresh:
             parts.append((entry, entry.lo, entry.hi))
             entry.lo = entry.hi
-        self._num_entries = self._num_wanted = 0
+        self._num_entries = 0
         self._fresh.clear()
         self._of_query.clear()
         return parts
@@ -102,68 +110,98 @@ class EngineQueue:
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
         """Items taken earlier run now, or were given up."""
-        if not entry.alone:
+        if not entry.alone and entry.number >= self._num_forgotten:
             self._order_of(entry).started(entry, lo, hi)
 
     def rank(self, entry: Entry) -> Rank:
-        """The rank of an entry that waits, or was taken and has not started."""
+        """The rank of an entry that waits, or was taken and has not started.
+
+        Its class is that of what is asked of it now.
+        """
         if self._fresh:
             self._put_in_order()
         rank = self._order_of(entry).rank(entry)
-        return rank if entry.is_wanted else (rank[0] + _UNWANTED_RANK, *rank[1:])
+        return (rank[0] + _CLASS_RANKS[entry.demand.criteria], *rank[1:])
 
     def end_query(self, query: str) -> None:
         """Drop what waits of a query."""
-        for entry in list(self._of_query.get(query, ())):
+        for entry in self._entries(query):
             self._remove(entry)
 
     def withdraw(self, query: str, node: int) -> None:
         """Drop what waits of one node of a query."""
-        for entry in list(self._of_query.get(query, ())):
-            if entry.request.node.id == node:
-                self._remove(entry)
+        for entry in list(self._of_query.get(query, {}).get(node, ())):
+            self._remove(entry)
 
-    def want(self, query: str, wanted: Collection[int]) -> None:
-        """Note that other nodes of a query are wanted than before. What was taken keeps its place."""
-        for entry in list(self._of_query.get(query, ())):
-            is_wanted = entry.request.node.id in wanted
-            if entry in self._fresh:
-                self._num_wanted += is_wanted - entry.is_wanted
-                entry.is_wanted = is_wanted
-            if entry.is_wanted == is_wanted or entry.alone or entry.lo > entry.request.lo:
-                continue
-            lo = entry.lo
-            self._order_of(entry).remove(entry)
-            entry.lo = lo
-            self._num_wanted += is_wanted - entry.is_wanted
-            entry.is_wanted = is_wanted
-            self._order_of(entry).add(entry)
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Put what waits of nodes of which something else is asked now into its new place."""
+        nodes = self._of_query.get(query, {})
+        for node in [node for node in demands if node in nodes]:
+            for entry in [entry for entry in nodes[node] if entry.demand != demands[node]]:
+                lo, hi = entry.lo, entry.hi
+                if not entry.alone:
+                    self._remove(entry)
+                entry.demand = demands[node]
+                if not entry.alone:
+                    self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
+
+    def clear(self) -> None:
+        """Forget all entries, those that were taken and have not started too, and begin with new orders."""
+        self._orders = self._new_orders()
+        self._fresh.clear()
+        self._alone.clear()
+        self._of_query.clear()
+        for waiting in self._waiting.values():
+            waiting.clear()
+        self._num_entries = 0
+        self._num_forgotten = self._num_added
 
     def queries(self) -> list[str]:
         """Return the queries of which anything waits."""
         return list(self._of_query)
 
-    def _order_of(self, entry: Entry) -> Order:
-        return self._wanted if entry.is_wanted else self._unwanted
-
     def _put_in_order(self) -> None:
         for entry in self._fresh:
             self._order_of(entry).add(entry)
+            self._waiting[entry.sorted_as.criteria][entry] = None
         self._fresh.clear()
 
+    def _new_orders(self) -> dict[Objective | None, Order]:
+        return {one: self._new_order(self._config) for one in _CLASSES}
+
+    def _class_to_serve(self, now_s: float) -> Objective | None:
+        latency, throughput = self._waiting["latency"], self._waiting["throughput"]
+        if not latency:
+            return "throughput" if throughput else None
+        if not throughput:
+            return "latency"
+        oldest_s = next(iter(throughput)).arrival_s
+        is_aged = oldest_s < min(now_s - self._age_limit_s, next(iter(latency)).arrival_s)
+        return "throughput" if is_aged else "latency"
+
+    def _entries(self, query: str) -> list[Entry]:
+        return [entry for entries in self._of_query.get(query, {}).values() for entry in entries]
+
+    def _order_of(self, entry: Entry) -> Order:
+        return self._orders[entry.sorted_as.criteria]
+
     def _remove(self, entry: Entry) -> None:
-        if entry in self._fresh:
-            del self._fresh[entry]
-        elif not entry.alone:
+        if not entry.alone and entry not in self._fresh:
             self._order_of(entry).remove(entry)
         self._drop(entry)
 
     def _drop(self, entry: Entry) -> None:
         self._num_entries -= 1
-        if not entry.alone:
-            self._num_wanted -= entry.is_wanted
-        self._alone.pop(entry, None)
-        entries = self._of_query[entry.query]
+        if entry.alone:
+            del self._alone[entry]
+        elif entry in self._fresh:
+            del self._fresh[entry]
+        else:
+            del self._waiting[entry.sorted_as.criteria][entry]
+        nodes = self._of_query[entry.query]
+        entries = nodes[entry.request.node.id]
         del entries[entry]
         if not entries:
+            del nodes[entry.request.node.id]
+        if not nodes:
             del self._of_query[entry.query]

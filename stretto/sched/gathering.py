@@ -37,7 +37,9 @@ def gather(node: Node, values: Values) -> Gathered:
     found = Gathered()
     passed_over: tuple[int, Failure] | None = None
     for place, arg in enumerate(node.ins):
-        value = item_of(values[arg.value], arg.index)
+        value = values[arg.value]
+        if arg.index is not None:
+            value = item_of(value, arg.index)
         if value is UNSET:
             continue
         if value is ABSENT:

@@ -12,9 +12,9 @@ Its rules, whole:
     Results of a mapped node are put in place by index and flow on in order, so arrival never shows.
     A node *ends* once; its out values are set once. An effect is set at the end of its stream.
 
-The per-query object store is `values`: inputs and results by value id, each as long as somebody may read it.
-Requests refer to it, so anything that is lost can be run again from there. Nothing here knows engines,
-batches, time, or the names of variables (`session.py`).
+What is connected to what, and the values, are the `LiveGraph`; this file says what nodes do there. Requests
+refer to values, so anything that is lost can be run again from there. Nothing here knows engines, batches,
+time, or the names of variables (`session.py`).
 
 Source: Teola §5.1. Differs: streams, absent values, failures that flow, and graphs that grow while they run.
 """
@@ -22,58 +22,47 @@ Source: Teola §5.1. Differs: streams, absent values, failures that flow, and gr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from stretto.core import ABSENT, AbsentType, Failure
-from stretto.errors import BadReply, CapacityError, EngineFailure, StrettoError
-from stretto.graph.compile import ExecutionGraph, In, Node, rebase
-from stretto.sched.gathering import gather, item_of
+from stretto.errors import BadReply, EngineFailure, StrettoError
+from stretto.graph.compile import ExecutionGraph, Node
+from stretto.sched.demand import NOBODY, Demand
+from stretto.sched.gathering import gather
+from stretto.sched.live_graph import LiveGraph
 from stretto.sched.node_state import NodeState, NodeStates
 from stretto.sched.outcome import Outcome
 from stretto.sched.prepare import prepare_request
 from stretto.sched.shown_text import ShownText
-from stretto.sched.splicing import Expand, Link, Links, subgraph_of
+from stretto.sched.splicing import Expand, subgraph_of
 from stretto.sched.streams import Streams, by_port
-from stretto.sched.values import UNSET, Values
+from stretto.sched.values import UNSET
 from stretto.tasks import QueryRecord
-
-MAX_NODES = 100_000
-"""Nodes that may live at a time."""
 
 
 class GraphScheduler:
     """Nodes and values of one query. What its methods lead to is noted in `outcome`, until it is taken.
 
     Attributes:
-        nodes: those that have not ended, by id. Ids are never used again.
-        wanted: ids of the nodes that somebody asks for; None for all.
-        num_effects: how many effects have still to happen.
+        live: what is connected to what, and the values.
+        demands: what is asked of each node that somebody needs; None if all are needed by the query's end.
+        has_expanded: whether a node has expanded since `demands` were deduced.
     """
 
     def __init__(self, query: str, record: QueryRecord | None = None, expand: Expand | None = None) -> None:
         self.query = query
-        self.nodes: dict[int, Node] = {}
-        self.values = Values()
+        self.live = LiveGraph()
+        self.nodes = self.live.nodes
+        self.values = self.live.values
         self.outcome = Outcome()
-        self.wanted: Collection[int] | None = None
-        self.num_effects = 0
+        self.demands: Mapping[int, Demand] | None = None
+        self.has_expanded = False
         self._record = record or QueryRecord()
         self._expand = expand
-        self._num_ids = 0
-        self._readers: dict[int, tuple[tuple[int, int], ...]] = {}
-        self._producers: dict[int, int] = {}
-        self._followers: dict[int, tuple[int, ...]] = {}
-        self._blocking: dict[int, int] = {}
         self._states = NodeStates()
         self._streams = Streams()
         self._shown = ShownText()
-        self._links = Links()
-        self._watched: dict[int, str] = {}
-        self._returned: dict[int, object] = {}
-        self._pending: deque[int] = deque()
-
-    # --- growing
 
     def grow(
         self,
@@ -92,67 +81,22 @@ class GraphScheduler:
         Raises:
             CapacityError: too many nodes live.
         """
-        if len(self.nodes) + len(egraph.nodes) > MAX_NODES:
-            raise CapacityError(
-                f"the graph has grown beyond {MAX_NODES} primitives", step=under.name if under else None
-            )
-        base, num_inputs = self._num_ids, len(egraph.inputs)
-        self._num_ids += len(egraph.nodes)
-        ids = [*(inputs[name] for name in egraph.inputs), *self.values.add(egraph.num_values - num_inputs)]
-        is_same = base == 0 and ids == list(range(len(ids)))
-        for value_id, readers in zip(ids, egraph.readers, strict=True):
-            self._add_readers(value_id, [(base + node, place) for node, place in readers])
-        for node in egraph.nodes if is_same else rebase(egraph, base, ids, under):
-            self._add(node, [base + follower for follower in egraph.followers[node.id - base]])
-        for node_id, streamed in egraph.streamed.items() if under is None else ():
+        joined = self.live.join(egraph, inputs, under)
+        for node in joined.nodes:
+            self._states.add(node)
+        for place, streamed in egraph.streamed.items() if under is None else ():
             shown = (
-                replace(one, name=names.get(one.name, one.name), unless=tuple(ids[v] for v in one.unless))
+                replace(
+                    one,
+                    name=names.get(one.name, one.name),
+                    unless=tuple(joined.values[v] for v in one.unless),
+                )
                 for one in streamed
             )
-            self._shown.add(base + node_id, tuple(shown))
-        return {name: (ids[value], index) for name, value, index in egraph.outputs}
-
-    def _add_readers(self, value_id: int, readers: Sequence[tuple[int, int]]) -> None:
-        for _ in readers:
-            self.values.use(value_id)
-        if readers and self.values[value_id] is UNSET:
-            self._readers[value_id] = (*self._readers.get(value_id, ()), *readers)
-
-    def _add(self, node: Node, followers: Iterable[int]) -> None:
-        self.nodes[node.id] = node
-        self._states.add(node)
-        self._followers[node.id] = tuple(followers)
-        self._producers.update(dict.fromkeys(node.outs, node.id))
-        self.num_effects += node.is_effect
-        there = sum(1 for arg in node.ins if _blocks(arg) and self.values[arg.value] is not UNSET)
-        self._blocking[node.id] = node.num_blocking - there
-        if self._blocking[node.id] == 0:
-            self._pending.append(node.id)
+            self._shown.add(joined.nodes[place].id, tuple(shown))
+        return {name: (joined.values[value], index) for name, value, index in egraph.outputs}
 
     # --- events
-
-    def bring(self, value_id: int, value: object) -> None:
-        """A value comes from outside."""
-        self._set(value_id, value)
-
-    def watch(self, value_id: int, name: str) -> None:
-        """Keep a value, and note under `name` that it has come."""
-        self.values.use(value_id)
-        self._watched[value_id] = name
-
-    def unwatch(self, value_id: int) -> None:
-        """The opposite of `watch`."""
-        del self._watched[value_id]
-        self.values.leave(value_id)
-        if not self.values.is_used(value_id):
-            self._links.drop_value(value_id)
-
-    def link(self, source: int, index: int | None, target: int) -> None:
-        """Let value `source`, or an item of it, become value `target` too."""
-        if (value := self.values[source]) is not UNSET:
-            self._pass_on(value, Link(index, value=target))
-        else:
-            self._links.add(source, Link(index, value=target))
 
     def complete(self, node_id: int, lo: int, results: Sequence[object]) -> None:
         """Work on items from `lo` on is done; some results may be failures. A repeated result is ignored."""
@@ -180,7 +124,7 @@ class GraphScheduler:
             return
         if node.decode.items is not None:
             if self._streams.append(node.outs[0], offset, piece):
-                self._grown(node.outs[0])
+                self.live.grown(node.outs[0])
             return
         try:
             self.outcome.text += self._shown.show(node, offset, piece, self.values)
@@ -192,42 +136,19 @@ class GraphScheduler:
         for node in [node for node_id, node in self.nodes.items() if node_id not in needed]:
             self._retire(node)
             self.outcome.withdrawn.append(node)
-            for out in node.outs:
-                self._readers.pop(out, None)
-                self._links.take(out)
-
-    def behind(self, values: Iterable[int], *, and_effects: bool = True) -> set[int]:
-        """The live nodes that `values` (and effects) come of."""
-        found: set[int] = set()
-        nodes = [node.id for node in self.nodes.values() if and_effects and node.is_effect]
-        open_values = list(values)
-        while nodes or open_values:
-            while open_values:
-                value = open_values.pop()
-                if (source := self._links.behind_value(value)) is not None:
-                    open_values.append(source)
-                if (producer := self._producers.get(value)) is not None:
-                    nodes.append(producer)
-            while nodes:
-                node = self.nodes.get(nodes.pop())
-                if node is None or node.id in found:
-                    continue
-                found.add(node.id)
-                nodes += node.after
-                open_values += [arg.value for arg in node.ins]
-                if (source := self._links.behind_node(node.id)) is not None:
-                    open_values.append(source)
-        return found
+            self.live.cut(node)
 
     def settle(self) -> None:
-        """Open or feed what is pending, and what that leads to.
+        """Open or feed what has been woken, and what that leads to.
 
         A queue, not recursion: chains of absent nodes may be long. It begins in the order of the graph, so
         that a prefill goes before those that it is a hint for.
         """
-        self._pending = deque(sorted(self._pending))
-        while self._pending:
-            node = self.nodes.get(self._pending.popleft())
+        woken = self.live.woken
+        if len(woken) > 1:
+            woken = self.live.woken = deque(sorted(woken))
+        while woken:
+            node = self.nodes.get(woken.popleft())
             if node is None:
                 continue
             try:
@@ -235,36 +156,41 @@ class GraphScheduler:
             except StrettoError as error:
                 self._fail(node, error)
 
+    def take_outcome(self) -> Outcome:
+        """Return what has been noted since the last time."""
+        outcome, self.outcome = self.outcome, Outcome()
+        settled, self.live.settled = self.live.settled, []
+        outcome.settled += settled
+        return outcome
+
     def check_invariants(self) -> None:
-        """For tests: counters agree with the values they count."""
+        """For tests: states agree with what blocks and with what flows."""
+        self.live.check_invariants()
         for node in self.nodes.values():
             state = self._states[node.id]
-            blocked = sum(1 for arg in node.ins if _blocks(arg) and self.values[arg.value] is UNSET)
-            blocked += sum(1 for other in node.after if other in self.nodes)
-            assert self._blocking[node.id] == blocked, node.name
             assert state is not NodeState.ENDED, node.name
-            assert state is NodeState.WAITING or blocked == 0, node.name
+            assert state is NodeState.WAITING or not self.live.is_blocked(node), node.name
             assert (state is NodeState.FLOWING) == (node.id in self._streams.mapped), node.name
-        assert self.num_effects == sum(node.is_effect for node in self.nodes.values())
         self._streams.check_invariants()
 
     # --- opening
 
     def _go_on(self, node: Node) -> None:
         match self._states[node.id]:
-            case NodeState.WAITING if self._blocking[node.id] == 0:
+            case NodeState.WAITING if not self.live.is_blocked(node):
                 self._open(node)
             case NodeState.FLOWING:
                 self._feed(node)
-            case NodeState.EXPANDED:
-                self._end(node, [self._returned.pop(node.id)])
+            case NodeState.EXPANDED if (value := self.live.take_returned(node)) is not UNSET:
+                self._end(node, [value])
 
     def _open(self, node: Node) -> None:
         self._states.move(node, NodeState.OPEN)
         if node.hints and not any(self._states[reader] is NodeState.WAITING for reader in node.hints):
             self._end_with(node, ABSENT)
             return
-        self._withdraw_hint(node)
+        if node.hint_from:
+            self._withdraw_hint(node)
         found = gather(node, self.values)
         if found.is_absent:
             self._end_with(node, ABSENT)
@@ -286,7 +212,7 @@ class GraphScheduler:
 
         A mapped reader is several: some of its items may find in the cache what is computed for others.
         """
-        if not reader.hint_from or self._states[reader.hint_from[0]] is not NodeState.OPEN:
+        if self._states[reader.hint_from[0]] is not NodeState.OPEN:
             return
         node = self.nodes[reader.hint_from[0]]
         is_only = len(node.hints) == 1 and not reader.is_mapped
@@ -315,9 +241,14 @@ class GraphScheduler:
                 hi,
                 each,
                 self._record,
-                is_wanted=self.wanted is None or node.id in self.wanted,
+                demand=self._demand(node),
             )
         )
+
+    def _demand(self, node: Node) -> Demand:
+        if self.demands is not None:
+            return self.demands.get(node.id, NOBODY)
+        return Demand(self._record.criteria, path_s=node.path_s)
 
     def _feed(self, node: Node) -> None:
         """Hand out the items of an open mapped node that have arrived since the last time."""
@@ -360,7 +291,8 @@ class GraphScheduler:
             self._end(node, [kv])
             self._end(decode, [decoded])
         elif len(node.outs) == 1:
-            self._check_pieces(node, result)
+            if node.decode is not None:
+                self._check_pieces(node, result)
             self._end(node, [True if node.is_effect else result])
         else:
             self._end(node, by_port(node, result))
@@ -373,7 +305,7 @@ class GraphScheduler:
     def _flow(self, node: Node) -> None:
         """Pass on finished items in order; end the node after the last."""
         for value in self._streams.flow(node, self.nodes):
-            self._grown(value)
+            self.live.grown(value)
         if not self._streams.mapped[node.id].is_done:
             return
         values = self._streams.close(node, self.nodes)
@@ -394,69 +326,23 @@ class GraphScheduler:
 
     def _end(self, node: Node, outputs: Sequence[object]) -> None:
         self._retire(node)
-        self._withdraw_hint(node)
+        if node.hint_from:
+            self._withdraw_hint(node)
         for out, value in zip(node.outs, outputs, strict=True):
             if isinstance(value, Failure):
                 if node.is_effect:
                     self.outcome.failed_effects.append(value)
                 if node.hints:
                     value = ABSENT
-            self._set(out, value)
+            self.live.bring(out, value)
 
     def _retire(self, node: Node) -> None:
         """Forget a node, and let those go on that only follow it."""
         self._states.move(node, NodeState.ENDED)
-        del self.nodes[node.id], self._blocking[node.id]
-        self.num_effects -= node.is_effect
         self._streams.drop(node)
-        self._shown.drop(node)
-        for out in node.outs:
-            del self._producers[out]
-        for arg in node.ins:
-            self.values.leave(arg.value)
-        for follower in self._followers.pop(node.id):
-            self._unblock(follower)
-
-    def _unblock(self, node_id: int) -> None:
-        if node_id in self.nodes:
-            self._blocking[node_id] -= 1
-            if self._blocking[node_id] == 0:
-                self._pending.append(node_id)
-
-    def _set(self, value_id: int, value: object) -> None:
-        self.values.set(value_id, value)
-        if value_id in self._watched:
-            self.outcome.settled.append((self._watched[value_id], value))
-        for node_id, place in self._readers.pop(value_id, ()):
-            node = self.nodes.get(node_id)
-            if node is None:
-                continue
-            if _blocks(node.ins[place]):
-                self._unblock(node_id)
-            elif self._states[node_id] is NodeState.FLOWING:
-                self._pending.append(node_id)
-        for link in self._links.take(value_id):
-            self._pass_on(value, link)
-
-    def _pass_on(self, value: object, link: Link) -> None:
-        try:
-            value = item_of(value, link.index)
-        except BadReply as error:
-            value = Failure(error)
-        if link.value is not None:
-            self._set(link.value, value)
-        if link.node is not None and (node := self.nodes.get(link.node)) is not None:
-            self._returned[node.id] = (
-                Failure(value.error.at(node.name)) if isinstance(value, Failure) else value
-            )
-            self._pending.append(node.id)
-
-    def _grown(self, value_id: int) -> None:
-        for node_id, place in self._readers.get(value_id, ()):
-            node = self.nodes.get(node_id)
-            is_streaming = node is not None and node.ins[place].piece is not None
-            if is_streaming and self._states[node_id] is NodeState.FLOWING:
-                self._pending.append(node_id)
+        if node.decode is not None:
+            self._shown.drop(node)
+        self.live.retire(node)
 
     def _splice(self, node: Node, inputs: Mapping[str, object]) -> None:
         """Grow by what `node` expands to; the subgraph's output becomes its own."""
@@ -464,17 +350,11 @@ class GraphScheduler:
         ids = dict(zip(sub.inputs, self.values.add(len(sub.inputs)), strict=True))
         outputs = self.grow(sub, ids, {}, node)
         self._states.move(node, NodeState.EXPANDED)
-        if self.wanted is not None:
-            self.outcome.changes_wants = True
+        self.has_expanded = True
         value_id, index = next(iter(outputs.values()))
-        self._links.add(value_id, Link(index, node=node.id))
+        self.live.link_to_node(value_id, index, node)
         for name, value in ids.items():
-            self._set(value, inputs.get(name, ABSENT))
-
-
-def _blocks(arg: In) -> bool:
-    """Whether a node waits for the whole value at this port before it opens."""
-    return arg.piece is None and not arg.is_hint
+            self.live.bring(value, inputs.get(name, ABSENT))
 
 
 def _evaluate(node: Node, inputs: Mapping[str, object]) -> list[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from stretto.messages import Reprioritise
+from stretto.sched.demand import Demand
 from stretto.sched.llm_loads import Running
 from stretto.sched.orders.order import Rank
 from stretto.sched.request import Entry
@@ -46,6 +47,12 @@ class HandedOver:
             del entries[entry], self._ranks[entry], self._num_changes[entry]
         if not entries:
             del self._unstarted[entry.query]
+
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Note that something else is asked of nodes of a query: all ranks there are worth correcting."""
+        for entry, tasks in self._unstarted.get(query, {}).items():
+            if entry.request.node.id in demands:
+                self._num_changes[entry] += len(tasks)
 
     def reprioritise(
         self, num_changes: Mapping[str, int], rank_of: Callable[[Entry], Rank]

@@ -9,7 +9,7 @@ Source: Teola §5.2 and §6. Differs: budgets count the output that is expected,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from itertools import count
 
 from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
@@ -20,6 +20,7 @@ from stretto.costs.tokens import num_tokens
 from stretto.deployment import Engine, Replica
 from stretto.errors import BadReply, EngineTimeout, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release
+from stretto.sched.demand import Demand
 from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.expected_outputs import ExpectedOutputs, num_output_tokens
@@ -59,6 +60,7 @@ class LLMScheduler:
         self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
         self._touched: dict[InstanceId, set[str]] = {}
         self._drained: dict[InstanceId, None] = {}
+        self._decided: list[Action] = []
         self._heard_instances = LastHeard[InstanceId]()
         self._heard_tasks = LastHeard[tuple[InstanceId, int]]()
 
@@ -189,7 +191,7 @@ class LLMScheduler:
 
     def schedule(self, now_s: float) -> list[Action]:
         """Admit as much as fits, in the queue's order; correct ranks given earlier."""
-        actions: list[Action] = []
+        self._decided = actions = list[Action]()
         self.not_before_s = None
         while self.queue and self._loads.may_place:
             admitted = self._admit_next(0 if actions else self._loads.roomiest, now_s)
@@ -203,9 +205,25 @@ class LLMScheduler:
             actions += self.instances.fleet.idle(instance)
         return actions
 
-    def want(self, query: str, wanted: Collection[int]) -> None:
-        """Note that other nodes of a query are wanted than before."""
-        self.queue.want(query, wanted)
+    def recover(self) -> tuple[list[str], list[Action]]:
+        """After a bug in an order, a placement or here: forget what waits; what runs goes on.
+
+        Returns:
+            all queries that have work here, which have to be ended, and what `schedule` had decided.
+        """
+        queries, actions = list(dict.fromkeys(self.queries())), self._decided
+        self.queue.clear()
+        self._decided = []
+        return queries, actions
+
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Note that something else is asked of nodes of a query than before."""
+        self.queue.ask(query, demands)
+        self._handed_over.ask(query, demands)
+        for tasks in self._of_query.get(query, {}).values():
+            for running in tasks.values():
+                entry = running.entry
+                entry.demand = demands.get(entry.request.node.id, entry.demand)
         self._note_change(query)
 
     def queries(self) -> list[str]:
@@ -224,13 +242,14 @@ class LLMScheduler:
     def end_query(self, query: str) -> list[Action]:
         """Drop what waits for `query`, stop what runs, let go of its KV."""
         actions: list[Action] = []
-        for instance, tasks in sorted(self._of_query.pop(query, {}).items()):
+        for instance, tasks in sorted(self._of_query.get(query, {}).items()):
             for task, running in list(tasks.items()):
                 self._remove(running)
                 actions.append(CancelTask(self.engine.name, instance, task))
             if query in self._touched.get(instance, ()):
                 self._touched[instance].discard(query)
                 actions.append(Release(self.engine.name, instance, query))
+        self._of_query.pop(query, None)
         self.queue.end_query(query)
         self._ahead.forget(query)
         return actions
@@ -264,7 +283,7 @@ class LLMScheduler:
 
         def fits(entry: Entry) -> int:
             nonlocal request, choice
-            request = self._placement_request(entry)
+            request = self._placement_request(entry, now_s)
             choice = self._loads.choose(request, now_s)
             return int(choice is not None)
 
@@ -277,7 +296,7 @@ class LLMScheduler:
         assert choice is not None
         return self._admit(choice, request, chosen.entry, now_s)
 
-    def _placement_request(self, entry: Entry) -> PlacementRequest:
+    def _placement_request(self, entry: Entry, now_s: float) -> PlacementRequest:
         request = entry.request
         hint = self._ahead.hint_of(request)
         held = {} if hint.instance is None else {hint.instance: hint.num_tokens}
@@ -287,8 +306,7 @@ class LLMScheduler:
             hints=held,
             computing=held if hint.is_running else {},
             tenant=request.record.tenant,
-            group=entry.group,
-            slack_s=entry.slack_s,
+            slack_s=max(0.0, entry.demand.start_by_s - now_s),
         )
 
     def _admit(self, choice: Choice, placed: PlacementRequest, entry: Entry, now_s: float) -> Admit:
@@ -303,7 +321,7 @@ class LLMScheduler:
             prompt,
             request.decode,
             request.record.tenant,
-            request.record.criteria,
+            entry.demand.criteria or request.record.criteria,
             entry.generated,
         )
         prefill_s = self._loads.prefill_s(placed.num_tokens - choice.held_tokens, instance)
@@ -332,13 +350,13 @@ class LLMScheduler:
     def _start(self, running: Running, now_s: float) -> None:
         """A request has left its instance's queue."""
         if running.started_s is None:
-            running.started_s = now_s
             self._leave_queue(running)
+            running.started_s = now_s
 
     def _leave_queue(self, running: Running) -> None:
+        self.queue.started(running.entry, running.item, running.item + 1)
         self._note_change(running.entry.query)
         self._handed_over.remove(running)
-        self.queue.started(running.entry, running.item, running.item + 1)
 
     def _remove(self, running: Running) -> None:
         """A request has left its instance."""

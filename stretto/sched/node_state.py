@@ -26,6 +26,8 @@ class NodeState(Enum):
     EXPANDED = "expanded"
     ENDED = "ended"
 
+    __hash__ = object.__hash__  # that of Enum is written in Python, and every move looks states up
+
 
 TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
     NodeState.WAITING: frozenset((NodeState.OPEN, NodeState.ENDED)),
@@ -56,7 +58,7 @@ class NodeStates:
         Raises:
             InternalError: the table does not allow the move.
         """
-        state = self[node.id]
+        state = self._states.get(node.id, NodeState.ENDED)
         if to not in TRANSITIONS[state]:
             raise InternalError(f"node {node.id} cannot go from {state.value} to {to.value}", step=node.name)
         if to is NodeState.ENDED:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from stretto.core import Failure
 from stretto.errors import StrettoError
 from stretto.graph.compile import Node
+from stretto.sched.demand import Demand
 from stretto.sched.request import Request
 
 
@@ -21,7 +22,7 @@ class Outcome:
         text: (variable, more text of it).
         settled: (variable, its value) of the variables that have come.
         failed_effects: failures of steps that should have changed something outside.
-        changes_wants: whether other nodes than before are wanted.
+        demands: (node, what is asked of it) of the nodes of which something else was asked before.
         outputs: outputs of a query that has ended well.
         error: error of a query that has failed.
     """
@@ -31,6 +32,6 @@ class Outcome:
     text: list[tuple[str, str]] = field(default_factory=list)
     settled: list[tuple[str, object]] = field(default_factory=list)
     failed_effects: list[Failure] = field(default_factory=list)
-    changes_wants: bool = False
+    demands: list[tuple[Node, Demand]] = field(default_factory=list)
     outputs: Mapping[str, object] | None = None
     error: StrettoError | None = None

@@ -9,6 +9,7 @@ from stretto.costs.tokens import num_tokens
 from stretto.errors import BadReply
 from stretto.graph.compile import Node
 from stretto.graph.graph import HINT, Constant
+from stretto.sched.demand import Demand
 from stretto.sched.request import Request
 from stretto.tasks import QueryRecord
 
@@ -23,13 +24,13 @@ def prepare_request(
     each: tuple[str, ...],
     record: QueryRecord,
     *,
-    is_wanted: bool = True,
+    demand: Demand,
 ) -> Request:
     """Items `lo` to `hi` of `node`; `inputs` hold the items of the `each` ports from `lo` on.
 
     Args:
         decode_node: of a prefill, the decode that is fused with it.
-        is_wanted: whether somebody asks for what comes of it.
+        demand: what is asked of it.
 
     Raises:
         BadReply: a value cannot stand in a prompt.
@@ -47,7 +48,7 @@ def prepare_request(
             each=each,
             units=units,
             record=record,
-            is_wanted=is_wanted,
+            demand=demand,
         )
     last = decode_node or node
     rows = [_row(inputs, each, i) for i in range(hi - lo)]
@@ -68,7 +69,7 @@ def prepare_request(
         num_held_tokens=_num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
         hint_nodes=() if isinstance(held, KV) else node.hint_from,
         record=record,
-        is_wanted=is_wanted,
+        demand=demand,
     )
 
 

@@ -3,7 +3,8 @@
     submit      a one-shot query: one graph, every output wanted; one that fails, or an item of it, ends it
     extend      one more graph. Its inputs are variables, come or to come; its outputs become variables
     provide     a variable comes from outside
-    want        somebody waits for a variable: what it comes of goes before what nobody waits for
+    want        somebody waits for a variable, with criteria and perhaps a deadline: what it comes of goes
+                before what nobody waits for, and what is wanted for latency before all else
     unwant      that one has left. Nothing is cancelled by it
     drop        nobody will ask for a variable again: what only serves it is cancelled, its value is let go
     close       the end; what has not come yet fails
@@ -16,17 +17,20 @@ Source: Parrot §4 (semantic variables, `submit` and `get`). Differs: variables 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from stretto.core import Failure, first_failure
 from stretto.errors import QueryCancelled, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph
+from stretto.sched.demand import Demand, changes, deduce
 from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.outcome import Outcome
 from stretto.sched.snapshot import QueryPicture
 from stretto.sched.splicing import Expand
-from stretto.tasks import QueryRecord
+from stretto.tasks import Objective, QueryRecord
 
 
 class Session:
@@ -43,7 +47,7 @@ class Session:
         self._variables: dict[str, int] = {}
         self._produced: set[str] = set()
         self._settled: dict[str, object] = {}
-        self._wants: Counter[str] = Counter()
+        self._wants: dict[str, Counter[Demand]] = {}
         self._outputs: tuple[str, ...] | None = None
 
     @property
@@ -65,9 +69,9 @@ class Session:
         outputs = self.graph.grow(egraph, ids, {})
         self._outputs = tuple(outputs)
         for name, (value_id, index) in outputs.items():
-            self.graph.link(value_id, index, self._new_variable(name))
+            self.graph.live.link(value_id, index, self._new_variable(name))
         for name, value_id in ids.items():
-            self.graph.bring(value_id, inputs[name])
+            self.graph.live.bring(value_id, inputs[name])
         return self._take()
 
     def extend(self, egraph: ExecutionGraph, bind: Mapping[str, str]) -> Outcome:
@@ -83,30 +87,45 @@ class Session:
         outputs = self.graph.grow(egraph, ids, names)
         self._produced.update(made)
         for name, (value_id, index) in outputs.items():
-            self.graph.link(value_id, index, self._variable(names[name]))
-        self._mark_wanted()
+            self.graph.live.link(value_id, index, self._variable(names[name]))
+        self._deduce()
         return self._take()
 
     def provide(self, name: str, value: object) -> Outcome:
         """A variable comes from outside. One that is there, or comes of a graph, stays as it is."""
         if name not in self._settled and name not in self._produced:
-            self.graph.bring(self._variable(name), value)
+            self.graph.live.bring(self._variable(name), value)
         return self._take()
 
-    def want(self, name: str) -> Outcome:
-        """Somebody waits for a variable, which may be one of a graph still to come."""
+    def want(self, name: str, criteria: Objective | None = None, deadline_s: float | None = None) -> Outcome:
+        """Somebody waits for a variable, which may be one of a graph still to come.
+
+        Args:
+            criteria: what that one asks of queues and instances; None for what the session asks.
+            deadline_s: point in the driver's time by which it is needed.
+        """
         self._variable(name)
-        self._wants[name] += 1
-        if self._wants[name] == 1:
-            self._mark_wanted()
+        if name not in self._settled:
+            before = self._asked(name)
+            self._wants.setdefault(name, Counter())[self._demand(criteria, deadline_s)] += 1
+            if self._asked(name) != before:
+                self._deduce()
         return self._take()
 
-    def unwant(self, name: str) -> Outcome:
-        """One of those who waited for a variable has left."""
-        if self._wants[name] > 0:
-            self._wants[name] -= 1
-            if self._wants[name] == 0:
-                self._mark_wanted()
+    def unwant(
+        self, name: str, criteria: Objective | None = None, deadline_s: float | None = None
+    ) -> Outcome:
+        """One of those who waited for a variable, with these criteria and this deadline, has left."""
+        wants, demand = self._wants.get(name), self._demand(criteria, deadline_s)
+        if wants is not None and demand in wants:
+            before = self._asked(name)
+            wants[demand] -= 1
+            if not wants[demand]:
+                del wants[demand]
+            if not wants:
+                del self._wants[name]
+            if self._asked(name) != before:
+                self._deduce()
         return self._take()
 
     def drop(self, name: str) -> Outcome:
@@ -118,14 +137,14 @@ class Session:
             if name in self._produced:
                 self.graph.outcome.settled.append((name, failure))
             else:
-                self.graph.bring(value_id, failure)
+                self.graph.live.bring(value_id, failure)
         self._settled.pop(name, None)
         self._produced.discard(name)
-        del self._wants[name]
-        self.graph.unwatch(value_id)
+        self._wants.pop(name, None)
+        self.graph.live.unwatch(value_id)
         self.graph.settle()
-        self.graph.cancel_all_but(self.graph.behind(self._variables.values()))
-        self._mark_wanted()
+        self.graph.cancel_all_but(self.graph.live.behind(self._variables.values()))
+        self._deduce()
         return self._take()
 
     def close(self, error: StrettoError) -> list[tuple[str, Failure]]:
@@ -160,36 +179,53 @@ class Session:
     def _new_variable(self, name: str) -> int:
         (value_id,) = self.graph.values.add(1)
         self._variables[name] = value_id
-        self.graph.watch(value_id, name)
+        self.graph.live.watch(value_id, name)
         return value_id
 
     def _variable(self, name: str) -> int:
         value_id = self._variables.get(name)
         return self._new_variable(name) if value_id is None else value_id
 
-    def _mark_wanted(self) -> None:
-        """Know the nodes that wanted variables and effects come of."""
+    def _demand(self, criteria: Objective | None, deadline_s: float | None) -> Demand:
+        return Demand(criteria or self.record.criteria, math.inf if deadline_s is None else deadline_s)
+
+    def _asked(self, name: str) -> Demand | None:
+        """What all who wait for a variable ask of it together; None if nobody waits."""
+        wants = self._wants.get(name)
+        return reduce(Demand.joined, wants) if wants else None
+
+    def _deduce(self) -> None:
+        """Deduce what is asked of nodes from what is asked of variables; note what has changed."""
         if self.is_one_shot:
             return
-        names = [name for name, count in self._wants.items() if count and name not in self._settled]
-        self.graph.wanted = self.graph.behind([self._variables[name] for name in names])
-        self.graph.outcome.changes_wants = True
+        self.graph.has_expanded = False
+        asked = {self._variables[name]: reduce(Demand.joined, wants) for name, wants in self._wants.items()}
+        before = self.graph.demands or {}
+        self.graph.demands = deduce(self.graph.live, asked, self._demand(None, None))
+        for node_id, demand in changes(before, self.graph.demands).items():
+            if (node := self.graph.nodes.get(node_id)) is not None:
+                self.graph.outcome.demands.append((node, demand))
 
     def _take(self) -> Outcome:
         """Let the graph go on, and take what has come of it."""
         self.graph.settle()
-        if self.graph.outcome.changes_wants:
-            self._mark_wanted()
-        outcome, self.graph.outcome = self.graph.outcome, Outcome()
-        self._settled.update((name, value) for name, value in outcome.settled if name in self._variables)
+        if self.graph.has_expanded:
+            self._deduce()
+        outcome = self.graph.take_outcome()
+        for name, value in outcome.settled:
+            if name in self._variables:
+                self._settled[name] = value
+                self._wants.pop(name, None)
         if self._outputs is None:
             return outcome
-        outcome.settled = []
-        failed = [first_failure(self._settled.get(name)) for name in self._outputs]
-        failure = next(filter(None, (*failed, *outcome.failed_effects)), None)
-        if failure is not None:
-            outcome.error = failure.error
-        elif self.graph.num_effects == 0 and len(self._settled) == len(self._outputs):
+        failed = list(outcome.failed_effects)
+        if outcome.settled:
+            failures = {name: first_failure(value) for name, value in outcome.settled}
+            failed[:0] = filter(None, map(failures.get, self._outputs))
+            outcome.settled = []
+        if failed:
+            outcome.error = failed[0].error
+        elif not self.graph.live.effects and len(self._settled) == len(self._outputs):
             outcome.outputs = {name: self._settled[name] for name in self._outputs}
         return outcome
 

@@ -58,7 +58,9 @@ class Links:
 
     def take(self, source: int) -> list[Link]:
         """Remove and return the links of a value that has come."""
-        links = self._links.pop(source, [])
+        links = self._links.pop(source, None)
+        if links is None:
+            return []
         for link in links:
             if link.value is not None:
                 del self._to_value[link.value]

@@ -148,8 +148,9 @@ class Streams:
     def drop(self, node: Node) -> None:
         """Remove what is left of a node that has ended."""
         self.mapped.pop(node.id, None)
-        for out in node.outs:
-            self.growing.pop(out, None)
+        if self.growing:
+            for out in node.outs:
+                self.growing.pop(out, None)
 
     def append(self, value_id: int, offset: int, item: object) -> bool:
         """Add an item to a list that grows; return False if it is not the next one."""

@@ -34,9 +34,9 @@ class Values:
         self._num_ids += count
         return range(first, self._num_ids)
 
-    def use(self, value_id: int) -> None:
-        """Add a user of a value."""
-        self._num_users[value_id] = self._num_users.get(value_id, 0) + 1
+    def use(self, value_id: int, count: int = 1) -> None:
+        """Add users of a value."""
+        self._num_users[value_id] = self._num_users.get(value_id, 0) + count
 
     def leave(self, value_id: int) -> None:
         """Remove a user of a value; without users the value is freed."""

@@ -77,16 +77,18 @@ def plans(draw: Draw) -> Plan:
     passes = draw(st.sampled_from(((), tuple(PASSES))))
     graphs = program.compile({}, passes)
     names = [*program.variables, *program.inputs]
-    wanted = draw(st.lists(st.sampled_from(names), max_size=5))
-    left = [name for name in wanted if draw(st.booleans())]
+    criteria = st.sampled_from((None, "latency", "throughput"))
+    deadlines_s = st.sampled_from((None, None, 0.1, 5.0))
+    wanted = draw(st.lists(st.tuples(st.sampled_from(names), criteria, deadlines_s), max_size=5))
+    left = [want for want in wanted if draw(st.booleans())]
     events: list[SessionEvent] = [
         *(Provide("q", name, value) for name, value in program.inputs.items()),
         *(Extend("q", graph) for graph in graphs),
-        *(Want("q", name) for name in wanted),
+        *(Want("q", *want) for want in wanted),
     ]
     events = draw(st.permutations(events))
     dropped = draw(st.lists(st.sampled_from(names), max_size=4, unique=True))
-    last: list[SessionEvent] = [Unwant("q", name) for name in left] + [Drop("q", name) for name in dropped]
+    last: list[SessionEvent] = [Unwant("q", *want) for want in left] + [Drop("q", name) for name in dropped]
     events += draw(st.permutations(last))
     return Plan(program, frozenset(failing), passes, tuple(events), frozenset(dropped))
 
@@ -97,10 +99,10 @@ def apply(session: Session, event: SessionEvent) -> Outcome:
             return session.extend(graph, bind)
         case Provide(_, name, value):
             return session.provide(name, value)
-        case Want(_, name):
-            return session.want(name)
-        case Unwant(_, name):
-            return session.unwant(name)
+        case Want(_, name, criteria, deadline_s):
+            return session.want(name, criteria, deadline_s)
+        case Unwant(_, name, criteria, deadline_s):
+            return session.unwant(name, criteria, deadline_s)
         case Drop(_, name):
             return session.drop(name)
     raise AssertionError(event)
@@ -211,8 +213,8 @@ def tell(session: RunningSession, event: SessionEvent) -> None:
             session.extend(graph)
         case Provide(_, name, value):
             session.provide(name, value)
-        case Want(_, name):
-            session.want(name)
+        case Want(_, name, criteria):
+            session.want(name, criteria)
         case Drop(_, name):
             session.drop(name)
 

@@ -6,17 +6,19 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from support.runtime_engines import ActingConfig, acting
-from support.virtual_loop import VirtualLoop
+from support.runtime_engines import COMPLETE, ActingConfig, acting
+from support.virtual_loop import VirtualLoop, in_real_time
 
-from stretto.cluster.kv_events import KVEvent
-from stretto.deployment import Deployment
+from stretto.cluster.kv_events import BlockStored, KVEvent
+from stretto.deployment import Deployment, deploy
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.messages import Action, BatchDone, Event, Reply, StartBatch, Submit
 from stretto.observer import Observer, Observers, StepsDone
 from stretto.runtime.runtime import Runtime
 from stretto.sim.driver import VirtualDriver
+from stretto.tasks import LLMTask
 
 DRIVERS = ("asyncio", "virtual time")
 STARTING = ("AddInstance", "StartInstance", "InstanceReady")
@@ -154,3 +156,44 @@ def test_one_that_raises_at_steps_or_at_reports_of_caches_is_dropped_too() -> No
     observers.on_steps(StepsDone("llm", 0, 0.0, (1.0,), 1, 1))
     assert [str(error) for _, error in observers.dropped] == ["kv", "steps"]
     assert not observers
+
+
+class ReportingLLM(FakeLLM):
+    """Reports a block for each task that it is given."""
+
+    def __init__(self, config: FakeLLMConfig) -> None:
+        super().__init__(config)
+        self._news: list[KVEvent] = []
+
+    def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
+        super().admit(task, rank)
+        self._news.append(BlockStored(bytes([task.id]), b"", (1, 2)))
+
+    def take_kv_events(self) -> Sequence[KVEvent]:
+        news, self._news = self._news, []
+        return tuple(news)
+
+
+class Caches(Names):
+    """What caches report, beside the names of all messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[tuple[str, int, tuple[KVEvent, ...]]] = []
+
+    def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
+        self.reports.append((engine, instance, tuple(events)))
+        self.names.append("on_kv")
+
+
+@in_real_time
+async def test_a_runtime_tells_what_caches_report_and_then_the_event_of_it() -> None:
+    caches = Caches()
+    llm = deploy("llm", ReportingLLM, FakeLLMConfig(), contract="llm")
+    async with Runtime([llm], observers=[caches]) as runtime:
+        await runtime.run(COMPLETE, {"text": "a"})
+    ((engine, instance, events),) = caches.reports
+    assert (engine, instance) == ("llm", 0)
+    assert [type(event) for event in events] == [BlockStored]
+    assert caches.names[caches.names.index("on_kv") + 1] == "KVReport"
+    assert caches.names.count("KVReport") == 1

@@ -8,7 +8,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +167,28 @@ def test_one_of_four_unlike_replicas_is_down_for_a_while(
     asyncio.run(main())
 
 
+@asynccontextmanager
+async def relay(url: str, port: int) -> AsyncIterator[None]:
+    """What comes to `port` goes to the server at `url`, and back."""
+    host, to_port = url.removeprefix("http://").split(":")
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_reader, to_writer = await asyncio.open_connection(host, int(to_port))
+        await asyncio.gather(pass_on(reader, to_writer), pass_on(to_reader, writer))
+
+    async with await asyncio.start_server(serve, "127.0.0.1", port):
+        yield
+
+
 @pytest.mark.timeout(900)
-def test_a_real_server_beside_models_in_process() -> None:
+def test_a_real_server_that_refuses_for_a_while_beside_one_that_does_not_and_models_in_process() -> None:
     """The engines may differ in the last bit, and so in their texts: every question has an answer."""
     try:
         vllm = find_vllm()
@@ -177,20 +197,29 @@ def test_a_real_server_beside_models_in_process() -> None:
     if vllm is None:
         pytest.skip(NOT_INSTALLED)
     seen = Traffic()
+    port, refusing = free_port(), 1
 
     async def main(url: str) -> None:
         engine = deployment(
             server(url),
+            server(f"http://127.0.0.1:{port}"),
             in_process(TransformerLLM, MINI),
             in_process(Slowed, MINI, Profile(per_unit_s=0.0001, per_output_s=0.04)),
         )
         async with asyncio.timeout(300), Runtime([engine], observers=[seen]) as runtime:
+            began_s = time.monotonic()
             assert len(await ask(runtime, TEXTS)) == len(TEXTS)
+            assert refusing not in seen.answered
+            assert seen.num_given(refusing, seen.suspected_s[refusing], float("inf")) <= 6
+            await asyncio.sleep(max(0.0, began_s + 10.0 - time.monotonic()))
+            async with relay(url, port):
+                await until(lambda: seen.ready_s[refusing] > seen.suspected_s[refusing])
+                assert len(await ask(runtime, TEXTS)) == len(TEXTS)
 
     with serving(vllm, MINI, dtype="float32", num_threads=1, say=lambda _: None) as url:
         asyncio.run(main(url))
-    assert sorted(seen.answered) == [0, 1, 2]
-    assert sum(seen.answered.values()) == len(TEXTS)
+    assert sorted(seen.answered) == [0, 1, 2, 3]
+    assert sum(seen.answered.values()) == 2 * len(TEXTS)
 
 
 def test_work_waits_for_the_only_server_until_it_is_back(answers: dict[str, str]) -> None:

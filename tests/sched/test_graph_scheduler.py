@@ -11,7 +11,7 @@ from support.machines import compiled
 from stretto.core import ABSENT, KV, Failure, Segment
 from stretto.errors import BadReply, CapacityError, EngineFailure, GraphError, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph
-from stretto.sched import graph_scheduler
+from stretto.sched import live_graph
 from stretto.sched.outcome import Outcome
 from stretto.sched.request import Request
 from stretto.sched.session import Session
@@ -736,7 +736,7 @@ def test_a_loop_is_an_expansion_at_its_own_end() -> None:
 
 
 def test_growth_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_scheduler, "MAX_NODES", 50)
+    monkeypatch.setattr(live_graph, "MAX_NODES", 50)
     body = 'graph b(%q: text)\n%deeper = expand(%q) {body="b"} : any\nreturn %deeper'
     with pytest.raises(CapacityError, match="step 'deeper': the graph has grown beyond 50 primitives"):
         Run(body, expander(b=body), q="?")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from support.machines import CheckedSystem, batch_engine, compiled
+from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 
 from stretto.core import ABSENT, Failure
 from stretto.errors import DeadlineExceeded, EngineFailure, InternalError, QueryCancelled, UserError
 from stretto.messages import (
+    Action,
+    Admit,
     BatchDone,
     Close,
     Drop,
     Extend,
+    LLMReport,
     Open,
     Provide,
     Reply,
@@ -22,8 +25,13 @@ from stretto.messages import (
     Wake,
     Want,
 )
+from stretto.sched.demand import NOBODY, Demand
+from stretto.sched.orders.arrival import PerInvocation
+from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take
+from stretto.sched.request import Entry
 from stretto.sched.session import Session
-from stretto.tasks import QueryRecord
+from stretto.tasks import Done, QueryRecord
+from stretto.vocabulary import DEFAULT
 
 EMBED = compiled("graph g(%x: text)\n%v = embed(%x) : vector @e\nreturn %v")
 CHAIN = compiled(
@@ -72,19 +80,17 @@ def test_what_is_wanted_is_told_from_what_is_not_whenever_that_changes() -> None
     session = Session("q", QueryRecord(tenant="acme"))
     session.provide("x", "x")
     (work,) = session.extend(EMBED, {}).work
-    assert not work.is_wanted
+    assert work.demand == NOBODY
     assert work.record.tenant == "acme"
-    assert session.want("v").changes_wants
-    assert session.graph.wanted == {work.node.id}
-    assert not session.want("v").changes_wants, "a second one"
-    session.unwant("v")
-    assert session.graph.wanted == {work.node.id}
-    session.unwant("v")
-    session.unwant("v")
-    assert session.graph.wanted == set()
+    wanted = Demand("throughput")
+    assert session.want("v").demands == [(work.node, wanted)]
+    assert session.want("v").demands == [], "a second one"
+    assert session.unwant("v").demands == []
+    assert session.unwant("v").demands == [(work.node, NOBODY)]
+    assert session.unwant("v").demands == []
     session.want("later")
     (work,) = session.extend(EMBED, {"v": "later"}).work
-    assert work.is_wanted, "it was wanted before it was known what it comes of"
+    assert work.demand == wanted, "it was wanted before it was known what it comes of"
 
 
 def test_unwanted_work_waits_for_wanted_work_at_an_engine() -> None:
@@ -103,11 +109,11 @@ def test_unwanted_work_waits_for_wanted_work_at_an_engine() -> None:
 
 def test_a_want_ends_at_its_deadline_and_nothing_else_does() -> None:
     system = CheckedSystem([batch_engine()])
-    system.handle([Open("s"), Extend("s", EMBED), Want("s", "v", 5.0)], 0.0)
+    system.handle([Open("s"), Extend("s", EMBED), Want("s", "v", deadline_s=5.0)], 0.0)
     assert system.alarms_s == [5.0]
-    assert system.queries["s"].graph.wanted
+    assert system.queries["s"].graph.demands
     system.handle([Wake()], 5.0)
-    assert system.queries["s"].graph.wanted == set()
+    assert system.queries["s"].graph.demands == {}
     system.handle([Provide("s", "x", "x")], 6.0)
     assert len(system.queries) == 1
 
@@ -231,3 +237,89 @@ def test_a_bug_in_a_policy_ends_those_who_wait_there() -> None:
     system.schedulers["e"].schedule = schedule  # type: ignore[method-assign]
     (start,) = system.handle([Submit("2", EMBED, {"x": "x"})], 1.0)
     assert isinstance(start, StartBatch)
+
+
+class Raising(PerInvocation):
+    """An order that raises in one of its methods when it comes to an entry of the query "bad"."""
+
+    def __init__(self, config: OrderConfig, method: str) -> None:
+        super().__init__(config)
+        self._method = method
+
+    def add(self, entry: Entry) -> None:
+        self._raise_at("add", entry)
+        super().add(entry)
+
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        chosen = super().take(to_fill, fits, now_s)
+        if isinstance(chosen, Take):
+            self._raise_at("take", chosen.entry)
+        return chosen
+
+    def taken(self, entry: Entry, num_items: int) -> None:
+        self._raise_at("taken", entry)
+        super().taken(entry, num_items)
+
+    def started(self, entry: Entry, lo: int, hi: int) -> None:
+        self._raise_at("started", entry)
+        super().started(entry, lo, hi)
+
+    def rank(self, entry: Entry) -> Rank:
+        self._raise_at("rank", entry)
+        return super().rank(entry)
+
+    def _raise_at(self, method: str, entry: Entry) -> None:
+        if method == self._method and entry.query == "bad":
+            raise ZeroDivisionError("a bug")
+
+
+@pytest.mark.parametrize("method", ["add", "take", "taken", "started"])
+def test_an_order_that_raises_ends_the_queries_that_have_work_there_and_frees_what_they_held(
+    method: str,
+) -> None:
+    """Nothing waits for a timeout: there is none."""
+    vocabulary = DEFAULT.with_policy("raising", lambda config: Raising(config, method))
+    system = CheckedSystem([batch_engine(policy="raising", instances=2)], vocabulary=vocabulary)
+    events = [Submit(query, EMBED, {"x": query}) for query in ("fine", "bad", "waiting")]
+    actions = system.handle(events, 0.0)
+    starts = [action for action in actions if isinstance(action, StartBatch)]
+    for start in starts:
+        actions += system.handle([BatchDone("e", start.instance, start.batch, [(1,)])], 1.0)
+    bad = system.replies["bad"].error
+    assert isinstance(bad, InternalError)
+    assert bad.message == "ZeroDivisionError: a bug"
+    assert system.is_idle()
+    later = [Submit(f"later {number}", EMBED, {"x": "x"}) for number in range(2)]
+    again = [action for action in system.handle(later, 2.0) if isinstance(action, StartBatch)]
+    assert {start.instance for start in again} == {0, 1}
+    for start in again:
+        system.handle([BatchDone("e", start.instance, start.batch, [(2,)])], 3.0)
+    assert system.replies["later 0"].outputs == {"v": (2,)}
+    assert system.is_idle()
+
+
+@pytest.mark.parametrize("method", ["add", "take", "taken", "started", "rank"])
+def test_the_same_for_an_llm(method: str) -> None:
+    vocabulary = DEFAULT.with_policy("raising", lambda config: Raising(config, method))
+    system = CheckedSystem([llm_engine(policy="raising", max_running=2)], vocabulary=vocabulary)
+    say = compiled(
+        """
+        graph s(%x: text)
+          %k = prefill([%x]) : kv @llm
+          %y = decode(%k) {max_tokens=9} : text @llm
+          return %y
+        """
+    )
+
+    def answer(actions: list[Action], now_s: float) -> None:
+        for action in actions:
+            if isinstance(action, Admit):
+                system.handle([LLMReport("llm", action.instance, Done(action.task.id, "yes"))], now_s)
+
+    answer(
+        system.handle([Submit(query, say, {"x": query}) for query in ("fine", "bad", "waiting")], 0.0), 1.0
+    )
+    answer(system.handle([Submit("later", say, {"x": "x"})], 2.0), 3.0)
+    assert isinstance(system.replies["bad"].error, InternalError)
+    assert system.replies["later"].outputs == {"y": "yes"}
+    assert system.is_idle()

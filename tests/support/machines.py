@@ -18,11 +18,13 @@ from stretto.graph.compile import ExecutionGraph, Node, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.messages import Action, AddInstance, Event, InstanceReady, Reply, WakeAt
 from stretto.sched.batch_scheduler import BatchScheduler
+from stretto.sched.demand import Demand
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.request import Request
 from stretto.sched.results import Report
 from stretto.sched.system import ExpandWith, System
 from stretto.tasks import Decode
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 _EMBED, _DECODE = compile_graph(
     parse_graph(
@@ -46,6 +48,7 @@ def batch_request(
             "hi": len(items),
             "inputs": {"texts": list(items)},
             "each": ("texts",),
+            "demand": Demand("throughput", path_s=path_s),
             **changes,
         }
     )
@@ -81,6 +84,7 @@ def llm_request(
             "prompts": ((Segment(f"{query}.{name}"),),) * num,
             "decode": decode,
             "units": (num_prompt,) * num,
+            "demand": Demand("throughput", path_s=node.path_s),
             **changes,
         }
     )
@@ -148,10 +152,15 @@ class CheckedSystem(System):
     """
 
     def __init__(
-        self, deployments: Iterable[Deployment], expand: ExpandWith | None = None, *, readies: bool = True
+        self,
+        deployments: Iterable[Deployment],
+        expand: ExpandWith | None = None,
+        *,
+        readies: bool = True,
+        vocabulary: Vocabulary = DEFAULT,
     ) -> None:
         given = tuple(deployments)
-        super().__init__(given, expand)
+        super().__init__(given, expand, vocabulary)
         self.replies: dict[str, Reply] = {}
         self.alarms_s: list[float] = []
         self._readies = True

@@ -52,7 +52,7 @@ class ByQuery:
         query = self._queries.get(name)
         if query is None:
             query = self._queries[name] = self._make_query()
-        self._waiting.add(entry)
+        self._waiting.add(entry, entry.arrival_s)
         query.add(entry)
         self._put(name)
 

@@ -1,4 +1,4 @@
-"""A set of entries that knows which one came first."""
+"""A set of entries that knows which one is the oldest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SPARE = 64
 
 
 class Earliest:
-    """A set of entries that knows the one that came first.
+    """A set of entries that knows the oldest.
 
     Entries that have left stay in the heap until they are at its top, or until they are more than half of it.
     """
@@ -24,20 +24,27 @@ class Earliest:
 
     @property
     def first(self) -> Entry:
-        """The entry that came first. Raises IndexError if there is none."""
+        """The oldest entry. Raises IndexError if there is none."""
         arrivals, entries = self._arrivals, self._entries
         while (entry := entries.get(arrivals[0][1])) is None:
             heappop(arrivals)
         return entry
 
-    def add(self, entry: Entry) -> None:
-        """Add an entry."""
+    @property
+    def first_s(self) -> float:
+        """Since when the oldest entry counts as waiting. Raises IndexError if there is none."""
+        while self._arrivals[0][1] not in self._entries:
+            heappop(self._arrivals)
+        return self._arrivals[0][0]
+
+    def add(self, entry: Entry, since_s: float) -> None:
+        """Note that an entry has come, which counts as waiting since then."""
         self._entries[entry.number] = entry
-        heappush(self._arrivals, (entry.arrival_s, entry.number))
+        heappush(self._arrivals, (since_s, entry.number))
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry."""
         del self._entries[entry.number]
         if len(self._arrivals) > 2 * len(self._entries) + _SPARE:
-            self._arrivals = [one.arrival for one in self._entries.values()]
+            self._arrivals = [one for one in self._arrivals if one[1] in self._entries]
             heapify(self._arrivals)

@@ -8,6 +8,11 @@ of work done, so that a query with L seconds of work is overtaken only by those 
 seconds of it; and beyond the age limit by none. What does not fit into the room that is left may be passed
 until then.
 
+A request with a deadline may wait until its predicted way to the end would begin too late. If that is less
+than the age limit, it counts as older, and its way as longer, by the difference: of requests alike in all
+else, the one with the least slack goes first. (That one wanted for latency goes before one wanted for
+throughput is the queue's rule, whatever the order: `engine_queue.py`.)
+
 All queries age alike, so the order of their keys does not depend on the time: a query is put in its place
 anew only when its own work changes.
 
@@ -47,11 +52,11 @@ class _Query:
     def add(self, entry: Entry) -> None:
         self._num_unstarted[entry] = entry.hi - entry.lo
         self._seconds += self._price_s(entry, entry.lo, entry.hi)
-        self._unstarted.add(entry)
-        self._waiting.add(_way(entry), entry)
+        self._unstarted.add(entry, entry.arrival_s - self._hurry_s(entry))
+        self._waiting.add(self._way(entry), entry)
 
     def all_taken(self, entry: Entry) -> None:
-        self._waiting.remove(_way(entry))
+        self._waiting.remove(self._way(entry))
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
         self._seconds -= self._price_s(entry, lo, hi)
@@ -75,17 +80,26 @@ class _Query:
             yield key, self._waiting
 
     def rank(self, entry: Entry) -> Rank:
-        return self._key_s(), -entry.path_s, -entry.request.node.depth
+        return self._key_s(), *self._way(entry)[:2]
 
     def _key_s(self) -> float:
-        return self._seconds + _AGEING * self._unstarted.first.arrival_s
+        return self._seconds + _AGEING * self._unstarted.first_s
 
     def _price_s(self, entry: Entry, lo: int, hi: int) -> float:
         """Return the predicted seconds of items, as if nothing of their prompts were cached."""
         num_output = entry.num_output * (hi - lo)
         return self._config.unit_s * entry.num_units(lo, hi) + self._config.output_s * num_output
 
+    def _way(self, entry: Entry) -> tuple[float, int, float, int]:
+        """Key within a query: the longest way first."""
+        return (
+            -(entry.path_s + self._hurry_s(entry)),
+            -entry.request.node.depth,
+            entry.arrival_s,
+            entry.number,
+        )
 
-def _way(entry: Entry) -> tuple[float, int, float, int]:
-    """Return the sort key within a query: the longest path first."""
-    return -entry.path_s, -entry.request.node.depth, entry.arrival_s, entry.number
+    def _hurry_s(self, entry: Entry) -> float:
+        """Seconds that its slack fell short of the age limit when it arrived; 0 without a deadline."""
+        slack_s = entry.sorted_as.start_by_s - entry.arrival_s
+        return max(0.0, self._config.age_limit_s - slack_s)

@@ -48,7 +48,7 @@ class _Query:
     def add(self, entry: Entry) -> None:
         level = self._level(entry)
         self._num_unstarted[entry] = entry.hi - entry.lo
-        self._unstarted.add(entry)
+        self._unstarted.add(entry, entry.arrival_s)
         if level not in self._num_in:
             insort(self._levels, level)
             self._num_in[level] = 0

@@ -1,0 +1,103 @@
+"""The queries and sessions that run: how many may, and who is told what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+from stretto.errors import DeadlineExceeded, InternalError, Overloaded, QueryCancelled, UserError
+from stretto.messages import Emit, Reply, Settled
+from stretto.runtime.pace import Pace
+from stretto.runtime.query import Query
+from stretto.runtime.session import Session
+from stretto.runtime.slots import Slots
+
+
+class RunningQueries:
+    """Each holds one of `max_queries` slots from before it starts until its reply."""
+
+    def __init__(self, max_queries: int) -> None:
+        self._slots = Slots(max_queries)
+        self._queries: dict[str, Query | Session] = {}
+        self._pace = Pace()
+        self._ids = count(1)
+        self._is_closed = False
+        self._is_draining = False
+        self._all_ended = asyncio.Event()
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of those that run."""
+        return list(self._queries)
+
+    def new_id(self) -> str:
+        """Return an id that no query has had."""
+        return f"q{next(self._ids)}"
+
+    def check_accepts(self) -> None:
+        """Raise UserError while draining."""
+        if self._is_draining:
+            raise UserError("the runtime is draining: it takes no new queries")
+
+    async def acquire(self, due_s: float | None) -> None:
+        """Wait for a slot.
+
+        Raises:
+            DeadlineExceeded: there was none until `due_s`, in the loop's time.
+            QueryCancelled: the runtime was closed, or began to drain.
+        """
+        try:
+            async with asyncio.timeout_at(due_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before the query could start") from None
+        if self._is_closed or self._is_draining:
+            self._slots.release()
+            raise QueryCancelled("the runtime was closed before the query could start")
+
+    def acquire_now(self) -> None:
+        """Take a slot. Raises Overloaded if there is none; it says when to come back."""
+        if not self._slots.take():
+            raise Overloaded(
+                f"{len(self._queries)} queries are running", retry_after_s=self._pace.retry_after_s()
+            )
+
+    def add(self, query: Query | Session) -> None:
+        """Let a query run that has a slot."""
+        self._queries[query.id] = query
+
+    def answer(self, action: Emit | Settled | Reply) -> None:
+        """Tell a query what has come of it."""
+        match action:
+            case Emit(query, output, text):
+                self._queries[query].on_text(output, text)
+            case Settled(query, name, value):
+                session = self._queries[query]
+                assert isinstance(session, Session)
+                session.on_settled(name, value)
+            case Reply():
+                self._end(action)
+
+    async def drain(self) -> None:
+        """Take no new ones, and wait until those that run have ended."""
+        self._is_draining = True
+        while self._queries:
+            self._all_ended.clear()
+            await self._all_ended.wait()
+
+    def close(self) -> None:
+        """Let none start that waits for a slot. Those that run go on until their replies."""
+        self._is_closed = True
+
+    def end_all(self, bug: InternalError) -> None:
+        """End all of them: none would end by itself."""
+        self.close()
+        for query in self.ids:
+            self._end(Reply(query, None, bug))
+
+    def _end(self, reply: Reply) -> None:
+        self._queries.pop(reply.query).on_reply(reply)
+        self._slots.release()
+        self._pace.note_end(asyncio.get_running_loop().time())
+        if not self._queries:
+            self._all_ended.set()

@@ -1,0 +1,76 @@
+"""Points in time when a query ends or a reader leaves, unless that has happened by then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stretto.messages import Unwant
+from stretto.sched.orders.sorted_queue import SortedQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The time of a query is over."""
+
+    query: str
+
+
+Due: TypeAlias = Expired | Unwant
+_Key: TypeAlias = tuple[float, str, str, str]
+
+
+class Deadlines:
+    """What is due when, the earliest first. Each operation takes O(log n)."""
+
+    def __init__(self) -> None:
+        self._sorted = SortedQueue[Due]()
+        self._counts: dict[str, dict[_Key, int]] = {}
+
+    @property
+    def next_s(self) -> float | None:
+        """When something is due next; None if nothing is."""
+        return float(self._sorted.first_key[0]) if self._sorted else None
+
+    def add(self, due_s: float, due: Due) -> None:
+        """Note that something is due, once more if it is due then already."""
+        key, counts = _key(due_s, due), self._counts.setdefault(due.query, {})
+        if key not in counts:
+            self._sorted.add(key, due)
+        counts[key] = counts.get(key, 0) + 1
+
+    def remove(self, due_s: float, due: Due) -> None:
+        """Forget something that was due, once; nothing happens if it is not there."""
+        key, counts = _key(due_s, due), self._counts.get(due.query, {})
+        if key not in counts:
+            return
+        counts[key] -= 1
+        if counts[key] == 0:
+            del counts[key]
+            self._sorted.remove(key)
+        if not counts:
+            del self._counts[due.query]
+
+    def end_query(self, query: str) -> None:
+        """Forget all that is due of a query."""
+        for key in self._counts.pop(query, {}):
+            self._sorted.remove(key)
+
+    def take(self, now_s: float) -> list[Due]:
+        """Return and forget all that is due by now, as often as it was added."""
+        found: list[Due] = []
+        while self._sorted and self._sorted.first_key[0] <= now_s:
+            key, due = self._sorted.first_key, self._sorted.first
+            self._sorted.remove(key)
+            counts = self._counts[due.query]
+            found += [due] * counts.pop(key)
+            if not counts:
+                del self._counts[due.query]
+        return found
+
+
+def _key(due_s: float, due: Due) -> _Key:
+    """Keys of queries sort before those of their readers."""
+    if isinstance(due, Expired):
+        return due_s, due.query, "", ""
+    return due_s, due.query, f"reader of {due.name}", due.criteria or ""

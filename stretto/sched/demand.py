@@ -1,0 +1,102 @@
+"""What is asked of the nodes of a running graph, deduced from what is asked of its variables.
+
+A reader asks for a variable with criteria and perhaps a deadline. All nodes that the variable comes of have
+to serve that reader: they have the strictest criteria of all their readers, they have to start a predicted
+path before the earliest deadline, and their path is the longest one.
+
+Source: Parrot §5.2 (performance objective deduction). Differs: readers may have deadlines, and a later reader
+may ask for more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stretto.graph.compile import Node
+from stretto.sched.live_graph import LiveGraph
+from stretto.tasks import Objective
+
+
+class Demand(NamedTuple):
+    """What is asked of a value, or of a node and its requests.
+
+    Attributes:
+        criteria: the strictest ("latency" before "throughput") of all who ask; None if nobody asks.
+        start_by_s: point in the driver's time when it has to start, so that all deadlines can be kept; of a
+            value, when it has to be there. Infinite without a deadline.
+        path_s: predicted seconds from its start until the last value that somebody asks for.
+    """
+
+    criteria: Objective | None
+    start_by_s: float = math.inf
+    path_s: float = 0.0
+
+    def joined(self, other: Demand) -> Demand:
+        """Return what both ask together."""
+        return Demand(
+            self.criteria if self.criteria == "latency" or other.criteria is None else other.criteria,
+            min(self.start_by_s, other.start_by_s),
+            max(self.path_s, other.path_s),
+        )
+
+    def before(self, seconds: float) -> Demand:
+        """Return what is asked of something that takes so many seconds, and whose end this is asked of."""
+        return Demand(self.criteria, self.start_by_s - seconds, self.path_s + seconds)
+
+
+NOBODY = Demand(None)
+"""What is asked of a node that nobody needs yet."""
+
+
+def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> dict[int, Demand]:
+    """Return what is asked of each node that values in `asked`, and effects, come of; others are left out.
+
+    It takes time in proportion to those nodes and what they read.
+    """
+    at_end: dict[int, Demand] = dict.fromkeys(live.effects, of_effects)
+    for value_id, demand in asked.items():
+        if (node := live.producer(value_id)) is not None:
+            at_end[node.id] = _joined(at_end.get(node.id), demand)
+    found: dict[int, Demand] = {}
+    for node, sources in reversed(_sources_first(live, list(at_end))):
+        demand = found[node.id] = at_end[node.id].before(node.own_s)
+        for source in sources:
+            at_end[source.id] = _joined(at_end.get(source.id), demand)
+    return found
+
+
+def changes(before: Mapping[int, Demand], now: Mapping[int, Demand]) -> dict[int, Demand]:
+    """Return what is asked now of those nodes of which something else was asked before."""
+    found = {node: demand for node, demand in now.items() if before.get(node) != demand}
+    found.update((node, NOBODY) for node in before if node not in now)
+    return found
+
+
+def _joined(demand: Demand | None, other: Demand) -> Demand:
+    return other if demand is None or demand == other else demand.joined(other)
+
+
+def _sources_first(live: LiveGraph, ends: list[int]) -> list[tuple[Node, list[Node]]]:
+    """The nodes that `ends` come of, they included, with what they read: each after all that it reads."""
+    order: list[tuple[Node, list[Node]]] = []
+    seen: set[int] = set()
+    for end in ends:
+        if end in seen:
+            continue
+        seen.add(end)
+        found = live.sources(live.nodes[end])
+        stack = [(live.nodes[end], found, iter(found))]
+        while stack:
+            node, sources, unseen = stack[-1]
+            for source in unseen:
+                if source.id not in seen:
+                    seen.add(source.id)
+                    found = live.sources(source)
+                    stack.append((source, found, iter(found)))
+                    break
+            else:
+                order.append((node, sources))
+                stack.pop()
+    return order

@@ -1,0 +1,186 @@
+"""The lower tier: the schedulers of all engines, and which of them have something to schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import count
+from typing import TypeAlias
+
+from stretto.cluster.messages import InstanceId, KVReport, LoadReport
+from stretto.deployment import Deployment, Replica
+from stretto.errors import ConfigError
+from stretto.graph.compile import ExecutionGraph
+from stretto.messages import (
+    Action,
+    AddInstance,
+    BatchDone,
+    BatchFailed,
+    Drain,
+    InstanceLost,
+    InstanceReady,
+    InstanceStopped,
+    InstanceSuspected,
+    LLMReport,
+    Suspended,
+)
+from stretto.sched.batch_scheduler import BatchScheduler
+from stretto.sched.demand import Demand
+from stretto.sched.llm_scheduler import LLMScheduler
+from stretto.sched.request import Request
+from stretto.sched.results import Report
+from stretto.vocabulary import Vocabulary
+
+EngineEvent: TypeAlias = (
+    BatchDone
+    | BatchFailed
+    | LLMReport
+    | AddInstance
+    | Drain
+    | InstanceReady
+    | InstanceSuspected
+    | InstanceLost
+    | InstanceStopped
+    | Suspended
+    | KVReport
+    | LoadReport
+)
+
+
+class EngineTier:
+    """Engine schedulers by name. Whatever may let one of them start something makes it dirty.
+
+    Raises:
+        ConfigError: two engines have one name, or a policy or a placement is unknown.
+    """
+
+    def __init__(self, deployments: Iterable[Deployment], vocabulary: Vocabulary) -> None:
+        policies, placements = vocabulary.policies, vocabulary.placements
+        self.schedulers: dict[str, BatchScheduler | LLMScheduler] = {}
+        self._dirty: dict[str, None] = {}
+        ids = count(1)
+        for deployment in deployments:
+            engine, profile = deployment.engine, deployment.profile
+            if engine.name in self.schedulers:
+                raise ConfigError(f"two engines are called {engine.name!r}")
+            if engine.policy not in policies:
+                raise ConfigError(f"there is no policy {engine.policy!r}; there are {', '.join(policies)}")
+            if engine.placement not in placements:
+                known = ", ".join(placements)
+                raise ConfigError(f"there is no placement {engine.placement!r}; there are {known}")
+            self.schedulers[engine.name] = (
+                LLMScheduler(engine, profile, placements[engine.placement](), ids, policies)
+                if engine.is_llm
+                else BatchScheduler(engine, profile, ids, policies)
+            )
+
+    def next_dirty(self) -> str | None:
+        """Return and forget an engine that may have something to schedule; None if there is none."""
+        name = next(iter(self._dirty), None)
+        if name is not None:
+            del self._dirty[name]
+        return name
+
+    def mark_dirty(self, engine: str) -> None:
+        """Note that an engine may have something to schedule."""
+        self._dirty[engine] = None
+
+    # --- what instances report
+
+    def queries_of(self, event: EngineEvent) -> list[str]:
+        """Return the queries that an event concerns."""
+        if isinstance(event, AddInstance):
+            return []
+        scheduler = self.schedulers[event.engine]
+        if isinstance(event, LLMReport) and isinstance(scheduler, LLMScheduler):
+            return scheduler.queries_in(event.instance, event.event.task)
+        return scheduler.queries_in(event.instance)
+
+    def handle(self, event: EngineEvent, now_s: float) -> tuple[list[Report], list[Action]]:
+        """Hand an event to the scheduler of its engine."""
+        self._dirty[event.engine] = None
+        scheduler = self.schedulers[event.engine]
+        match event:
+            case BatchDone(_, instance, batch, results):
+                assert isinstance(scheduler, BatchScheduler)
+                return scheduler.done(instance, batch, results), []
+            case BatchFailed(_, instance, batch, error):
+                assert isinstance(scheduler, BatchScheduler)
+                return scheduler.failed(instance, batch, error), []
+            case LLMReport(_, instance, llm_event):
+                assert isinstance(scheduler, LLMScheduler)
+                return scheduler.report(instance, llm_event, now_s), []
+            case AddInstance(_, replica):
+                return [], scheduler.add_instance(replica, now_s)
+            case Drain(_, instance, how):
+                return [], scheduler.drain(instance, how, now_s)
+            case InstanceReady(_, instance):
+                scheduler.ready(instance, now_s)
+            case InstanceSuspected(_, instance, reason):
+                scheduler.suspected(instance, reason, now_s)
+            case InstanceLost(_, instance, error):
+                return scheduler.lost(instance, error, now_s)
+            case InstanceStopped(_, instance):
+                return scheduler.stopped(instance, now_s), []
+            case Suspended(_, instance, task, token_ids):
+                if isinstance(scheduler, LLMScheduler):
+                    scheduler.suspended(instance, task, token_ids)
+            case KVReport() | LoadReport():
+                if isinstance(scheduler, LLMScheduler):
+                    scheduler.observe(event)
+        return [], []
+
+    # --- what queries want
+
+    def add(self, request: Request, now_s: float) -> str:
+        """Let a request wait at its engine; return the engine's name."""
+        engine = request.node.engine
+        assert engine is not None
+        self.schedulers[engine].add(request, now_s)
+        self._dirty[engine] = None
+        return engine
+
+    def withdraw(self, engine: str, query: str, node: int, now_s: float) -> list[Action]:
+        """Drop what an engine has of one node of a query."""
+        self._dirty[engine] = None
+        return self.schedulers[engine].withdraw(query, node, now_s)
+
+    def ask(self, engine: str, query: str, demands: Mapping[int, Demand]) -> None:
+        """Note that something else is asked of nodes of a query than before."""
+        self._dirty[engine] = None
+        self.schedulers[engine].ask(query, demands)
+
+    def end_query(self, engine: str, query: str) -> list[Action]:
+        """Drop what an engine has of a query."""
+        self._dirty[engine] = None
+        return self.schedulers[engine].end_query(query)
+
+    # --- checks
+
+    def is_idle(self) -> bool:
+        """Whether no engine has work."""
+        return all(scheduler.is_idle() for scheduler in self.schedulers.values())
+
+    def check_engines(self, egraph: ExecutionGraph) -> None:
+        """Raises ConfigError when there is a node that nothing of the right kind runs."""
+        for node in egraph.nodes:
+            if node.engine is None:
+                continue
+            scheduler = self.schedulers.get(node.engine)
+            if scheduler is None:
+                raise ConfigError(f"there is no engine {node.engine!r}", step=node.name)
+            if scheduler.engine.is_llm != (node.spec.runs_on == "llm"):
+                raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
+
+    def check_drain(self, engine: str, instance: InstanceId) -> None:
+        """Raises ConfigError when there is no such instance, or it is draining or gone."""
+        self.schedulers[engine].instances.fleet.check_drain(instance)
+
+    def placed_replicas(self) -> list[tuple[str, Replica]]:
+        """Return every replica that holds its devices now, with the name of its instance."""
+        fleets = (scheduler.instances.fleet for scheduler in self.schedulers.values())
+        return [(f"{fleet.engine}/{i}", fleet.replica(i)) for fleet in fleets for i in fleet.live]
+
+    def check_invariants(self) -> None:
+        """Check those of every scheduler; for tests."""
+        for scheduler in self.schedulers.values():
+            scheduler.check_invariants()
