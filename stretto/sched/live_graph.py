@@ -1,4 +1,4 @@
-"""What is connected to what in the running graph of one query, and the values that flow there.
+"""The connections of the running graph of one query, and the values that flow there.
 
 A value that is set wakes the nodes that read it, and is passed on along the links of graphs that have
 joined (`splicing.py`). Nodes leave when they have ended. Nothing here knows what a node does.
@@ -18,19 +18,19 @@ from stretto.sched.splicing import Link, Links
 from stretto.sched.values import UNSET, Values
 
 MAX_NODES = 100_000
-"""Nodes that may live at a time."""
+"""Largest number of nodes of one query at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A graph that has joined: `nodes` are its own, and `values[i]` is the id of its value `i`."""
+    """A graph that has joined the running one: its nodes, and in `values[i]` the id of its value `i`."""
 
     nodes: Sequence[Node]
     values: Sequence[int]
 
 
 class LiveGraph:
-    """Nodes that have not ended, and values that somebody may still read.
+    """The live nodes of one query, and the values that may still be read.
 
     Attributes:
         nodes: nodes that have not ended, by id. Ids are never used again.
@@ -58,11 +58,11 @@ class LiveGraph:
     # --- nodes come and go
 
     def join(self, egraph: ExecutionGraph, inputs: Mapping[str, int], under: Node | None = None) -> Joined:
-        """Let a graph join the running one.
+        """Add a graph to the running one.
 
         Args:
-            inputs: the value that each of its inputs is.
-            under: the node that has expanded to it.
+            inputs: id of the value of each of its inputs.
+            under: the node that the graph replaces, if any.
 
         Raises:
             CapacityError: too many nodes live.
@@ -97,13 +97,13 @@ class LiveGraph:
             self._unblock(follower)
 
     def cut(self, node: Node) -> None:
-        """Let the values of a node that was cancelled reach nobody."""
+        """Cut the out values of a cancelled node off from their readers."""
         for out in node.outs:
             self._readers.pop(out, None)
             self._links.take(out)
 
     def is_blocked(self, node: Node) -> bool:
-        """Whether a node waits for values or predecessors before it opens."""
+        """Return whether a node waits for values or predecessors before it opens."""
         return self._blocking[node.id] > 0
 
     # --- values come
@@ -132,7 +132,7 @@ class LiveGraph:
                 self.woken.append(node_id)
 
     def watch(self, value_id: int, name: str) -> None:
-        """Keep a value, and note under `name` that it has come."""
+        """Keep a value, and report it under `name` when it is set."""
         self.values.use(value_id)
         self._watched[value_id] = name
 
@@ -144,24 +144,24 @@ class LiveGraph:
             self._links.drop_value(value_id)
 
     def link(self, source: int, index: int | None, target: int) -> None:
-        """Let value `source`, or an item of it, become value `target` too."""
+        """Pass value `source`, or one item of it, on to value `target`."""
         if (value := self.values[source]) is not UNSET:
             self._pass_on(value, Link(index, value=target))
         else:
             self._links.add(source, Link(index, value=target))
 
     def link_to_node(self, source: int, index: int | None, node: Node) -> None:
-        """Let value `source`, or an item of it, become what an expanded node returns."""
+        """Pass value `source`, or one item of it, on as the result of an expanded node."""
         self._links.add(source, Link(index, node=node.id))
 
     def take_returned(self, node: Node) -> object:
-        """Return what an expanded node returns, once: `UNSET` if it has not come."""
+        """Take the result of an expanded node, once: `UNSET` if it has not come."""
         return self._returned.pop(node.id, UNSET)
 
     # --- what comes of what
 
     def producer(self, value_id: int) -> Node | None:
-        """Return the live node that a value comes of, through links too; None if there is none (yet)."""
+        """Return the live node that produces a value, through links too; None if there is none (yet)."""
         source: int | None = value_id
         while source is not None:
             if (producer := self._producers.get(source)) is not None:
@@ -170,7 +170,9 @@ class LiveGraph:
         return None
 
     def sources(self, node: Node) -> list[Node]:
-        """Return the live nodes that a node reads or follows, or that an expanded node returns."""
+        """Return the live nodes that a node reads or follows, or that produce the result of an expanded
+        node.
+        """
         found = [self.producer(arg.value) for arg in node.ins]
         found += [self.nodes.get(before) for before in node.after]
         if (value_id := self._links.behind_node(node.id)) is not None:
@@ -178,7 +180,7 @@ class LiveGraph:
         return [source for source in found if source is not None]
 
     def behind(self, values: Iterable[int]) -> set[int]:
-        """The ids of live nodes that `values` and effects come of."""
+        """Return the ids of the live nodes that `values` and effects depend on."""
         found = set(self.effects)
         found.update(node.id for node in map(self.producer, values) if node is not None)
         open_nodes = list(found)
@@ -190,7 +192,7 @@ class LiveGraph:
         return found
 
     def check_invariants(self) -> None:
-        """Check, for tests, that counters agree with what they count."""
+        """Check that counters agree with what they count. For tests."""
         for node in self.nodes.values():
             blocked = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is UNSET)
             blocked += sum(1 for other in node.after if other in self.nodes)
