@@ -283,7 +283,7 @@ class Runtime:
         check_replica(deployment.engine, replica, where)
         self._check_ray(deployment.engine, replica)
         if self.machine is not None:
-            check_free(self.machine, (where, replica), self.system.placed_replicas())
+            check_free(self.machine, (where, replica), self._placed_replicas())
         self._post(AddInstance(engine, replica))
 
     def drain_instance(self, engine: str, instance: InstanceId, how: DrainHow = "finish") -> None:
@@ -381,6 +381,13 @@ class Runtime:
                 f"engine {engine.name!r}: a replica has runs_in 'ray', but the runtime has no ray_address; "
                 "give the host and port of the cluster's head, as in '10.0.0.1:6379'"
             )
+
+    def _placed_replicas(self) -> list[tuple[str, Replica]]:
+        """Return every replica that holds its devices, with its name; also those that are to be started."""
+        assert self._pump is not None
+        added = [event for event in self._pump.waiting if isinstance(event, AddInstance)]
+        new = [(f"the new replica of engine {event.engine!r}", event.replica) for event in added]
+        return [*self.system.placed_replicas(), *new]
 
     def _deployment(self, engine: str) -> Deployment:
         if engine not in self.deployments:

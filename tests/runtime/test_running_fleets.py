@@ -275,6 +275,17 @@ async def test_what_cannot_be_added_or_drained_is_refused() -> None:
             runtime.drain_instance("llm", 0)
 
 
+@in_virtual_time
+async def test_two_replicas_added_at_once_do_not_get_the_same_device() -> None:
+    replica = Replica(Server, Log(), runs_in="loop", devices=("cuda:0",))
+    engines = [Deployment(Engine(name, contract="llm")) for name in ("llm", "other")]
+    async with Runtime(engines, machine=Machine(("cuda:0",))) as runtime:
+        runtime.add_instance("llm", replica)
+        message = r"engine 'other', new replica: device cuda:0 holds the new replica of engine 'llm' already"
+        with pytest.raises(ConfigError, match=message):
+            runtime.add_instance("other", replica)
+
+
 # --- instances that are not up
 
 
