@@ -140,6 +140,15 @@ class Replica:
         """Name of the executable, for messages."""
         return str(getattr(self.executable, "__name__", self.executable))
 
+    @property
+    def output_key(self) -> object:
+        """Key that is equal for replicas of the same model and dtype, as far as their configurations tell.
+
+        It is the configuration's attribute of this name, or else executable and configuration.
+        """
+        key = getattr(self.config, "output_key", None)
+        return (self.executable, self.config) if key is None else key
+
     def instance_config(self) -> object:
         """Return the configuration of an instance: `config`, or what `config.at` makes of this replica."""
         at = getattr(self.config, "at", None)

@@ -17,7 +17,8 @@ _UNWANTED_RANK = 1e9
 class EngineQueue:
     """Waiting entries in the order of the engine's policy.
 
-    Before all others go those that go alone. Those that nobody wants yet go while no other waits.
+    Before all others go those that go alone. Those that nobody wants yet go while no other waits. What is set
+    aside waits without a place in the order.
 
     It finds the entries of a query without looking at others.
     """
@@ -27,6 +28,7 @@ class EngineQueue:
         self._wanted, self._unwanted = orders[engine.policy](config), orders[engine.policy](config)
         self._num_wanted = 0
         self._alone: OrderedDict[Entry, None] = OrderedDict()
+        self._aside: dict[Entry, None] = {}
         self._of_query: dict[str, dict[Entry, None]] = {}
         self._num_entries = 0
         self._num_added = 0
@@ -49,6 +51,29 @@ class EngineQueue:
         else:
             self._order_of(entry).add(entry)
             self._num_wanted += entry.is_wanted
+
+    @property
+    def aside(self) -> tuple[Entry, ...]:
+        """Entries that are set aside, the first one first."""
+        return tuple(self._aside)
+
+    def set_aside(self, entry: Entry) -> None:
+        """Let an entry wait where no order takes it."""
+        lo = entry.lo
+        self._order_of(entry).remove(entry)
+        entry.lo = lo
+        self._num_wanted -= entry.is_wanted
+        self._aside[entry] = None
+
+    def bring_back(self, entry: Entry) -> None:
+        """Let an entry that is set aside wait in the order again."""
+        del self._aside[entry]
+        self._num_wanted += entry.is_wanted
+        self._order_of(entry).add(entry)
+
+    def drop_aside(self, entry: Entry) -> None:
+        """Drop an entry that is set aside."""
+        self._drop(entry)
 
     def next_alone(self) -> Entry | None:
         """The entry that has to go alone next, if there is one."""
@@ -95,6 +120,9 @@ class EngineQueue:
         """Note that other nodes of a query are wanted than before. What was taken keeps its place."""
         for entry in list(self._of_query.get(query, ())):
             is_wanted = entry.request.node.id in wanted
+            if entry in self._aside:
+                entry.is_wanted = is_wanted
+                continue
             if entry.is_wanted == is_wanted or entry.alone or entry.lo > entry.request.lo:
                 continue
             lo = entry.lo
@@ -112,15 +140,16 @@ class EngineQueue:
         return self._wanted if entry.is_wanted else self._unwanted
 
     def _remove(self, entry: Entry) -> None:
-        if not entry.alone:
+        if not entry.alone and entry not in self._aside:
             self._order_of(entry).remove(entry)
         self._drop(entry)
 
     def _drop(self, entry: Entry) -> None:
         self._num_entries -= 1
-        if not entry.alone:
+        if not entry.alone and entry not in self._aside:
             self._num_wanted -= entry.is_wanted
         self._alone.pop(entry, None)
+        self._aside.pop(entry, None)
         entries = self._of_query[entry.query]
         del entries[entry]
         if not entries:

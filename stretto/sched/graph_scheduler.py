@@ -305,6 +305,8 @@ class GraphScheduler:
         self, node: Node, inputs: Mapping[str, object], lo: int, hi: int, each: tuple[str, ...]
     ) -> None:
         decode_node = None if node.fused is None else self.nodes[node.fused]
+        last = decode_node or node
+        has_items = last.decode is not None and last.decode.items is not None
         self.outcome.work.append(
             prepare_request(
                 self.query,
@@ -316,6 +318,7 @@ class GraphScheduler:
                 each,
                 self._record,
                 is_wanted=self.wanted is None or node.id in self.wanted,
+                shows=self._shown.may_show(last) or (has_items and not node.is_mapped),
             )
         )
 

@@ -24,12 +24,14 @@ def prepare_request(
     record: QueryRecord,
     *,
     is_wanted: bool = True,
+    shows: bool = False,
 ) -> Request:
     """Items `lo` to `hi` of `node`; `inputs` hold the items of the `each` ports from `lo` on.
 
     Args:
         decode_node: of a prefill, the decode that is fused with it.
         is_wanted: whether somebody asks for what comes of it.
+        shows: whether parts of its answer are passed on before its end.
 
     Raises:
         BadReply: a value cannot stand in a prompt.
@@ -69,6 +71,7 @@ def prepare_request(
         hint_nodes=() if isinstance(held, KV) else node.hint_from,
         record=record,
         is_wanted=is_wanted,
+        shows=shows,
     )
 
 

@@ -29,6 +29,7 @@ class Request:
         hint_nodes: nodes that compute such a prefix, the longest first, if their value was not there yet.
         record: what holds for all requests of the query.
         is_wanted: whether somebody asked for what comes of it when it became ready.
+        shows: whether parts of its answer are passed on, to the caller or to other steps, before its end.
     """
 
     query: str
@@ -46,6 +47,7 @@ class Request:
     hint_nodes: tuple[int, ...] = ()
     record: QueryRecord = QueryRecord()
     is_wanted: bool = True
+    shows: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -63,6 +65,8 @@ class Entry:
         path_s: predicted seconds from here to the end of the query.
         is_wanted: whether somebody asks for what comes of it; other requests go first if not.
         generated: tokens that the one item of the entry has generated, if it was suspended.
+        said_by: `Replica.output_key` of the one that has generated or said something for the item.
+        is_shown: whether some of that has been passed on, so that only a like replica may go on.
     """
 
     request: Request
@@ -78,6 +82,8 @@ class Entry:
     path_s: float = 0.0
     is_wanted: bool = True
     generated: tuple[int, ...] = ()
+    said_by: object = None
+    is_shown: bool = False
 
     @property
     def query(self) -> str:
@@ -127,6 +133,8 @@ class Entry:
             path_s=self.path_s,
             is_wanted=self.is_wanted,
             generated=self.generated,
+            said_by=self.said_by,
+            is_shown=self.is_shown,
         )
 
     def resumed(self, item: int, generated: tuple[int, ...]) -> Entry:

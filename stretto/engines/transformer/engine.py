@@ -63,6 +63,11 @@ class TransformerConfig:
     with_kv_events: bool = False
     clock: Callable[[], float] = time.monotonic
 
+    @property
+    def output_key(self) -> tuple[str, str, str]:
+        """Checkpoint and dtype: what an answer depends on."""
+        return "checkpoint", str(Path(self.path).resolve()), self.dtype
+
 
 _MAY_BE_NONE = ("num_threads", "latency_tokens")
 
