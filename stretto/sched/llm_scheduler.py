@@ -326,6 +326,7 @@ class LLMScheduler:
             request.record.tenant,
             request.record.criteria,
             entry.generated if entry.said_by == output_key else (),
+            item,
         )
         prefill_s = self._loads.prefill_s(placed.num_tokens - choice.held_tokens, instance)
         running = Running(

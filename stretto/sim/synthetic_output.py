@@ -118,8 +118,10 @@ def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
 def drawn_lengths(
     known: LengthsBySource, model: str, seed: int, templates: Mapping[str, str] = MappingProxyType({})
 ) -> OutputLength:
-    """Lengths that a model was counted to have, drawn anew for every task: the same for the same seed, query,
-    step and number of the task, whatever else runs.
+    """Lengths that a model was counted to have, drawn for every item of every step.
+
+    They are the same for the same seed, query, step and item, whatever else runs, and however often a task is
+    tried.
 
     Args:
         templates: by step, as `known` calls them; other steps have the model's own.
@@ -130,7 +132,7 @@ def drawn_lengths(
     known.of(model)
 
     def length(task: LLMTask, decode: Decode) -> int:
-        draw = Random(f"{seed}/{model}/{task.query}/{task.step}/{task.id}")
+        draw = Random(f"{seed}/{model}/{task.query}/{task.step}/{task.item}")
         return known.of(model, templates.get(task.step, "")).draw(draw, limit=decode.max_tokens)
 
     return length
