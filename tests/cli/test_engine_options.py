@@ -203,7 +203,8 @@ config = {{ path = "{tiny_checkpoint}" }}
     )
     stretto("ask", QUESTION, "--docs", doc, "--engines", file)
     llm = next(deployment for deployment in deployed if deployment.name == "llm")
-    assert [(r.config.device, r.config.num_threads) for r in llm.replicas] == [("cuda", 3), ("cpu", 2)]  # type: ignore[attr-defined]
+    made = [replica.instance_config() for replica in llm.replicas]
+    assert [(c.device, c.num_threads) for c in made] == [("cuda", 3), ("cpu", 2)]  # type: ignore[attr-defined]
     assert llm.engine.keeps_state
 
 
