@@ -69,11 +69,11 @@ def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) ->
         policy: order in which waiting requests are taken; None leaves the usual one.
     """
     keeps_state = any(replica.runs_in != "loop" for replica in replicas)
-    engine = Engine("llm", contract="llm", keeps_state=keeps_state, recover_s=_RECOVER_S)
+    engine = Engine("llm", contract="llm", keeps_state=keeps_state, recover_s=RECOVER_S)
     return Deployment(engine if policy is None else replace(engine, policy=policy), tuple(replicas))
 
 
-_RECOVER_S = 2.0
+RECOVER_S = 2.0
 """Seconds that a question waits for a server which refuses: a person waits for the answer."""
 
 
