@@ -132,3 +132,5 @@ class Placed:
 def test_an_instance_runs_on_the_devices_of_its_replica(fields: dict[str, Any], expected: Placed) -> None:
     """In Python as in a file. A process sees its own accelerator alone, whatever its number is outside."""
     assert replica(config=Placed(), **fields).instance_config() == expected
+    for other in (None, ("cpu", 1), Replica):
+        assert replica(config=other, **fields).instance_config() is other
