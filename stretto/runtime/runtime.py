@@ -286,15 +286,20 @@ class Runtime:
             check_free(self.machine, (where, replica), self._placed_replicas())
         self._post(AddInstance(engine, replica))
 
-    def drain_instance(self, engine: str, instance: InstanceId, how: DrainHow = "finish") -> None:
+    def drain_instance(
+        self, engine: str, instance: InstanceId, how: DrainHow = "finish", *, force: bool = True
+    ) -> None:
         """Give an instance no more work, and end it when it is idle ("finish") or at once ("suspend").
 
+        Args:
+            force: whether it may be the last one of its engine. Whoever acts for a person leaves it out.
+
         Raises:
-            ConfigError: there is no such instance, or it is draining or gone.
+            ConfigError: there is no such instance, it is draining or gone, or it is the last one.
         """
         self._running_loop()
         self._deployment(engine)
-        self.system.check_drain(engine, instance)
+        self.system.check_drain(engine, instance, force=force)
         self._post(Drain(engine, instance, how))
 
     async def aclose(self) -> None:

@@ -166,9 +166,9 @@ class System:
             if scheduler.engine.is_llm != (node.spec.runs_on == "llm"):
                 raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 
-    def check_drain(self, engine: str, instance: InstanceId) -> None:
-        """Raises ConfigError when there is no such instance, or it is draining or gone."""
-        self.schedulers[engine].instances.fleet.check_drain(instance)
+    def check_drain(self, engine: str, instance: InstanceId, *, force: bool = True) -> None:
+        """Raises ConfigError when an instance cannot be drained; see `Fleet.check_drain`."""
+        self.schedulers[engine].instances.fleet.check_drain(instance, force=force)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
         """Return every replica that holds its devices now, with the name of its instance."""

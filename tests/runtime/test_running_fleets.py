@@ -268,6 +268,11 @@ async def test_what_cannot_be_added_or_drained_is_refused() -> None:
             runtime.add_instance("llm", Replica(FakeLLM, FakeLLMConfig(), port=80))
         with pytest.raises(ConfigError, match="instance 7 is unknown; instances to drain: 0"):
             runtime.drain_instance("llm", 7)
+        with pytest.raises(
+            ConfigError, match=r"instance 0 is the last one, .*; add a replica first, or drain"
+        ):
+            runtime.drain_instance("llm", 0, force=False)
+        assert await runtime.run(COMPLETE, {"text": "a"}) == {"answer": "A "}, "nothing has happened"
         runtime.drain_instance("llm", 0)
         runtime.drain_instance("llm", 0)  # the first has not been handled yet, so the second changes nothing
         await asyncio.sleep(1)
