@@ -110,9 +110,9 @@ class System:
         """Check that each node has an engine of the right kind. Raises ConfigError."""
         self._engines.check_engines(egraph)
 
-    def check_drain(self, engine: str, instance: InstanceId) -> None:
-        """Check that an instance can be drained. Raises ConfigError if it is unknown, draining or gone."""
-        self._engines.check_drain(engine, instance)
+    def check_drain(self, engine: str, instance: InstanceId, *, force: bool = True) -> None:
+        """Check that an instance can be drained, as `Fleet.check_drain` does. Raises ConfigError."""
+        self._engines.check_drain(engine, instance, force=force)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
         """Return every replica that holds its devices now, with the name of its instance."""
