@@ -12,7 +12,7 @@ from stretto.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BenchmarkOptions:
     """Options of a benchmark's run.
 
     Attributes:
@@ -44,7 +44,7 @@ class Benchmark:
     module: str
     charts: tuple[tuple[str, str], ...] = ()
 
-    def run(self, options: Options) -> Report:
+    def run(self, options: BenchmarkOptions) -> Report:
         """Run the benchmark."""
         report: Report = import_module(self.module).run_benchmark(options)
         return report
@@ -125,7 +125,7 @@ _ALL = (
 BENCHMARKS: Mapping[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}
 
 
-def run(name: str, options: Options | None = None) -> Report:
+def run(name: str, options: BenchmarkOptions | None = None) -> Report:
     """Run one benchmark.
 
     Raises:
@@ -133,4 +133,4 @@ def run(name: str, options: Options | None = None) -> Report:
     """
     if name not in BENCHMARKS:
         raise ConfigError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
-    return BENCHMARKS[name].run(options or Options())
+    return BENCHMARKS[name].run(options or BenchmarkOptions())

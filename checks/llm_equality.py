@@ -71,7 +71,7 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EqualityOutcome:
     """Result of a comparison. `wrong` has (prompt, position) of tokens that differ without a tie."""
 
     num_prompts: int = 0
@@ -81,8 +81,8 @@ class Outcome:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
 
-    def __add__(self, other: Outcome) -> Outcome:
-        return Outcome(
+    def __add__(self, other: EqualityOutcome) -> EqualityOutcome:
+        return EqualityOutcome(
             self.num_prompts + other.num_prompts,
             self.num_tokens + other.num_tokens,
             self.num_near_ties + other.num_near_ties,
@@ -152,7 +152,7 @@ def generate(
     new_tokens: int,
     rng: random.Random,
     after_step: Callable[[TransformerLLM], None] = lambda _: None,
-) -> tuple[list[tuple[int, ...]], Outcome]:
+) -> tuple[list[tuple[int, ...]], EqualityOutcome]:
     """Generate tokens for each prompt, with prefills and cancelled tasks among them."""
     llm = TransformerLLM(config)
     decode = Decode(max_tokens=new_tokens, ignore_eos=True)
@@ -184,11 +184,13 @@ def generate(
         llm.release(query)
     if llm.scheduler.pool.num_free != llm.scheduler.pool.num_blocks:
         raise InternalError("KV blocks are missing after the run")
-    outcome = Outcome(num_cached_tokens=num_cached, num_preemptions=llm.scheduler.num_preemptions)
+    outcome = EqualityOutcome(num_cached_tokens=num_cached, num_preemptions=llm.scheduler.num_preemptions)
     return [generated[number] for number in range(len(prompts))], outcome
 
 
-def compare(model: Any, prompts: Sequence[list[int]], generated: Sequence[tuple[int, ...]]) -> Outcome:
+def compare(
+    model: Any, prompts: Sequence[list[int]], generated: Sequence[tuple[int, ...]]
+) -> EqualityOutcome:
     """Read prompts and outputs with `transformers`, and check that each token is the most likely one."""
     import torch
 
@@ -204,12 +206,12 @@ def compare(model: Any, prompts: Sequence[list[int]], generated: Sequence[tuple[
                     num_near_ties += 1
                 else:
                     wrong.append((number, position))
-    return Outcome(len(prompts), sum(map(len, generated)), num_near_ties, tuple(wrong))
+    return EqualityOutcome(len(prompts), sum(map(len, generated)), num_near_ties, tuple(wrong))
 
 
 def check_family(
     family: str, num_prompts: int, max_tokens: int, new_tokens: int, seed: int, batch: int = 50
-) -> Iterator[Outcome]:
+) -> Iterator[EqualityOutcome]:
     """Yield outcomes batch by batch, each with a new configuration of the engine."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -238,7 +240,7 @@ def main() -> None:
     options = parser.parse_args()
     failed = False
     for family in options.families.split(","):
-        start, total = time.perf_counter(), Outcome()
+        start, total = time.perf_counter(), EqualityOutcome()
         for outcome in check_family(
             family, options.prompts, options.max_tokens, options.new_tokens, options.seed
         ):

@@ -30,7 +30,7 @@ from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
 _CONTEXT_TOKENS = 4096
 
 
-class LLMServer:
+class LLMHttpServer:
     """Serves one checkpoint."""
 
     def __init__(self, checkpoint: str) -> None:
@@ -138,7 +138,7 @@ def _write(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
 
 async def _main(arguments: list[str]) -> None:
     host, port = (arguments[arguments.index(name) + 1] for name in ("--host", "--port"))
-    await LLMServer(arguments[1]).serve(host, int(port))
+    await LLMHttpServer(arguments[1]).serve(host, int(port))
 
 
 if __name__ == "__main__":

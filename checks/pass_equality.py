@@ -53,7 +53,7 @@ IN_FLIGHT = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CheckedAnswer:
     """Result of one run of a question, and how near it came to a tie."""
 
     answer: object
@@ -75,7 +75,7 @@ class Tally:
     answers: set[object] = field(default_factory=set)
     unexcused: list[str] = field(default_factory=list)
 
-    def add(self, case: str, base: Asked, other: Asked) -> None:
+    def add(self, case: str, base: CheckedAnswer, other: CheckedAnswer) -> None:
         """Compare one run with the run without passes."""
         self.num_comparisons += 1
         self.answers.add(base.answer)
@@ -93,15 +93,15 @@ class Tally:
             self.unexcused.append(case)
 
 
-def _chunks(asked: Asked) -> list[tuple[str, int]]:
+def _chunks(asked: CheckedAnswer) -> list[tuple[str, int]]:
     return [(hit.chunk.source, hit.chunk.index) for hit in asked.sources]
 
 
-def _is_tied_decode(base: Asked, other: Asked) -> bool:
+def _is_tied_decode(base: CheckedAnswer, other: CheckedAnswer) -> bool:
     return min(base.logit_gap, other.logit_gap) < TIE
 
 
-def is_tied_search(base: Asked, other: Asked) -> bool:
+def is_tied_search(base: CheckedAnswer, other: CheckedAnswer) -> bool:
     """Whether the sources of two runs differ by near-ties only."""
     if min(base.search_gap, other.search_gap) < TIE:
         return True
@@ -140,7 +140,7 @@ def real_engines(checkpoint: Path, gaps: Gaps) -> list[Deployment]:
 
 
 @dataclass(slots=True)
-class Check:
+class PassCheck:
     """A run of the whole check."""
 
     runtime: Runtime
@@ -150,7 +150,9 @@ class Check:
     advance: Callable[[], None] = lambda: None
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
 
-    async def ask(self, app: str, template: Template, inputs: Mapping[str, object], passes: str) -> Asked:
+    async def ask(
+        self, app: str, template: Template, inputs: Mapping[str, object], passes: str
+    ) -> CheckedAnswer:
         """Run one question once."""
         settings: dict[str, Mapping[str, object]] = {"synthesis": {"max_tokens": self.answer_tokens}}
         if app == "advanced":
@@ -166,7 +168,7 @@ class Check:
         assert isinstance(sources, list)
         answer = outputs["answer"]
         search_gap = self.gaps.of_query.pop(query.id, float("inf"))
-        return Asked("" if answer is ABSENT else answer, tuple(sources), gap, search_gap)
+        return CheckedAnswer("" if answer is ABSENT else answer, tuple(sources), gap, search_gap)
 
     def _forget(self, query: str) -> None:
         """Forget the spans of an ended query, which would be searched again and again."""
@@ -200,7 +202,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CheckPlan:
     """Numbers of questions in each part."""
 
     shared: int
@@ -209,10 +211,10 @@ class Plan:
     answer_tokens: int = 24
 
     @staticmethod
-    def of(num_questions: int) -> Plan:
+    def of(num_questions: int) -> CheckPlan:
         """Plan all questions in the first part, a twentieth with every subset, an eighth with private
         documents."""
-        return Plan(num_questions, max(1, num_questions // 20), max(1, num_questions // 8))
+        return CheckPlan(num_questions, max(1, num_questions // 20), max(1, num_questions // 8))
 
     @property
     def num_steps(self) -> int:
@@ -228,14 +230,14 @@ PRIVATE_SUBSETS = ("all", "split_stages", "prune_order,split_stages,pipeline_dec
 
 
 async def check(
-    sets: Sequence[QuestionSet], plan: Plan, folder: Path, seed: int, advance: Callable[[], None]
+    sets: Sequence[QuestionSet], plan: CheckPlan, folder: Path, seed: int, advance: Callable[[], None]
 ) -> dict[tuple[str, str], Tally]:
     """Run all parts; returns tallies by part and app. Writes a checkpoint to `folder`."""
     texts = [section.text for one in sets for document in one.documents for section in document.sections]
     checkpoint = build_checkpoint(folder, texts, shape=TINY, seed=seed)
     gaps, recorder = Gaps(), Recorder()
     async with Runtime(real_engines(checkpoint, gaps), observers=[recorder]) as runtime:
-        run = Check(runtime, recorder, gaps, plan.answer_tokens, advance)
+        run = PassCheck(runtime, recorder, gaps, plan.answer_tokens, advance)
         for one in sets:
             question = one.questions[0].text
             inputs = {"question": question, "files": list(one.documents), "collection": one.name}
@@ -245,7 +247,7 @@ async def check(
     return run.tallies
 
 
-async def _check_app(run: Check, app: str, sets: Sequence[QuestionSet], plan: Plan) -> None:
+async def _check_app(run: PassCheck, app: str, sets: Sequence[QuestionSet], plan: CheckPlan) -> None:
     shared, private = APPS[app](named_collection=True), APPS[app]()
     cases: list[Case] = [
         (q.text, {"question": q.text, "files": [], "collection": one.name})
@@ -308,7 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     console = Console()
-    plan = Plan.of(max(1, options.questions))
+    plan = CheckPlan.of(max(1, options.questions))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     start_s = time.monotonic()
     try:

@@ -100,7 +100,7 @@ class Stat:
     group: int
 
 
-class Check:
+class RayCheck:
     """One run.
 
     Attributes:
@@ -182,7 +182,7 @@ class DecodeWatcher(Observer):
                 kill()
 
 
-async def run(check: Check) -> None:
+async def run(check: RayCheck) -> None:
     """The whole check."""
     print("without Ray", flush=True)
     async with Runtime(engines("thread")) as runtime:
@@ -205,7 +205,7 @@ async def run(check: Check) -> None:
     check.expect(not left, f"no process of this run is left {left}")
 
 
-async def lose_a_node(check: Check, cluster: Any, nodes: Sequence[Any], wanted: Sequence[Any]) -> None:
+async def lose_a_node(check: RayCheck, cluster: Any, nodes: Sequence[Any], wanted: Sequence[Any]) -> None:
     """Ask all questions, and kill a node in the middle."""
     raylets = {node.all_processes["raylet"][0].process.pid: node for node in nodes}
     killed_s: list[float] = []
@@ -340,7 +340,7 @@ def main() -> int:
     """Run the check; return the exit code."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ[MARK] = str(os.getpid())
-    check = Check()
+    check = RayCheck()
     asyncio.run(run(check))
     print("all right" if not check.problems else f"{len(check.problems)} problems")
     return 1 if check.problems else 0

@@ -42,7 +42,7 @@ ABSENT: Final = AbsentType()
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What an edge delivers when the step before it has failed; `error` names that step.
+    """The value on an edge when the step that should produce it has failed; `error` names that step.
 
     A failure flows: a primitive that needs it fails with it. `select` passes over failures, and a failed item
     of a list stays a failure in its place.
@@ -52,17 +52,17 @@ class Failure:
 
 
 def first_failure(value: object) -> Failure | None:
-    """The failure that a whole value is, or the first among its items."""
+    """Return the failure that a value is, or the first one among its items; None if there is none."""
+    if not isinstance(value, Failure | list):
+        return None
     if isinstance(value, Failure):
         return value
-    if isinstance(value, list):
-        return next((item for item in value if isinstance(item, Failure)), None)
-    return None
+    return next((item for item in value if isinstance(item, Failure)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a document's text: under one heading or on one page (pages count from 1)."""
+    """One section of a document: the text under one heading or on one page (pages count from 1)."""
 
     text: str
     title: str | None = None
@@ -103,7 +103,7 @@ class Chunk:
 
     @property
     def place(self) -> str:
-        """Place of the chunk for a reader: file, then page or section."""
+        """Where the chunk stands, for a reader: the file, then its page or section."""
         if self.page is not None:
             return f"{self.source}, page {self.page}"
         return f"{self.source}, {self.title}" if self.title else self.source
@@ -148,7 +148,7 @@ class KV:
 
 
 def as_text(value: object) -> str:
-    """The text of a value inside a prompt.
+    """Return the text of a value as it stands in a prompt.
 
     Raises:
         TypeError: the value has no textual form (a vector, a document).

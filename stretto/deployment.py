@@ -1,4 +1,4 @@
-"""What a user declares: an engine (a capability) and the replicas (ways to run it) that serve it."""
+"""The declarations of a user: engines (capabilities) and the replicas (ways to run them) that serve them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SHARED = ("loop", "thread")
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A capability, and how its queue is scheduled.
+    """An engine: a capability, such as "embedding" or "llm", and how its queue is scheduled.
 
     Attributes:
-        name: name that primitives call it by.
+        name: name by which primitives refer to it.
         contract: "batch" for a `BatchEngine`, "llm" for a `SteppedLLM` or an `AsyncLLM`.
         policy: name of the order in which waiting requests are taken.
         placement: name of the rule that chooses the instance of a request, a key of `PLACEMENTS`.
@@ -34,7 +34,7 @@ class Engine:
         max_running: sequences in flight per LLM instance.
         timeout_s: seconds without an answer after which an instance is given up and restarted.
         max_attempts: how often a request is tried when instances are lost.
-        keeps_state: whether instances remember things for a query and must hear that it has ended.
+        keeps_state: whether instances keep data for a query and must be told that it has ended.
         no_replica_s: seconds that a request waits while the engine has no replica; infinite in a plan.
         recover_s: seconds that a request without a deadline waits for a starting or suspect instance.
     """
@@ -73,7 +73,7 @@ class Engine:
 
     @property
     def is_llm(self) -> bool:
-        """Whether it takes requests one by one instead of in batches."""
+        """Whether the engine takes requests one by one instead of in batches."""
         return self.contract == "llm"
 
 
@@ -89,12 +89,12 @@ class Replica:
         runs_in: "thread"; "loop", for work of microseconds and for servers; "process", for isolation
             and devices of its own; "ray", for a worker of a Ray cluster.
         host: address of the node that a Ray worker is to run on; empty for any.
-        devices: names of what it runs on, as in "cuda:0" for an accelerator or "cpu:3" for a core. In a Ray
-            worker only their number counts, for Ray chooses which ones.
+        devices: names of the devices it runs on, such as "cuda:0" for an accelerator or "cpu:3" for a core.
+            In a Ray worker only their number counts, for Ray chooses which ones.
         threads: number of threads that it computes with; None leaves the library's choice.
         tp: number of devices that hold one copy of the model together (tensor parallelism).
         port: port of the server that the executable starts; None takes a free one.
-        profile: its latency.
+        profile: predicted seconds of its work.
         num_slots: number of sequences that an LLM instance runs at once; None leaves the engine's limit.
         kv_tokens: number of tokens whose KV an LLM instance can hold; None if unknown.
         start_timeout_s: seconds that starting may take, loading included.
@@ -162,7 +162,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """An engine with its replicas, checked together. It may have none, and get some later."""
+    """An engine with its replicas, checked together. It may have no replica at first and get some later."""
 
     engine: Engine
     replicas: tuple[Replica, ...] = ()
@@ -178,7 +178,7 @@ class Deployment:
 
     @property
     def profile(self) -> Profile:
-        """Profile that plans and prices go by: that of the first replica."""
+        """Profile for plans and prices: that of the first replica."""
         return self.replicas[0].profile if self.replicas else Profile()
 
     def changed(self, *, instances: int | None = None, **settings: Any) -> Deployment:
@@ -230,7 +230,7 @@ def check_replica(engine: Engine, replica: Replica, where: str) -> None:
     """Check that `replica` can serve `engine`.
 
     Raises:
-        ConfigError: it cannot. The message begins with `where`.
+        ConfigError: the replica cannot serve the engine. The message begins with `where`.
     """
     is_server = engine.is_llm and replica.runs_in == "loop"
     if replica.runs_in in _SHARED and not is_server:

@@ -27,7 +27,7 @@ from typing import Any
 
 
 class StrettoError(Exception):
-    """Base of the tree above.
+    """The base class of all errors that Stretto raises on purpose.
 
     `step` is the name of the primitive where it happened, when there is one.
     """
@@ -45,7 +45,7 @@ class StrettoError(Exception):
         return _rebuild, (type(self), self.message, self.step)
 
     def at(self, step: str) -> StrettoError:
-        """The same error, naming `step` unless it already names one."""
+        """Return the same error with the name of the step, unless it already names one."""
         if self.step is not None:
             return self
         located = type(self)(self.message, step=step)
@@ -58,34 +58,34 @@ def _rebuild(kind: type[StrettoError], message: str, step: str | None) -> Strett
 
 
 class UserError(StrettoError):
-    """You did something wrong; no work was started."""
+    """A mistake of the user; no work was started."""
 
 
 class TemplateError(UserError):
-    """A template that cannot be built; the message names the component and the port."""
+    """A template cannot be built; the message names the component and the port."""
 
 
 class GraphError(UserError):
-    """A graph that does not verify, passes that never end, or text that does not parse.
+    """A graph does not verify, passes never end, or a text cannot be parsed as a graph.
 
     The message names the primitive or the passes.
     """
 
 
 class ConfigError(UserError):
-    """An unknown or unusable name, key or value in a configuration."""
+    """A configuration has an unknown or unusable name, key or value."""
 
 
 class DocumentError(UserError):
-    """A document that cannot be read; the message names the file."""
+    """A document cannot be read; the message names the file."""
 
 
 class CapacityError(StrettoError):
-    """Work that can never fit, however long one waits."""
+    """The work can never fit, however long one waits."""
 
 
 class Overloaded(CapacityError):
-    """There is no room for a query now. There may be in about `retry_after_s` seconds."""
+    """The runtime has no room for a query now. It may have some in about `retry_after_s` seconds."""
 
     def __init__(self, message: str, *, step: str | None = None, retry_after_s: float = 1.0) -> None:
         super().__init__(message, step=step)
@@ -132,7 +132,7 @@ class InternalError(StrettoError):
 
 
 class IllegalTransition(InternalError):
-    """A message that contradicts the state of an instance.
+    """A message contradicts the state of an instance.
 
     Attributes:
         instance: number of the instance.

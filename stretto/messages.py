@@ -1,9 +1,9 @@
-"""Events that go into the schedulers, and the actions that come out.
+"""Messages of the schedulers: the events that go in, and the actions that come out.
 
 Messages about instances that a router shares with the schedulers stand in `cluster/messages.py`.
 
-Drivers see nothing else of each other: `runtime/` (asyncio, real engines) and `sim/` (virtual time)
-feed the same events to the same machines and carry out the same actions.
+The two drivers, `runtime/` (asyncio, real engines) and `sim/` (virtual time), feed the same events to the
+same machines and carry out the same actions.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Task
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A new query of `tenant` that runs one graph and ends: all its outputs are wanted.
+    """Event: a new query of `tenant` that runs one graph and then ends; all outputs of the graph are wanted.
 
-    `deadline_s` is a point in the driver's time; `passes` are for what it expands to.
+    `deadline_s` is a point in the driver's time. `passes` are the passes for the graphs it expands to.
     """
 
     query: str
@@ -44,14 +44,17 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The caller gives the query up. Unknown or ended queries are ignored."""
+    """Event: the caller gives the query up. Unknown or ended queries are ignored."""
 
     query: str
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A new query that ends when it is closed: a session. `passes` are for what its graphs expand to."""
+    """Event: a new session, a query that ends only when it is closed.
+
+    `passes` are the passes for the graphs that its graphs expand to.
+    """
 
     query: str
     record: QueryRecord = QueryRecord()
@@ -60,9 +63,9 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """One more graph for a session.
+    """Event: one more graph for a session.
 
-    `bind` names the variables of those inputs and outputs of the graph that are called otherwise.
+    `bind` maps names of the graph's inputs and outputs to the session's variables, where these differ.
     """
 
     query: str
@@ -72,7 +75,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Provide:
-    """A variable of a session has got its value, perhaps a `Failure`. It may be read by graphs already."""
+    """Event: a variable of a session has got its value, perhaps a `Failure`. Graphs may already read it."""
 
     query: str
     name: str
@@ -81,7 +84,7 @@ class Provide:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Somebody waits for a variable. All that it comes of is done for that reader.
+    """Event: a caller starts to wait for a variable. All that it comes of is done for that reader.
 
     Attributes:
         criteria: what the reader asks of queues and instances; None for what the session asks.
@@ -96,7 +99,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Unwant:
-    """One of those who waited for a variable has left: one who asked with these criteria and deadline."""
+    """Event: a caller that waited for a variable with these criteria and this deadline has left."""
 
     query: str
     name: str
@@ -106,7 +109,7 @@ class Unwant:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Nobody will ask for a variable again."""
+    """Event: a variable is no longer needed; nobody will ask for it again."""
 
     query: str
     name: str
@@ -114,7 +117,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The end of a session. Unknown or ended ones are ignored."""
+    """Event: a session ends. Unknown or ended sessions are ignored."""
 
     query: str
 
@@ -124,7 +127,7 @@ SessionEvent: TypeAlias = Extend | Provide | Want | Unwant | Drop | Close
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """An instance has answered a batch: one result per task, in order."""
+    """Event: an instance has answered a batch, with one result per task, in order."""
 
     engine: str
     instance: InstanceId
@@ -134,7 +137,7 @@ class BatchDone:
 
 @dataclass(frozen=True, slots=True)
 class BatchFailed:
-    """An instance has failed a batch as a whole; the instance itself goes on."""
+    """Event: an instance has failed a batch as a whole; the instance itself goes on."""
 
     engine: str
     instance: InstanceId
@@ -144,7 +147,7 @@ class BatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class LLMReport:
-    """An LLM instance says something about one of its tasks."""
+    """Event: an LLM instance reports on one of its tasks."""
 
     engine: str
     instance: InstanceId
@@ -153,7 +156,7 @@ class LLMReport:
 
 @dataclass(frozen=True, slots=True)
 class AddInstance:
-    """Run one more replica of an engine."""
+    """Event: one more replica of an engine is to run."""
 
     engine: str
     replica: Replica
@@ -161,7 +164,7 @@ class AddInstance:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Give an instance no more work and then end it: "finish" when it is idle, "suspend" at once.
+    """Event: an instance is to get no more work and then to end: "finish" when it is idle, "suspend" at once.
 
     Suspended tasks go on at another instance, from the tokens that they have. An instance that drains or is
     gone already is left alone.
@@ -174,7 +177,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class InstanceReady:
-    """An instance can take work: it has started, or it has answered again."""
+    """Event: an instance can take work: it has started, or it has answered again."""
 
     engine: str
     instance: InstanceId
@@ -182,7 +185,7 @@ class InstanceReady:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSuspected:
-    """An instance refused or was silent, and may be down."""
+    """Event: an instance refused or was silent, and may be down."""
 
     engine: str
     instance: InstanceId
@@ -191,7 +194,7 @@ class InstanceSuspected:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLost:
-    """An instance died with all that it was running, or could not be started."""
+    """Event: an instance died with all that it was running, or could not be started."""
 
     engine: str
     instance: InstanceId
@@ -200,7 +203,7 @@ class InstanceLost:
 
 @dataclass(frozen=True, slots=True)
 class InstanceStopped:
-    """An instance has ended, as it was told to."""
+    """Event: an instance has ended, as it was told to."""
 
     engine: str
     instance: InstanceId
@@ -208,7 +211,7 @@ class InstanceStopped:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """A task was taken off an instance that is being suspended, with the tokens it has generated."""
+    """Event: a task was taken off an instance that is being suspended, with the tokens it has generated."""
 
     engine: str
     instance: InstanceId
@@ -218,7 +221,7 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A time asked for by `WakeAt` has come."""
+    """Event: the time asked for by `WakeAt` has come."""
 
 
 Event: TypeAlias = (
@@ -244,7 +247,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class StartBatch:
-    """Run `tasks`, `num_units` of work in all, as one batch on an idle instance of a batch engine."""
+    """Action: run `tasks`, `num_units` of work in all, as one batch on an idle instance of a batch engine."""
 
     engine: str
     instance: InstanceId
@@ -255,7 +258,7 @@ class StartBatch:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Hand a task to an LLM instance, which starts tasks by rank (smaller first).
+    """Action: hand a task to an LLM instance, which starts tasks by rank (smaller first).
 
     `terms` are the predicted seconds, by name, for which this instance was chosen; `reason` says it in words.
     """
@@ -270,9 +273,9 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Reprioritise:
-    """Give a task that was handed to an LLM instance, and is not started as far as is known, a new rank.
+    """Action: change the rank of a task at an LLM instance that, as far as is known, has not started it.
 
-    Instances that cannot do so, as those behind servers, ignore it.
+    Instances that cannot do so, such as those behind servers, ignore it.
     """
 
     engine: str
@@ -283,7 +286,7 @@ class Reprioritise:
 
 @dataclass(frozen=True, slots=True)
 class CancelTask:
-    """Stop a task that an LLM instance has; nothing more is wanted of it."""
+    """Action: stop a task at an LLM instance; its output is no longer wanted."""
 
     engine: str
     instance: InstanceId
@@ -292,7 +295,7 @@ class CancelTask:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`query` has ended and runs nothing more on this instance: forget what was kept for it."""
+    """Action: forget what an instance keeps for `query`, which has ended and runs nothing more there."""
 
     engine: str
     instance: InstanceId
@@ -301,14 +304,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send `Wake` at that time, or a little later. Takes the place of any earlier `WakeAt`."""
+    """Action: send `Wake` at that time, or a little later. Replaces any earlier `WakeAt`."""
 
     time_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """More text of an output that is still being decoded."""
+    """Action: show more text of an output that is still being decoded."""
 
     query: str
     output: str
@@ -317,7 +320,7 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A variable of a session has come, once: its value, `ABSENT`, or a `Failure`."""
+    """Action: deliver a variable of a session, once: its value, `ABSENT`, or a `Failure`."""
 
     query: str
     name: str
@@ -326,7 +329,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The query's one and only end: its outputs by name, or what went wrong. A session has none then."""
+    """Action: end a query, once: with its outputs by name, or with an error. A session has no outputs
+    here.
+    """
 
     query: str
     outputs: Mapping[str, object] | None

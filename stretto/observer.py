@@ -1,7 +1,7 @@
-"""Observing a run: what both drivers tell those who only look on.
+"""Observers of a run: the interface through which both drivers report everything that happens.
 
-An observer hears every event before the schedulers handle it and every action before it is carried out.
-Nothing it does may change the run, and nothing that goes wrong in it does: one that raises is dropped.
+An observer gets every event before the schedulers handle it and every action before it is carried out.
+It cannot change the run, and its errors do not either: an observer that raises is dropped.
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ class StepsDone:
 
 
 class Observer(Protocol):
-    """Sees what happens; a subclass overrides what it cares for. Times are in the driver's seconds."""
+    """The base class of observers: a subclass overrides the methods it needs. Times are in the driver's
+    seconds.
+    """
 
     def on_event(self, event: Event, now_s: float) -> None:
-        """An event has come in; the schedulers have not handled it yet."""
+        """Called with an event that has come in and is not handled yet."""
         return
 
     def on_action(self, action: Action, now_s: float) -> None:
-        """An action is about to be carried out."""
+        """Called with an action that is about to be carried out."""
         return
 
     def on_steps(self, steps: StepsDone) -> None:
-        """An LLM instance that is simulated step by step has taken some. Engines of a runtime report none."""
+        """Called with steps of an LLM instance that is simulated step by step. A runtime reports none."""
         return
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
-        """An instance that reports what its prefix cache holds has reported changes.
+        """Called with changes of an instance's prefix cache, if the instance reports them.
 
         The same report comes as an event right after, in either driver.
         """
@@ -56,9 +58,9 @@ class Observer(Protocol):
 
 
 class Observers:
-    """The observers of one driver; false when there are none.
+    """The list of observers of one driver; false when it is empty.
 
-    An observer that raises hears no more: the log says so, and `dropped` has it with its exception.
+    An observer that raises is dropped: the log says so, and `dropped` has it with its exception.
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
@@ -69,7 +71,7 @@ class Observers:
         return bool(self._observers)
 
     def on_event(self, event: Event, now_s: float) -> None:
-        """Tell all of them."""
+        """Pass an event to all observers."""
         for observer in self._observers:
             try:
                 observer.on_event(event, now_s)
@@ -77,7 +79,7 @@ class Observers:
                 self._drop(observer, error)
 
     def on_action(self, action: Action, now_s: float) -> None:
-        """Tell all of them."""
+        """Pass an action to all observers."""
         for observer in self._observers:
             try:
                 observer.on_action(action, now_s)
@@ -85,7 +87,7 @@ class Observers:
                 self._drop(observer, error)
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Tell all of them."""
+        """Pass steps of an LLM instance to all observers."""
         for observer in self._observers:
             try:
                 observer.on_steps(steps)
@@ -93,7 +95,7 @@ class Observers:
                 self._drop(observer, error)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
-        """Tell all of them."""
+        """Pass changes of a prefix cache to all observers."""
         for observer in self._observers:
             try:
                 observer.on_kv(engine, instance, events, now_s)
@@ -101,7 +103,7 @@ class Observers:
                 self._drop(observer, error)
 
     def _drop(self, observer: Observer, error: Exception) -> None:
-        """Replace the list, which may be being gone through, by one without `observer`."""
+        """Remove an observer that raised, by a new list: the old one may be in a loop."""
         self._observers = [other for other in self._observers if other is not observer]
         self.dropped.append((observer, error))
         _log.warning("%s raised and observes the run no more", type(observer).__name__, exc_info=error)

@@ -27,12 +27,13 @@ from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import NewOrder
 
 Expansion: TypeAlias = Callable[[Mapping[str, object]], Graph]
-"""Makes, from the input values of an `expand`, the graph that it becomes: same inputs, one output."""
+"""A function that makes the graph of an `expand` from its input values: same inputs, one output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Names and what they mean; each table is in the order in which names were added.
+    """The names that a runtime knows, and what they mean; each table is in the order in which names were
+    added.
 
     Attributes:
         ops: op specifications, and the names of types (`Ops.types`).
@@ -53,7 +54,7 @@ class Vocabulary:
             object.__setattr__(self, table, MappingProxyType(dict(getattr(self, table))))
 
     def with_type(self, name: str) -> Vocabulary:
-        """This vocabulary and a type of value. It has no textual form for prompts.
+        """Return this vocabulary with one more type of value. The type has no textual form for prompts.
 
         Raises:
             ConfigError: the name is taken, or is no name.
@@ -61,7 +62,7 @@ class Vocabulary:
         return replace(self, ops=Ops(self.ops.values(), _added(self.ops.types, "type", name)))
 
     def with_op(self, spec: OpSpec) -> Vocabulary:
-        """This vocabulary and an op.
+        """Return this vocabulary with one more op.
 
         Raises:
             ConfigError: its name is taken or is no name, or it names a type that there is not.
@@ -70,7 +71,7 @@ class Vocabulary:
         return replace(self, ops=Ops([*self.ops.values(), spec], self.ops.types))
 
     def with_pass(self, name: str, function: Pass, *, before: str | None = None) -> Vocabulary:
-        """This vocabulary and a pass, at the end of the pipeline or `before` another.
+        """Return this vocabulary with one more pass, at the end of the pipeline or `before` another.
 
         Raises:
             ConfigError: the name is taken or is no name, or there is no pass `before`.
@@ -86,7 +87,7 @@ class Vocabulary:
         return replace(self, passes={pass_: passes[pass_] for pass_ in order})
 
     def with_expansion(self, name: str, function: Expansion) -> Vocabulary:
-        """This vocabulary and an expansion.
+        """Return this vocabulary with one more expansion.
 
         Raises:
             ConfigError: the name is taken, or is no name.
@@ -95,7 +96,7 @@ class Vocabulary:
         return replace(self, expansions={**self.expansions, name: function})
 
     def with_policy(self, name: str, policy: NewOrder) -> Vocabulary:
-        """This vocabulary and a batching policy.
+        """Return this vocabulary with one more batching policy.
 
         Raises:
             ConfigError: the name is taken, or is no name.
@@ -104,7 +105,7 @@ class Vocabulary:
         return replace(self, policies={**self.policies, name: policy})
 
     def with_placement(self, name: str, placement: Callable[[], Placement]) -> Vocabulary:
-        """This vocabulary and a placement policy.
+        """Return this vocabulary with one more placement policy.
 
         Raises:
             ConfigError: the name is taken, or is no name.
@@ -113,7 +114,7 @@ class Vocabulary:
         return replace(self, placements={**self.placements, name: placement})
 
     def select_passes(self, names: str | Collection[str]) -> tuple[str, ...]:
-        """Pass names in pipeline order, from "all", "none", "a,b,c" or a collection of names.
+        """Return names of passes in pipeline order, from "all", "none", "a,b,c" or a collection of names.
 
         Raises:
             ConfigError: there is no such pass.

@@ -1,4 +1,6 @@
-"""Without a GPU, Triton's kernels run in its interpreter; it has to be told so before anything imports it."""
+"""Settings of all tests: without a GPU, Triton's kernels run in its interpreter, which must be set
+before any import.
+"""
 
 import os
 from pathlib import Path

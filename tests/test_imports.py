@@ -47,7 +47,7 @@ LIGHT = (
 
 
 def imports(folder: Path = ROOT) -> Iterator[tuple[str, str, str]]:
-    """(package, file, imported module) of every import in the source, wherever it stands."""
+    """Return (package, file, imported module) of every import in the source, wherever it stands."""
     for path in sorted(folder.rglob("*.py")):
         place = path.relative_to(folder)
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

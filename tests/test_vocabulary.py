@@ -58,7 +58,7 @@ class Saying:
 
 
 class Working(Component):
-    """One primitive of an own op, and what it expands to."""
+    """A component of one primitive with an own op, and what it expands to."""
 
     ports = (Port("text", "text"),)
     outs = {"found": "any"}  # noqa: RUF012

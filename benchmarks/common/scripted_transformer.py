@@ -17,7 +17,7 @@ from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.engines.transformer.running_task import RunningTask
-from stretto.engines.transformer.sampler import Choice, Chosen
+from stretto.engines.transformer.sampler import Chosen, TokenChoice
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.llm.output.output import Output
 from stretto.llm.sequence import TokenSequence
@@ -72,7 +72,7 @@ class ScriptedTransformer(TransformerLLM):
         self._script = Script(self.tokenizer)
         self._told: dict[int, list[int]] = {}
 
-    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> Choice | None:
+    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> TokenChoice | None:
         task = self._by_sequence[sequence.id].task
         decode = task.decode
         assert decode is not None
@@ -81,7 +81,7 @@ class ScriptedTransformer(TransformerLLM):
         prompt, generated = sequence.tokens[: sequence.num_prompt_tokens], len(sequence.tokens) + len(chosen)
         allowed_V = torch.zeros(self.runner.config.vocabulary, dtype=torch.bool)  # noqa: N806
         allowed_V[self._told[task.id][generated - len(prompt)]] = True
-        return Choice(decode, prompt, [], frozenset(), allowed_V)
+        return TokenChoice(decode, prompt, [], frozenset(), allowed_V)
 
     def _forget(self, one: RunningTask) -> None:
         self._told.pop(one.task.id, None)

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.costs.roofline import fit_roofline
 from benchmarks.costs.runs import replay_goals, replay_rows
 from benchmarks.costs.step_profiles import STEPS, StepProfile, load_profiles
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.fit import PARTS, MeasuredStep, fit_shared_costs, fit_step_cost, parts_s
 from stretto.costs.nnls import Floats
@@ -34,14 +34,14 @@ Predict = Callable[[Sequence[str]], Floats]
 Where = Mapping[str, "np.typing.NDArray[np.bool_]"]
 
 
-def run_benchmark(options: Options) -> Report:
+def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run the benchmark; it needs the folder with the profiles, and takes some minutes, or one if `quick`."""
     if options.data is None or not (options.data / STEPS).exists():
         raise ConfigError(f"bench costs needs --data DIR, a folder with {STEPS}")
     return measure(options, options.data)
 
 
-def measure(options: Options, data: Path) -> Report:
+def measure(options: BenchmarkOptions, data: Path) -> Report:
     """Measure the errors for all models, or the first few if `quick`, and for the recorded runs."""
     options.say("reading profiles")
     profiles = [_Case(profile) for profile in load_profiles(data)]

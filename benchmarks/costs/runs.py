@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.costs.recorded_replay import Replay, replay
 from benchmarks.costs.recorded_runs import RealRun, load_real_runs
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row
 from stretto.costs.fit import MeasuredStep, fit_step_cost, parts_s
 from stretto.costs.nnls import Floats, nnls
@@ -72,7 +72,7 @@ class _Scaled:
         return self.prefill * prefill_s + self.decode * decode_s + self.block_s * moved_blocks
 
 
-def replay_rows(data: Path, options: Options) -> list[Row]:
+def replay_rows(data: Path, options: BenchmarkOptions) -> list[Row]:
     """Rows of all recorded runs, or of the shortest ones if `quick`."""
     runs = load_real_runs(data / "samullm")
     chosen = sorted(runs, key=lambda run: len(run.steps))[:_QUICK_RUNS] if options.quick else runs

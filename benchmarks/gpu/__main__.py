@@ -48,7 +48,7 @@ def main() -> None:
     import torch
 
     has_gpu = torch.cuda.is_available()
-    results = Results(options.json, {"seconds": options.seconds, "device": "cuda" if has_gpu else "cpu"})
+    results = ResultsFile(options.json, {"seconds": options.seconds, "device": "cuda" if has_gpu else "cpu"})
     if not has_gpu:
         results.note("not run: no CUDA device")
         if options.interpret:
@@ -60,7 +60,7 @@ def main() -> None:
     results.end()
 
 
-class Results:
+class ResultsFile:
     """Collects rows, and writes them to the file after each one."""
 
     def __init__(self, path: Path | None, config: dict[str, object]) -> None:
@@ -120,7 +120,7 @@ def _interpreted(stop_s: float) -> Iterator[Row]:
     yield from check_kernels(place, SMALL_CASES, (torch.float32, torch.float16))
 
 
-def _run_all(results: Results, stop_s: float) -> None:
+def _run_all(results: ResultsFile, stop_s: float) -> None:
     import torch
 
     from benchmarks.gpu import attention, checks, model

@@ -32,7 +32,7 @@ TORCH = "torch, a contiguous copy each"
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class AttentionSizes:
     """Sizes that are measured; each head has its own keys and values, as in Llama-7B."""
 
     heads: int
@@ -44,10 +44,10 @@ class Sizes:
 
 
 # 6,016 is Parrot's 6,000 tokens, rounded up to whole blocks.
-SIZES = Sizes(32, 128, (8, 16, 32, 64), (1024, 2048, 4096, 6016, 8192), 20)
+SIZES = AttentionSizes(32, 128, (8, 16, 32, 64), (1024, 2048, 4096, 6016, 8192), 20)
 
 
-def measure_attention(place: Place, sizes: Sizes) -> Iterator[Row]:
+def measure_attention(place: Place, sizes: AttentionSizes) -> Iterator[Row]:
     """Measure each batch with each shared prefix; each sequence has 64 tokens of its own."""
     per_prefix = max(sizes.prefixes) // _BLOCK_TOKENS
     kv = _filled(place, sizes, max(sizes.batches) * (per_prefix + _OWN_BLOCKS))
@@ -65,7 +65,7 @@ def measure_attention(place: Place, sizes: Sizes) -> Iterator[Row]:
                 yield Row(TABLE, f"{batch} behind {prefix}, {name}", values)
 
 
-def measure_cuts(place: Place, sizes: Sizes, batch: int, prefix: int) -> Iterator[Row]:
+def measure_cuts(place: Place, sizes: AttentionSizes, batch: int, prefix: int) -> Iterator[Row]:
     """Measure the kernels with other tiles, warps and stages than those in use."""
     kv = _filled(place, sizes, prefix // _BLOCK_TOKENS + batch * _OWN_BLOCKS)
     planes = kv.planes(0)
@@ -103,7 +103,7 @@ def _cut_name(cut: Tuning) -> str:
     )
 
 
-def _filled(place: Place, sizes: Sizes, num_blocks: int) -> KVCache:
+def _filled(place: Place, sizes: AttentionSizes, num_blocks: int) -> KVCache:
     config = one_layer(sizes.heads, sizes.heads, sizes.dim)
     kv = KVCache(config, num_blocks, _BLOCK_TOKENS, sizes.dtype, place.device)
     for plane in kv.planes(0):
@@ -111,7 +111,9 @@ def _filled(place: Place, sizes: Sizes, num_blocks: int) -> KVCache:
     return kv
 
 
-def _parts(kv: KVCache, sizes: Sizes, batch: int, prefix: int) -> tuple[dict[str, PagedDecodes], Tensor]:
+def _parts(
+    kv: KVCache, sizes: AttentionSizes, batch: int, prefix: int
+) -> tuple[dict[str, PagedDecodes], Tensor]:
     """Parts by variant, and queries. The blocks are at random places, as after some use."""
     num_shared = prefix // _BLOCK_TOKENS
     free = random.Random(0).sample(range(_num_blocks(kv)), _num_blocks(kv))
@@ -128,7 +130,7 @@ def _parts(kv: KVCache, sizes: Sizes, batch: int, prefix: int) -> tuple[dict[str
     return parts, torch.randn(batch, sizes.heads, sizes.dim, device=kv.device).to(kv.dtype)
 
 
-def _works(kv: KVCache, sizes: Sizes, batch: int, prefix: int) -> dict[str, Callable[[], Tensor]]:
+def _works(kv: KVCache, sizes: AttentionSizes, batch: int, prefix: int) -> dict[str, Callable[[], Tensor]]:
     parts, q_BHD = _parts(kv, sizes, batch, prefix)
 
     def attend(part: PagedDecodes) -> Callable[[], Tensor]:

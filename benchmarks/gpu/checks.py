@@ -19,7 +19,7 @@ from benchmarks.gpu.measure import Place
 from benchmarks.report import Row
 from checks.llm_equality import (
     FAMILIES,
-    Outcome,
+    EqualityOutcome,
     build_family,
     compare,
     generate,
@@ -39,7 +39,7 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class KernelCase:
     """A case: heads, and groups of sequences (shared blocks, further tokens of each member)."""
 
     name: str
@@ -52,21 +52,23 @@ class Case:
 
 
 CASES = (
-    Case("one key-value head each", 32, 32, 128, 32, [(0, [1, 31, 32, 33, 700, 2049])]),
-    Case("a shared prefix", 32, 32, 128, 32, [(64, [1, 40, 64, 300])]),
-    Case("many sharers", 8, 8, 128, 16, [(100, [1 + number for number in range(70)])]),
-    Case("two groups and others", 28, 4, 128, 16, [(10, [5, 6, 7]), (0, [100]), (30, [1, 1]), (0, [1])]),
-    Case("grouped queries", 32, 8, 64, 32, [(32, list(range(1, 33))), (0, [3000])]),
-    Case("odd heads", 6, 2, 80, 16, [(5, [1, 17]), (0, [200])]),
-    Case("a window", 8, 2, 128, 32, [(0, [5, 64, 65, 500])], window=64),
+    KernelCase("one key-value head each", 32, 32, 128, 32, [(0, [1, 31, 32, 33, 700, 2049])]),
+    KernelCase("a shared prefix", 32, 32, 128, 32, [(64, [1, 40, 64, 300])]),
+    KernelCase("many sharers", 8, 8, 128, 16, [(100, [1 + number for number in range(70)])]),
+    KernelCase(
+        "two groups and others", 28, 4, 128, 16, [(10, [5, 6, 7]), (0, [100]), (30, [1, 1]), (0, [1])]
+    ),
+    KernelCase("grouped queries", 32, 8, 64, 32, [(32, list(range(1, 33))), (0, [3000])]),
+    KernelCase("odd heads", 6, 2, 80, 16, [(5, [1, 17]), (0, [200])]),
+    KernelCase("a window", 8, 2, 128, 32, [(0, [5, 64, 65, 500])], window=64),
 )
 SMALL_CASES = (
-    Case("a shared prefix", 4, 2, 32, 4, [(6, [1, 4, 9]), (0, [17])]),
-    Case("a window", 2, 2, 16, 4, [(0, [3, 20])], window=7),
+    KernelCase("a shared prefix", 4, 2, 32, 4, [(6, [1, 4, 9]), (0, [17])]),
+    KernelCase("a window", 2, 2, 16, 4, [(0, [3, 20])], window=7),
 )
 
 
-def check_kernels(place: Place, cases: Sequence[Case], dtypes: Sequence[torch.dtype]) -> Iterator[Row]:
+def check_kernels(place: Place, cases: Sequence[KernelCase], dtypes: Sequence[torch.dtype]) -> Iterator[Row]:
     """Measure the largest error of each case. Inputs are rounded before, so that only the kernels' errors
     count."""
     for dtype in dtypes:
@@ -99,7 +101,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _error(case: Case, device: torch.device, dtype: torch.dtype) -> float:
+def _error(case: KernelCase, device: torch.device, dtype: torch.dtype) -> float:
     rng = random.Random(case.name)
     size = case.block_tokens
     num_blocks = sum(shared + sum(-(-own // size) for own in owns) for shared, owns in case.groups) + 3
@@ -171,7 +173,9 @@ def check_families(
         yield _row(f"{families[0]}, without Triton", outcome)
 
 
-def _check_family(place: Place, family: str, num_prompts: int, max_tokens: int, new_tokens: int) -> Outcome:
+def _check_family(
+    place: Place, family: str, num_prompts: int, max_tokens: int, new_tokens: int
+) -> EqualityOutcome:
     from transformers import AutoModelForCausalLM
 
     with tempfile.TemporaryDirectory() as name:
@@ -185,7 +189,7 @@ def _check_family(place: Place, family: str, num_prompts: int, max_tokens: int, 
         return outcome + compare(model, prompts, generated)
 
 
-def _row(name: str, outcome: Outcome) -> Row:
+def _row(name: str, outcome: EqualityOutcome) -> Row:
     values = {
         "prompts": outcome.num_prompts,
         "tokens": outcome.num_tokens,

@@ -36,7 +36,7 @@ _OWN_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ModelSizes:
     """Sizes that are measured. `config` has the varying values of a checkpoint's config.json."""
 
     config: Mapping[str, int]
@@ -62,13 +62,15 @@ SMALL = {**LLAMA_7B, "hidden_size": 2048, "intermediate_size": 5504, "num_hidden
 SMALL |= {"num_attention_heads": 16, "num_key_value_heads": 16}
 
 
-def sizes_for(device: torch.device) -> Sizes:
+def sizes_for(device: torch.device) -> ModelSizes:
     """Choose Llama-7B if it fits with the keys and values of the largest batch, else a smaller model."""
     memory = torch.cuda.get_device_properties(device).total_memory
-    return Sizes(LLAMA_7B if memory >= 45 * 2**30 else SMALL, (1, 8, 16, 32, 64), 512, 40, 6000, (32, 64))
+    return ModelSizes(
+        LLAMA_7B if memory >= 45 * 2**30 else SMALL, (1, 8, 16, 32, 64), 512, 40, 6000, (32, 64)
+    )
 
 
-def measure_model(place: Place, sizes: Sizes, bytes_per_s: float) -> Iterator[Row]:
+def measure_model(place: Place, sizes: ModelSizes, bytes_per_s: float) -> Iterator[Row]:
     """Measure tokens/s and steps by batch, then a shared prefix that is attended together and one by one."""
     with tempfile.TemporaryDirectory() as name, _random_weights():
         llm = _engine(Path(name), sizes, place.device)
@@ -83,7 +85,7 @@ def measure_model(place: Place, sizes: Sizes, bytes_per_s: float) -> Iterator[Ro
                 torch.cuda.empty_cache()
 
 
-def _engine(folder: Path, sizes: Sizes, device: torch.device) -> TransformerLLM:
+def _engine(folder: Path, sizes: ModelSizes, device: torch.device) -> TransformerLLM:
     from tokenizers import Tokenizer, models
 
     raw = {"model_type": "llama", "rms_norm_eps": 1e-5, "hidden_act": "silu", **sizes.config}
@@ -128,7 +130,7 @@ def _random_weights() -> Iterator[None]:
         yield
 
 
-def _decoding(place: Place, llm: TransformerLLM, sizes: Sizes, bytes_per_s: float) -> Iterator[Row]:
+def _decoding(place: Place, llm: TransformerLLM, sizes: ModelSizes, bytes_per_s: float) -> Iterator[Row]:
     weight_bytes = _weight_bytes(llm)
     for batch in sizes.batches:
         if not place.has_time(20):
@@ -150,7 +152,7 @@ def _decoding(place: Place, llm: TransformerLLM, sizes: Sizes, bytes_per_s: floa
         yield Row(DECODING, f"{batch} at once", values, note=f"{statistics.mean(lengths):.0f} tokens each")
 
 
-def _sharing(place: Place, llm: TransformerLLM, sizes: Sizes) -> Iterator[Row]:
+def _sharing(place: Place, llm: TransformerLLM, sizes: ModelSizes) -> Iterator[Row]:
     """Measure both ways in turn, with the same sequences."""
     vocabulary = sizes.config["vocab_size"]
     for batch in sizes.sharing_batches:

@@ -18,7 +18,7 @@ from benchmarks.common.vllm_server import NOT_INSTALLED, VLLM, find_vllm, servin
 from benchmarks.llm.contestants import Caching, Contestant, Stretto, TransformersGenerate, VLLMServer
 from benchmarks.llm.model import NEW_TOKENS, PROMPT_TOKENS, THREADS, build_model, random_prompts
 from benchmarks.llm.steps import LOOP, SHARING, loop_rows, sharing_rows
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, spread, versions
 from stretto.errors import EngineFailure
 
@@ -34,7 +34,7 @@ VLLM_EAGER = {1: 254.0, 4: 856.0, 16: 2055.0}
 VLLM_COMPILED = {1: 212.0, 4: 1002.0, 16: 2964.0}
 
 
-def run_benchmark(options: Options) -> Report:
+def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run the benchmark in some minutes, or under two if `quick`, without the start of vLLM's server.
 
     vLLM runs eagerly; unless `quick`, a second server compiles the model.
@@ -82,7 +82,7 @@ def run_benchmark(options: Options) -> Report:
 
 @contextmanager
 def _vllm_servers(
-    vllm: VLLM | None, checkpoint: Path, options: Options, notes: list[str]
+    vllm: VLLM | None, checkpoint: Path, options: BenchmarkOptions, notes: list[str]
 ) -> Iterator[list[VLLMServer]]:
     """Context with the vLLM servers that could be started; `notes` gets what is missing."""
     if vllm is None:
@@ -109,7 +109,7 @@ def _vllm_servers(
         yield servers
 
 
-def throughput_rows(contestants: Sequence[Contestant], rounds: int, options: Options) -> list[Row]:
+def throughput_rows(contestants: Sequence[Contestant], rounds: int, options: BenchmarkOptions) -> list[Row]:
     """Measure throughput: all engines complete the same prompts, in turn; the first round warms up."""
     tokens_per_s: dict[tuple[int, str], list[float]] = {}
     rng = random.Random(options.seed)

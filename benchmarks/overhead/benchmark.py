@@ -24,7 +24,7 @@ from benchmarks.overhead.planning import (
     plan_rows,
 )
 from benchmarks.overhead.queues import QUEUES, queue_rows
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, spread
 from stretto.deployment import deploy
 from stretto.frontend.component import Input
@@ -100,12 +100,12 @@ class _Series:
     nodes_per_s: list[float] = field(default_factory=list)
 
 
-def run_benchmark(options: Options) -> Report:
+def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run the benchmark: some minutes, or half a minute if `quick`."""
     return measure(QUICK if options.quick else OverheadSize(), options)
 
 
-def measure(size: OverheadSize, options: Options) -> Report:
+def measure(size: OverheadSize, options: BenchmarkOptions) -> Report:
     """Measure everything as often as `size` says."""
     options.say("planning")
     plans = plan_rows(size.plans)
@@ -130,7 +130,7 @@ def measure(size: OverheadSize, options: Options) -> Report:
     return Report("overhead", options.seed, config, tuple(rows), _goals(rows, size), tuple(notes))
 
 
-async def _nodes(options: Options, rounds: int, runs: int) -> tuple[list[Row], list[str]]:
+async def _nodes(options: BenchmarkOptions, rounds: int, runs: int) -> tuple[list[Row], list[str]]:
     left_out = []
     async with AsyncExitStack() as stack:
         series = []

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.passes.real import REAL, RealConfig, real_rows
 from benchmarks.passes.virtual import END_TO_END, policies_load_table, virtual_rows
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
 from stretto.sched.orders import ORDERS
 
@@ -31,12 +31,12 @@ class PassesSize:
 QUICK = PassesSize(num_queries=10, seeds=1, real=RealConfig(rounds=3, max_chars=16_000))
 
 
-def run_benchmark(options: Options) -> Report:
+def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run both parts: some minutes, or one if `quick`."""
     return measure(QUICK if options.quick else PassesSize(), options)
 
 
-def measure(size: PassesSize, options: Options) -> Report:
+def measure(size: PassesSize, options: BenchmarkOptions) -> Report:
     """Measure both parts, as large as `size` says."""
     seeds = [options.seed + number for number in range(size.seeds)]
     rows = virtual_rows(size.num_chunks, size.num_queries, QUERIES_PER_S, seeds, options.say)

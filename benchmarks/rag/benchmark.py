@@ -25,7 +25,7 @@ from benchmarks.common.checkpoint import TINY, Shape, build_checkpoint
 from benchmarks.common.corpora import some_documents
 from benchmarks.common.scripted_apps import fresh_questions
 from benchmarks.rag.runs import Ask, Timed, as_they_arrive, asking, one_by_one
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from benchmarks.teola.schemes import HAND_WRITTEN, OURS, PAPERS, SCHEMES
 from stretto.core import Document
@@ -63,12 +63,12 @@ class RagSize:
 QUICK = RagSize(num_queries=2, rounds=1, max_s=60.0, max_chars=3_000, answer_tokens=12, shape=TINY)
 
 
-def run_benchmark(options: Options) -> Report:
+def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run the benchmark: about seven minutes, or one if `quick`."""
     return measure(QUICK if options.quick else RagSize(), options)
 
 
-def measure(size: RagSize, options: Options) -> Report:
+def measure(size: RagSize, options: BenchmarkOptions) -> Report:
     """Measure as much as `size` says."""
     source, documents = some_documents(options.data, size.max_chars)
     texts = [section.text for document in documents for section in document.sections]
@@ -97,7 +97,9 @@ def measure(size: RagSize, options: Options) -> Report:
     return Report("rag", options.seed, asdict(size), tuple(rows), _goals(timed), notes)
 
 
-async def _run(size: RagSize, checkpoint: Path, documents: list[Document], options: Options) -> Results:
+async def _run(
+    size: RagSize, checkpoint: Path, documents: list[Document], options: BenchmarkOptions
+) -> Results:
     results: Results = {}
     async with AsyncExitStack() as stack:
         asks: dict[str, Ask] = {}
@@ -117,7 +119,7 @@ async def run_app(
     size: RagSize,
     documents: list[Document],
     due_s: float,
-    options: Options,
+    options: BenchmarkOptions,
 ) -> Results:
     """Run both workloads of an app under all schemes. After `due_s` no round except the first begins."""
 

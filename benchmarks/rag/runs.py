@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from benchmarks.common.scripted_apps import configuration, inputs_of, scripted_engines
-from benchmarks.rag.hand_written.programs import Program
+from benchmarks.rag.hand_written.programs import HandWrittenProgram
 from benchmarks.rag.hand_written.servers import batch_units, serving
 from benchmarks.teola.schemes import HAND_WRITTEN, Scheme
 from benchmarks.teola.workload import templates
@@ -86,7 +86,7 @@ async def _by_hand(
 
     async def ask(app: str, question: str, tenant: str) -> Mapping[str, object]:
         query = f"q{next(numbers)}"
-        program = Program(servers, query, answer_tokens, batch, tenant)
+        program = HandWrittenProgram(servers, query, answer_tokens, batch, tenant)
         try:
             if app == "search":
                 return await program.search(question)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, repeat
 
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.presets import load_preset
 from stretto.costs.profile import Profile
@@ -28,7 +28,7 @@ from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.published_workloads import ARRIVALS, Workload, workload
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.sim.synthetic_workloads import request_graph, submits
-from stretto.sim.traces import Request
+from stretto.sim.traces import TraceRequest
 from stretto.trace.summary import quantile
 
 SPEED = "simulated requests per second of a core"
@@ -36,7 +36,7 @@ GOAL_PER_S = 2000.0
 MODEL = "Llama-2-7b-hf"
 APP_CALLS = "calls of apps"
 _CALLS = Workload(
-    tuple(Request(0.0, *tokens) for tokens in ((90, 40), (330, 30), (360, 30), (360, 30))),
+    tuple(TraceRequest(0.0, *tokens) for tokens in ((90, 40), (330, 30), (360, 30), (360, 30))),
     "of advanced RAG: 90 + 40 tokens for an expansion, 330 + 30 and 360 + 30 for answers from chunks",
 )
 _MAX_TOKENS = 8192
@@ -68,12 +68,12 @@ class SimSize:
 QUICK = SimSize(requests=4000, saturating=200)
 
 
-def run_benchmark(options: Options) -> Report:
+def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run the benchmark: calls of apps and conversations, whose speeds are goals, and other workloads."""
     return measure(QUICK if options.quick else SimSize(), options)
 
 
-def measure(size: SimSize, options: Options) -> Report:
+def measure(size: SimSize, options: BenchmarkOptions) -> Report:
     """Simulate workloads as large as `size` says."""
     rows, goals = [], []
     for name, arrivals in _OTHER_WORKLOADS if options.data is None else _WORKLOADS:
@@ -126,7 +126,9 @@ class _Counts(Observer):
         self.sequence_s += taken_s * steps.num_sequences
 
 
-def _driver(size: SimSize, instances: int, requests: Sequence[Request], counts: Observer) -> VirtualDriver:
+def _driver(
+    size: SimSize, instances: int, requests: Sequence[TraceRequest], counts: Observer
+) -> VirtualDriver:
     preset = load_preset("A100-80G")
     model = preset.model(MODEL)
     assert preset.hardware is not None

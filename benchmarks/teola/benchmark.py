@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Report, Row, Value
-from benchmarks.teola.compare import Compared, Setting, compare
+from benchmarks.teola.compare import Compared, Scenario, compare
 from benchmarks.teola.goals import goals
 from benchmarks.teola.overhead import orchestration_s
 from benchmarks.teola.schemes import ALL, OURS, PARALLEL, PIPELINED, SCHEMES, Scheme
@@ -30,7 +30,7 @@ from benchmarks.teola.tables import (
     speed_rows,
     speed_ups,
 )
-from benchmarks.teola.workload import Sizes, sizes
+from benchmarks.teola.workload import DatasetSizes, sizes
 from stretto.deployment import RunsIn
 
 
@@ -65,12 +65,12 @@ _ORCHESTRATED = 20
 """Number of queries whose orchestration is measured."""
 
 
-def run_benchmark(options: Options) -> Report:
+def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run the benchmark: about five minutes of one core, or one if `quick`."""
     return measure(QUICK if options.quick else TeolaSize(), options)
 
 
-def measure(size: TeolaSize, options: Options) -> Report:
+def measure(size: TeolaSize, options: BenchmarkOptions) -> Report:
     """Make all tables, as large as `size` says."""
     bench = _Bench(
         size, sizes(options.data), tuple(range(options.seed, options.seed + size.seeds)), options.say
@@ -114,7 +114,7 @@ class _Bench:
     def __init__(
         self,
         size: TeolaSize,
-        known: Mapping[str, Sizes],
+        known: Mapping[str, DatasetSizes],
         seeds: tuple[int, ...],
         say: Callable[[str], None],
     ) -> None:
@@ -123,10 +123,10 @@ class _Bench:
         self._seeds = seeds
         self._say = say
 
-    def _setting(self, testbed: Testbed, *apps: str, dataset: str | None = None) -> Setting:
-        return Setting(testbed, apps, self._size.num_queries, self._seeds, dataset)
+    def _setting(self, testbed: Testbed, *apps: str, dataset: str | None = None) -> Scenario:
+        return Scenario(testbed, apps, self._size.num_queries, self._seeds, dataset)
 
-    def _compare(self, setting: Setting, schemes: Sequence[Scheme]) -> list[Compared]:
+    def _compare(self, setting: Scenario, schemes: Sequence[Scheme]) -> list[Compared]:
         return compare(setting, self._known, schemes, [share for _, share in self._size.shares])
 
     def main(self) -> dict[tuple[str, str], list[Compared]]:
@@ -182,7 +182,7 @@ class _Bench:
     ) -> list[Row]:
         self._say(f"teola: {table}")
         testbed = Testbed(model or self._size.ablation_model)
-        setting = Setting(testbed, ("advanced",), num_queries, self._seeds, dataset)
+        setting = Scenario(testbed, ("advanced",), num_queries, self._seeds, dataset)
         compared = compare(setting, self._known, schemes, [share for _, share in shares])
         loads = {name: one for (name, _), one in zip(shares, compared, strict=True)}
         rows = []
@@ -250,7 +250,7 @@ class _Bench:
         for name, testbed in testbeds.items():
             for app in APPS:
                 self._say(f"teola: {app}, {name}")
-                setting = Setting(testbed, (app,), self._size.num_queries, self._seeds[:1])
+                setting = Scenario(testbed, (app,), self._size.num_queries, self._seeds[:1])
                 compared = compare(
                     setting, self._known, list(SCHEMES.values()), [share for _, share in shares]
                 )

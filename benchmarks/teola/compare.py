@@ -8,14 +8,14 @@ from statistics import fmean
 
 from benchmarks.teola.schemes import Scheme
 from benchmarks.teola.simulate import Ran, Testbed, run
-from benchmarks.teola.workload import PAUSE_S, Asked, Sizes, queries, templates
+from benchmarks.teola.workload import PAUSE_S, DatasetSizes, QueryArrival, queries, templates
 from stretto.sim.latency_bound import least_mean_s
 from stretto.sim.query_bound import Bound, lower_bound
 from stretto.trace.summary import quantile
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Scenario:
     """A workload and its engines: `apps` at the same time, about `dataset` or about all of their sets in
     turn."""
 
@@ -25,7 +25,7 @@ class Setting:
     seeds: tuple[int, ...]
     dataset: str | None = None
 
-    def asked(self, known: Mapping[str, Sizes], per_s: float, seed: int) -> list[Asked]:
+    def asked(self, known: Mapping[str, DatasetSizes], per_s: float, seed: int) -> list[QueryArrival]:
         """Queries of one run in order of arrival, with an equal share of each app."""
         each = self.num_queries // len(self.apps)
         asked = [
@@ -80,7 +80,7 @@ class Compared:
 
 
 def compare(
-    setting: Setting, known: Mapping[str, Sizes], schemes: Sequence[Scheme], shares: Sequence[float]
+    setting: Scenario, known: Mapping[str, DatasetSizes], schemes: Sequence[Scheme], shares: Sequence[float]
 ) -> list[Compared]:
     """Run every scheme at every load, and check that all answers are equal and no latency beats its bound."""
     bounds = {seed: _bounds(setting.testbed, setting.asked(known, 0.0, seed)) for seed in setting.seeds}
@@ -88,7 +88,7 @@ def compare(
     return [_compare(setting, known, schemes, share, share * capacity_per_s, bounds) for share in shares]
 
 
-def _bounds(testbed: Testbed, asked: Sequence[Asked]) -> dict[str, Bound]:
+def _bounds(testbed: Testbed, asked: Sequence[QueryArrival]) -> dict[str, Bound]:
     graphs = {app: template.lower({}) for app, template in templates().items()}
     engines, prices = testbed.engines(), testbed.prices
     return {
@@ -107,8 +107,8 @@ def _capacity_per_s(bounds: Sequence[Bound]) -> float:
 
 
 def _compare(
-    setting: Setting,
-    known: Mapping[str, Sizes],
+    setting: Scenario,
+    known: Mapping[str, DatasetSizes],
     schemes: Sequence[Scheme],
     share: float,
     per_s: float,
@@ -134,7 +134,7 @@ def _compare(
     return Compared(share, per_s, means_s, p99_s, fmean(least_s), alone_s, overloaded)
 
 
-def _backlog(asked: Sequence[Asked], ran: Ran, bounds: Mapping[str, Bound]) -> float:
+def _backlog(asked: Sequence[QueryArrival], ran: Ran, bounds: Mapping[str, Bound]) -> float:
     """Work left at the last arrival, without that query, as a share of the run until then."""
     last = asked[-1]
     end_s = max(query.at_s + ran.latencies_s[query.name] for query in asked)

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from benchmarks.teola.schemes import OURS, SCHEMES
 from benchmarks.teola.simulate import Testbed
-from benchmarks.teola.workload import Asked, templates
+from benchmarks.teola.workload import QueryArrival, templates
 from stretto.deployment import Deployment, RunsIn
 from stretto.runtime.runtime import Runtime
 
@@ -68,7 +68,7 @@ class _Executable:
         return _Noting(self.inner(config), self.folder)
 
 
-def orchestration_s(testbed: Testbed, asked: Sequence[Asked], runs_in: RunsIn) -> float:
+def orchestration_s(testbed: Testbed, asked: Sequence[QueryArrival], runs_in: RunsIn) -> float:
     """Median seconds of orchestration of queries, one after the other, without the first tenth."""
     with TemporaryDirectory() as folder:
         noting = [_noting(one, Path(folder), runs_in) for one in testbed.engines(SCHEMES[OURS])]
@@ -92,7 +92,7 @@ def idle_s(start_s: float, end_s: float, busy_s: Iterable[tuple[float, float]]) 
     return idle + max(0.0, end_s - start_s)
 
 
-async def _run(engines: Sequence[Deployment], asked: Sequence[Asked]) -> list[tuple[float, float]]:
+async def _run(engines: Sequence[Deployment], asked: Sequence[QueryArrival]) -> list[tuple[float, float]]:
     apps = templates()
     queries_s = []
     async with Runtime(engines) as runtime:

@@ -21,7 +21,7 @@ from benchmarks.teola.costs import (
     prices,
 )
 from benchmarks.teola.schemes import Scheme
-from benchmarks.teola.workload import Asked, templates
+from benchmarks.teola.workload import QueryArrival, templates
 from stretto.core import Prompt
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, deploy
@@ -41,7 +41,7 @@ _BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class DrawnLengths:
     """Lengths of outputs in tokens, drawn uniformly for each prompt; and the share of drafts judged good.
 
     Answers are as long as the best ones of TruthfulQA (4 to 14 words for 8 of 10), rewritten questions as its
@@ -54,17 +54,17 @@ class Lengths:
     good_drafts: float = 0.5
 
 
-VERBOSE = Lengths(answer=(24, 64))
+VERBOSE = DrawnLengths(answer=(24, 64))
 
 
 class Writer(ScriptedLLM):
     """A scripted LLM with lengths from `lengths`; the output depends on the prompt alone."""
 
-    def __init__(self, lengths: Lengths) -> None:
+    def __init__(self, lengths: DrawnLengths) -> None:
         super().__init__(lambda task, decode: _write(lengths, task, decode), max_running=1)
 
 
-def _write(lengths: Lengths, task: LLMTask, decode: Decode) -> str:
+def _write(lengths: DrawnLengths, task: LLMTask, decode: Decode) -> str:
     prompt = "".join(segment.text for segment in task.prompt)
     digest = blake2b(prompt.encode(), digest_size=16).hexdigest()
     generator = random.Random(digest)
@@ -90,7 +90,7 @@ class Testbed:
     """
 
     model: str
-    lengths: Lengths = Lengths()
+    lengths: DrawnLengths = DrawnLengths()
     speeds: str = "measured"
     llm_instances: int = 2
 
@@ -158,7 +158,7 @@ class Ran:
         return list(self.latencies_s.values())
 
 
-def run(testbed: Testbed, scheme: Scheme, asked: Sequence[Asked]) -> Ran:
+def run(testbed: Testbed, scheme: Scheme, asked: Sequence[QueryArrival]) -> Ran:
     """Run all queries to their end.
 
     Raises:
@@ -206,7 +206,7 @@ def _driver(engines: list[Deployment], testbed: Testbed, scheme: Scheme) -> Virt
 
 
 @cache
-def _speaker(lengths: Lengths) -> OutputSource:
+def _speaker(lengths: DrawnLengths) -> OutputSource:
     """Outputs of a `Writer`, cached because every scheme asks for the same ones."""
     speak = output_as_of(Writer(lengths))
     known: dict[tuple[str, Prompt], SyntheticOutput] = {}

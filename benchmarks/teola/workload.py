@@ -31,21 +31,21 @@ _CHUNK_CHARS = 4 * CHUNK_TOKENS - 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class DatasetSizes:
     """Lengths of questions, and of the document that comes with each (empty if none does), in characters."""
 
     questions: Sequence[int]
     documents: Sequence[int] = ()
 
 
-SAMPLE: Mapping[str, Sizes] = {
-    "webquestions": Sizes((25, 29, 31, 34, 36, 38, 40, 43, 46, 53)),
-    "hotpotqa": Sizes((50, 60, 69, 76, 83, 90, 99, 109, 125, 155)),
-    "truthfulqa": Sizes(
+SAMPLE: Mapping[str, DatasetSizes] = {
+    "webquestions": DatasetSizes((25, 29, 31, 34, 36, 38, 40, 43, 46, 53)),
+    "hotpotqa": DatasetSizes((50, 60, 69, 76, 83, 90, 99, 109, 125, 155)),
+    "truthfulqa": DatasetSizes(
         (27, 35, 39, 44, 47, 53, 59, 67, 80, 130),
         (5620, 7773, 9850, 12952, 18414, 21364, 25109, 30415, 39620, 61942),
     ),
-    "finqa": Sizes(
+    "finqa": DatasetSizes(
         (36, 47, 54, 60, 65, 71, 78, 86, 97, 119),
         (157888, 159384, 164349, 164734, 166464, 169396, 172959, 174694, 189271, 192216),
     ),
@@ -67,7 +67,7 @@ def templates() -> dict[str, Template]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryArrival:
     """A query: its app, its time of arrival, and its inputs."""
 
     name: str
@@ -76,7 +76,7 @@ class Asked:
     inputs: Mapping[str, object]
 
 
-def sizes(data: Path | None) -> Mapping[str, Sizes]:
+def sizes(data: Path | None) -> Mapping[str, DatasetSizes]:
     """Sizes of all sets.
 
     Raises:
@@ -87,22 +87,22 @@ def sizes(data: Path | None) -> Mapping[str, Sizes]:
     reports = [_table_chars(row) for row in _rows(data / "tatqa" / "documents.jsonl")]
     pages = [len(str(row["text"])) for row in _rows(data / "corpus_peps" / "peps_200.jsonl.gz")]
     return {
-        "webquestions": Sizes(_question_chars(data / "webquestions" / "test.jsonl")),
-        "hotpotqa": Sizes(_question_chars(data / "hotpotqa" / "dev_questions.jsonl.gz")),
-        "truthfulqa": Sizes(_question_chars(data / "truthfulqa" / "truthfulqa.jsonl"), pages),
-        "finqa": Sizes(_question_chars(data / "tatqa" / "questions.jsonl"), list(_reports(reports))),
+        "webquestions": DatasetSizes(_question_chars(data / "webquestions" / "test.jsonl")),
+        "hotpotqa": DatasetSizes(_question_chars(data / "hotpotqa" / "dev_questions.jsonl.gz")),
+        "truthfulqa": DatasetSizes(_question_chars(data / "truthfulqa" / "truthfulqa.jsonl"), pages),
+        "finqa": DatasetSizes(_question_chars(data / "tatqa" / "questions.jsonl"), list(_reports(reports))),
     }
 
 
 def queries(
     app: str,
-    known: Mapping[str, Sizes],
+    known: Mapping[str, DatasetSizes],
     count: int,
     per_s: float,
     seed: int,
     *,
     dataset: str | None = None,
-) -> list[Asked]:
+) -> list[QueryArrival]:
     """Make queries with Poisson arrivals, the first at 0, about the app's sets in turn or about `dataset`
     alone.
 
@@ -120,7 +120,7 @@ def queries(
         inputs: dict[str, object] = {"question": question}
         if chosen.documents:
             inputs["files"] = [_document(name, generator.choice(chosen.documents))]
-        asked.append(Asked(name, app, at_s, inputs))
+        asked.append(QueryArrival(name, app, at_s, inputs))
         at_s += arrivals.expovariate(per_s) if per_s else PAUSE_S
     return asked
 

@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.common.corpora import some_documents
 from benchmarks.common.scripted_apps import fresh_questions
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Report, Row
 from benchmarks.teola.schemes import OURS
 from benchmarks.twin.compare import Cell, agreement_rows, goals, ranking_rows
 from benchmarks.twin.costs import MachineCosts
-from benchmarks.twin.machine import TOGETHER, Machine
+from benchmarks.twin.machine import TOGETHER, TwinMachine
 from benchmarks.twin.measuring import Effort, calibrate
 from benchmarks.twin.runs import run_all
 
@@ -65,16 +65,16 @@ QUICK = TwinSize(
 )
 
 
-def run_benchmark(options: Options) -> Report:
+def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run the benchmark: about five minutes on a quiet machine, or one and a half if `quick`."""
     with _environment(_THREADS):
         return measure(QUICK if options.quick else FULL, options)
 
 
-def measure(size: TwinSize, options: Options) -> Report:
+def measure(size: TwinSize, options: BenchmarkOptions) -> Report:
     """Measure as much as `size` says."""
     source, documents = some_documents(options.data, size.max_chars)
-    machine = Machine(documents, tuple(size.num_queries), size.schemes, size.answer_tokens)
+    machine = TwinMachine(documents, tuple(size.num_queries), size.schemes, size.answer_tokens)
     options.say("twin: which batches and requests the apps make")
     batches, requests = machine.rehearse(fresh_questions(documents, 3, f"rehearsal/{options.seed}"))
     costs = calibrate(machine, batches, requests, size.effort, options.say)

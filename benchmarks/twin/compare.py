@@ -17,7 +17,7 @@ MEAN_GOAL, TAIL_GOAL = 10.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TwinRun:
     """Seconds and answers of a run, in the order of the queries."""
 
     seconds: tuple[float, ...]
@@ -41,8 +41,8 @@ class Cell:
     app: str
     workload: str
     scheme: str
-    measured: tuple[Run, ...]
-    simulated: Run
+    measured: tuple[TwinRun, ...]
+    simulated: TwinRun
 
     @property
     def name(self) -> str:

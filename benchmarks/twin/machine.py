@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from benchmarks.common.scripted_apps import configuration, fresh_questions, inputs_of, scripted_engines
 from benchmarks.teola.schemes import SCHEMES, Scheme
 from benchmarks.teola.workload import templates
-from benchmarks.twin.compare import Run
+from benchmarks.twin.compare import TwinRun
 from benchmarks.twin.costs import MachineCosts
 from stretto.core import Document
 from stretto.costs.step import StepCost
@@ -40,7 +40,7 @@ class TwinWorkload:
     at_s: tuple[float, ...] | None
 
 
-class Machine:
+class TwinMachine:
     """One instance of each engine, in a process each, and the plans of the apps.
 
     Args:
@@ -148,7 +148,7 @@ class Machine:
             workloads += [workload, TwinWorkload(app, TOGETHER, questions, tuple(arrivals))]
         return workloads
 
-    def simulate(self, workload: TwinWorkload, scheme: str, costs: MachineCosts) -> Run:
+    def simulate(self, workload: TwinWorkload, scheme: str, costs: MachineCosts) -> TwinRun:
         """Simulate a workload; returns the seconds and answers of its queries."""
         driver = self._driver(workload, scheme, costs)
         replies = driver.run()
@@ -162,7 +162,7 @@ class Machine:
             seconds.append(query.end_s - query.start_s)
             assert reply.outputs is not None
             answers.append(reply.outputs["answer"])
-        return Run(tuple(seconds), tuple(answers))
+        return TwinRun(tuple(seconds), tuple(answers))
 
     def _most_s(self, workload: TwinWorkload, scheme: str, costs: MachineCosts) -> float:
         """Seconds of work of the busiest engine, or of all engines per core if that is more, over all

@@ -21,7 +21,7 @@ from benchmarks.twin.costs import (
     mean_error,
     request_s,
 )
-from benchmarks.twin.machine import LLMS, Machine
+from benchmarks.twin.machine import LLMS, TwinMachine
 from stretto.costs.shape import model_of
 from stretto.models import MINI
 from stretto.tasks import LLMTask, Task
@@ -45,7 +45,7 @@ class Effort:
 
 
 def calibrate(
-    machine: Machine,
+    machine: TwinMachine,
     batches: Mapping[str, Sequence[Sequence[Task]]],
     requests: Sequence[LLMTask],
     effort: Effort,

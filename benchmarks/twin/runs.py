@@ -10,19 +10,19 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TypeAlias
 
-from benchmarks.twin.compare import Run
-from benchmarks.twin.machine import Machine, TwinWorkload
+from benchmarks.twin.compare import TwinRun
+from benchmarks.twin.machine import TwinMachine, TwinWorkload
 from stretto.runtime.runtime import Runtime
 
 LEAST_REPEATS = 2
 """Least number of repeats, needed for a spread."""
 
-Runs: TypeAlias = dict[tuple[str, str, str], list[Run]]
+Runs: TypeAlias = dict[tuple[str, str, str], list[TwinRun]]
 """Runs by app, workload and scheme."""
 
 
 async def run_all(
-    machine: Machine,
+    machine: TwinMachine,
     workloads: Sequence[TwinWorkload],
     repeats: int,
     max_s: float,
@@ -60,7 +60,9 @@ async def run_all(
     return found
 
 
-async def run_workload(runtime: Runtime, machine: Machine, scheme: str, workload: TwinWorkload) -> Run:
+async def run_workload(
+    runtime: Runtime, machine: TwinMachine, scheme: str, workload: TwinWorkload
+) -> TwinRun:
     """Run a workload once."""
     plan = machine.plan(workload.app, scheme)
     seconds = [0.0] * len(workload.questions)
@@ -82,4 +84,4 @@ async def run_workload(runtime: Runtime, machine: Machine, scheme: str, workload
         async with asyncio.TaskGroup() as group:
             for number, question in enumerate(workload.questions):
                 group.create_task(ask(number, question))
-    return Run(tuple(seconds), tuple(answers))
+    return TwinRun(tuple(seconds), tuple(answers))

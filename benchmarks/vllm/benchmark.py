@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.common.corpora import question_sets, questions_about, some_documents
 from benchmarks.common.vllm_server import MODEL, NOT_INSTALLED, find_vllm, serving
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, spread, versions
 from benchmarks.vllm.probe import probe
 from stretto.apps import advanced_rag
@@ -47,7 +47,7 @@ _COLLECTION = "documents"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AnsweredQuestion:
     """One run of one question. `first_token_s` and the token counts are those of the answering calls."""
 
     question: str
@@ -60,7 +60,7 @@ class Asked:
     num_warmed: int
 
 
-def run_benchmark(options: Options) -> Report:
+def run_benchmark(options: BenchmarkOptions) -> Report:
     """Run the benchmark: ten minutes, or two if `quick`, with a few questions and without bfloat16.
 
     Raises:
@@ -73,7 +73,7 @@ def run_benchmark(options: Options) -> Report:
     num_questions = 6 if options.quick else 20
     checkpoint = options.checkpoint or MINI
     source, documents, questions = _questions(options.data, num_questions + _NUM_WARM_UPS, options.seed)
-    asked: dict[str, Mapping[str, Sequence[Asked]]] = {}
+    asked: dict[str, Mapping[str, Sequence[AnsweredQuestion]]] = {}
     rows: list[Row] = []
     notes: list[str] = []
     for dtype in DTYPES[:1] if options.quick else DTYPES:
@@ -129,9 +129,9 @@ async def compare(
     engines: Sequence[Deployment],
     documents: Sequence[Document],
     questions: Sequence[str],
-    options: Options,
+    options: BenchmarkOptions,
     dtype: str,
-) -> tuple[dict[str, list[Asked]], int]:
+) -> tuple[dict[str, list[AnsweredQuestion]], int]:
     """Ask all questions with every choice of passes. The first questions warm up and do not count.
 
     Returns:
@@ -139,7 +139,7 @@ async def compare(
         writes broken JSON, with all choices of passes.
     """
     template = advanced_rag(named_collection=True)
-    asked: dict[str, list[Asked]] = {variant: [] for variant in VARIANTS}
+    asked: dict[str, list[AnsweredQuestion]] = {variant: [] for variant in VARIANTS}
     recorder = Recorder()
     num_failed = 0
     async with Runtime(engines, observers=[recorder]) as runtime:
@@ -165,7 +165,9 @@ async def compare(
     return asked, num_failed
 
 
-async def _ask(runtime: Runtime, recorder: Recorder, template: Template, question: str, passes: str) -> Asked:
+async def _ask(
+    runtime: Runtime, recorder: Recorder, template: Template, question: str, passes: str
+) -> AnsweredQuestion:
     recorder.spans.clear()
     recorder.queries.clear()
     inputs = {"question": question, "files": [], "collection": _COLLECTION}
@@ -176,7 +178,7 @@ async def _ask(runtime: Runtime, recorder: Recorder, template: Template, questio
     answering = [span for span in recorder.spans if _is_answering(span)]
     usages = [span.usage for span in answering if span.usage is not None]
     warming = [span for span in recorder.spans if span.parts[0].op == "prefill"]
-    return Asked(
+    return AnsweredQuestion(
         question,
         wall_s,
         None if answer is ABSENT else answer,
@@ -193,7 +195,7 @@ def _is_answering(span: Span) -> bool:
     return part.op == "decode" and part.step.startswith("draft")
 
 
-def rows_of(dtype: str, asked: Mapping[str, Sequence[Asked]]) -> list[Row]:
+def rows_of(dtype: str, asked: Mapping[str, Sequence[AnsweredQuestion]]) -> list[Row]:
     """Rows of all choices of passes."""
     none = asked["none"]
     rows = []
@@ -214,7 +216,7 @@ def rows_of(dtype: str, asked: Mapping[str, Sequence[Asked]]) -> list[Row]:
     return rows
 
 
-def differing(dtype: str, asked: Mapping[str, Sequence[Asked]]) -> list[str]:
+def differing(dtype: str, asked: Mapping[str, Sequence[AnsweredQuestion]]) -> list[str]:
     """Questions whose text differs from the one without passes."""
     return [
         f"{dtype}, {variant}: another text for {one.question!r}"
@@ -224,15 +226,15 @@ def differing(dtype: str, asked: Mapping[str, Sequence[Asked]]) -> list[str]:
     ]
 
 
-def _text(one: Asked) -> tuple[object, object]:
+def _text(one: AnsweredQuestion) -> tuple[object, object]:
     return one.answer, one.sources
 
 
-def _ratios(slow: Sequence[Asked], fast: Sequence[Asked]) -> list[float]:
+def _ratios(slow: Sequence[AnsweredQuestion], fast: Sequence[AnsweredQuestion]) -> list[float]:
     return [a.wall_s / b.wall_s for a, b in zip(slow, fast, strict=True)]
 
 
-def goals_of(asked: Mapping[str, Mapping[str, Sequence[Asked]]]) -> tuple[Goal, ...]:
+def goals_of(asked: Mapping[str, Mapping[str, Sequence[AnsweredQuestion]]]) -> tuple[Goal, ...]:
     """Goals for runs by type of numbers and choice of passes."""
     goals = []
     for dtype, variants in asked.items():

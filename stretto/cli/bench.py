@@ -62,7 +62,7 @@ def bench(
         if folder is not None and not folder.is_dir():
             raise UserError(f"{option} {folder}: there is no such folder")
     with Console(stderr=True).status(name) as status:
-        options = registry.Options(quick, data, seed, status.update, vllm, checkpoint)
+        options = registry.BenchmarkOptions(quick, data, seed, status.update, vllm, checkpoint)
         result = registry.run(name, options)
     report.print_report(result, console)
     if json is not None:

@@ -68,7 +68,7 @@ def opened(dsn: str | None) -> Iterator[PostgresVectors]:
 
 
 def collections_engine(dsn: str | None) -> Deployment:
-    """The same for a runtime."""
+    """Return the engine "vectors" on the database `dsn`, or on an embedded server if that is None."""
     from stretto.engines.batch.postgres import PostgresVectors
 
     return deploy("vectors", PostgresVectors, _config(dsn), profile=PROFILES["vectors"], max_batch=1024)

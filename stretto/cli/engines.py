@@ -36,7 +36,7 @@ _PLACES = ("thread", "process")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What a user says about engines, as in the options of the same names; None where nothing is said."""
+    """The options of a command that concern engines; None where an option was not given."""
 
     file: Path | None = None
     llms: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """Engines of a command, checked.
+    """The engines of a command, put together and checked.
 
     Attributes:
         machine: devices that they are checked against; None if no replica names one.
@@ -68,11 +68,11 @@ class Assembled:
     embedder: str
 
     def named(self, name: str) -> Deployment:
-        """Return one of the engines."""
+        """Return the engine of this name."""
         return next(deployment for deployment in self.deployments if deployment.name == name)
 
     def with_engine(self, deployment: Deployment) -> Assembled:
-        """Return the same with another engine in the place of the one of its name."""
+        """Return the same engines with `deployment` in place of the one of its name."""
         changed = measured(deployment)
         others = (changed if old.name == changed.name else old for old in self.deployments)
         return replace(self, deployments=tuple(others))

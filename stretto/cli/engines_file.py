@@ -1,4 +1,4 @@
-"""The file that `--engines` names: its deployments, checked against this machine."""
+"""The engines file that `--engines` names: its deployments, checked against this machine."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def shared_accelerator(replica: Replica) -> str | None:
 
 
 def labelled(deployments: Iterable[Deployment]) -> list[Placed]:
-    """Return all replicas, each with what messages call it."""
+    """Return all replicas, each with the label that messages use."""
     return [
         (f"engine {deployment.name!r}, replica {index}", replica)
         for deployment in deployments

@@ -31,7 +31,9 @@ _LONG_CONSTANT = re.compile(r'("(?:[^"\\]|\\.){24})(?:[^"\\]|\\.)+"')
 
 
 def explain(
-    question: Annotated[str | None, typer.Argument(help="A question; it is checked as in `ask`.")] = None,
+    question: Annotated[
+        str | None, typer.Argument(help="A question, which is checked in the same way as by `ask`.")
+    ] = None,
     docs: options.Docs = None,
     app: options.App = options.ADVANCED,
     passes: options.Passes = "all",

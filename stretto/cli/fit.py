@@ -28,7 +28,9 @@ def fit_steps(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Fit to a share of the steps of a CSV file; print the numbers, and the error on the other steps."""
+    """Fit a step cost to a share of the steps of a CSV file; print the numbers, and the error on the
+    other steps.
+    """
     if not 0 < share <= 1:
         raise ConfigError(f"--share {share}: must be between 0 and 1")
     machine = load_preset(preset)

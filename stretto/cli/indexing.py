@@ -30,7 +30,8 @@ def indexing_template(template: Template) -> Template:
 
 
 def recipe(template: Template, configuration: Configuration, embedder: str) -> str:
-    """Recipe of a collection's chunks: sizes and embedder. Documents with another recipe are indexed again.
+    """Return the recipe of a collection's chunks: sizes and embedder. Documents with another recipe are
+    indexed again.
 
     Raises:
         ConfigError: chunks of that size are too large for the embedder.
@@ -41,7 +42,7 @@ def recipe(template: Template, configuration: Configuration, embedder: str) -> s
 
 
 def embedder_of(recipe: str) -> str:
-    """Embedding model in a recipe."""
+    """Return the embedding model that a recipe names."""
     return recipe.partition(" model=")[2]
 
 

@@ -1,4 +1,4 @@
-"""Entry point of the command line; handles signals and errors of all commands.
+"""The entry point of the command line; it handles signals and errors of all commands.
 
 Exit codes: 0 done; 1 an engine failed, a query ended early or stdout cannot be written; 2 invalid input or
 options; 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.

@@ -49,7 +49,7 @@ EnginesFile = Annotated[
     Path | None,
     typer.Option(
         "--engines",
-        help="A TOML file that says which replicas run which engine; others run as usual.",
+        help="TOML file with engines and their replicas. Engines that it does not name run as usual.",
         metavar="FILE",
     ),
 ]
@@ -57,9 +57,9 @@ Llms = Annotated[
     list[str] | None,
     typer.Option(
         "--llm",
-        help="A checkpoint's directory, or the URL of an OpenAI-compatible server; else the small model "
-        "that ships with Stretto ('mini'). 'stand-in' copies sentences without a model. Repeatable: all of "
-        "them answer, and should be the same model.",
+        help="Directory of a checkpoint, or URL of an OpenAI-compatible server. Default: the small "
+        "model that ships with Stretto ('mini'). 'stand-in' copies sentences without a model. Repeatable: "
+        "all of them answer, and should be the same model.",
         metavar="DIR|URL",
     ),
 ]
@@ -67,8 +67,8 @@ Device = Annotated[
     str | None,
     typer.Option(
         "--device",
-        help="Where an --llm that is a directory computes: cpu (the default), cuda, cuda:1 or auto, and with "
-        "--runs-in process also one core, as in cpu:3.",
+        help="Device of each --llm that is a directory: cpu (the default), cuda, cuda:1 or auto; with "
+        "--runs-in process also one core, for example cpu:3.",
         metavar="NAME",
     ),
 ]
@@ -92,7 +92,7 @@ RunsIn = Annotated[
     str | None,
     typer.Option(
         "--runs-in",
-        help="Where each replica of an --llm that is a directory runs: thread (the default) or process.",
+        help="Place of each replica of an --llm that is a directory: thread (the default) or process.",
         metavar="PLACE",
     ),
 ]
@@ -120,7 +120,7 @@ Tokenizer = Annotated[
 Embedder = Annotated[
     str | None,
     typer.Option(
-        "--embedder", help=f"An embedding model's name or path; else {MINILM}.", metavar="NAME|PATH"
+        "--embedder", help=f"Name or path of an embedding model. Default: {MINILM}.", metavar="NAME|PATH"
     ),
 ]
 Reranker = Annotated[
@@ -136,7 +136,7 @@ SearchUrl = Annotated[
     typer.Option(
         "--search",
         envvar="STRETTO_SEARCH_URL",
-        help=f"A SearXNG-compatible service for the app {SEARCH}; else --docs are searched.",
+        help=f"URL of a SearXNG-compatible service for the app {SEARCH}. Default: --docs are searched.",
         metavar="URL",
     ),
 ]

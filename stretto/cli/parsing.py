@@ -1,4 +1,4 @@
-"""Values of options, parsed and checked."""
+"""Parsers of the values of options, with checks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def checked_target(option: str, path: Path) -> None:
 
 
 def write(option: str, path: Path, text: str) -> None:
-    """Write the file that `option` names."""
+    """Write `text` to the file that `option` names."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

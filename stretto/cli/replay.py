@@ -28,7 +28,7 @@ def replay_run(
         list[str] | None,
         typer.Option(
             "--instances",
-            help="Simulate another number of instances of an engine, as in llm=2. Repeatable.",
+            help="Simulate another number of instances of an engine, for example llm=2. Repeatable.",
             metavar="ENGINE=NUMBER",
         ),
     ] = None,

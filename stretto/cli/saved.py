@@ -1,4 +1,4 @@
-"""What the command line keeps between runs: its folders, and the profiles measured on this machine."""
+"""The files that the command line keeps between runs: its folders, and profiles measured on this machine."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _folder(variable: str, in_home: str) -> Path:
 
 
 def profiles_file() -> Path:
-    """Return the file where `stretto profile --save` puts what it has measured on this machine."""
+    """Return the path of the file where `stretto profile --save` puts measured profiles."""
     return cache_dir() / "profiles.json"
 
 
 def saved_profiles() -> dict[str, Profile]:
-    """Return the profiles of that file, by engine and model."""
+    """Return the saved profiles of this machine, by engine and model."""
     try:
         path = profiles_file()
     except UserError:  # no home: nothing was saved
@@ -50,7 +50,7 @@ def saved_profiles() -> dict[str, Profile]:
 
 
 def save_profile(key: str, profile: Profile) -> Path:
-    """Add a profile to the file, and return the file.
+    """Add a profile to the file of saved profiles, and return the file's path.
 
     Raises:
         UserError: it cannot be written.
@@ -66,7 +66,7 @@ def save_profile(key: str, profile: Profile) -> Path:
 
 
 def measured(deployment: Deployment) -> Deployment:
-    """Return the deployment with the profiles that were saved of the same engine with the same models.
+    """Return the deployment with the profiles that were saved for the same engine with the same models.
 
     A profile that an engines file gives stays.
     """

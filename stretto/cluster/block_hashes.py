@@ -15,17 +15,17 @@ BlockHash: TypeAlias = bytes
 
 
 class Hasher:
-    """Hashes blocks of `block_tokens` tokens each."""
+    """A function object that hashes blocks of `block_tokens` tokens, each chained to the block before it."""
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
 
     def root(self, salt: str) -> BlockHash:
-        """The hash that a tenant's first block is chained to."""
+        """Return the hash that a tenant's first block is chained to."""
         return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16, person=b"stretto-kv").digest()
 
     def chain(self, parent: BlockHash, tokens: Sequence[int]) -> BlockHash:
-        """The hash of a block with these tokens, full or not, after `parent`."""
+        """Return the hash of a block with these tokens, full or not, after `parent`."""
         return _chained(parent, array("q", tokens).tobytes())
 
     def extend(self, hashes: list[BlockHash], salt: str, tokens: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 
 def parse_device(device: str) -> tuple[str, int]:
-    """Return kind and number of a device.
+    """Return the kind ("cuda" or "cpu") and the number of a device name.
 
     Raises:
         ConfigError: the name has another form.

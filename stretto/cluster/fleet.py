@@ -1,4 +1,4 @@
-"""`Fleet`: the instances of one engine, from start to end, as a machine without IO.
+"""The instances of one engine from start to end, as a machine without IO.
 
 Rules:
 
@@ -54,8 +54,10 @@ class _Member:
         due_s: when it is to be started, or when its start has taken too long; None afterwards.
         is_started: whether the driver has been told to start it.
         has_served: whether it was ready at some time.
-        num_suspected: suspicions since it was last ready; `probe_s` is when it may take a request again.
-        drain: how it drains, if it does; `stop` is how the driver has been told to stop it, if it has been.
+        num_suspected: number of suspicions since it was last ready.
+        probe_s: when it may take a request again, if it is suspect.
+        drain: how it drains, if it does.
+        stop: how the driver has been told to stop it, if it has been.
     """
 
     slot: _Slot
@@ -70,7 +72,7 @@ class _Member:
 
 
 class Fleet:
-    """Instances of one engine.
+    """The instances of one engine: a state machine that starts, restarts, drains and gives up instances.
 
     Args:
         engine: name of the engine.
@@ -102,7 +104,7 @@ class Fleet:
             member.has_served = True
 
     def answered(self, instance: InstanceId) -> None:
-        """Note that an instance has done what it was given: earlier failures of its replica are forgotten."""
+        """Note that an instance has answered a request: earlier failures of its replica are forgotten."""
         if (member := self._members.get(instance)) is not None:
             member.slot.budget.answered()
 
@@ -188,7 +190,7 @@ class Fleet:
         self._members.pop(instance, None)
 
     def expire(self, now_s: float) -> list[FleetAction]:
-        """Start what has waited for its delay, and give up starts that take too long."""
+        """Start instances whose delay is over, and give up starts that take too long."""
         actions: list[FleetAction] = []
         for instance in list(self._in["starting"]):
             member = self._members[instance]
@@ -203,7 +205,7 @@ class Fleet:
         return actions
 
     def next_due_s(self) -> float | None:
-        """Return when `expire` next has something to do."""
+        """Return the time at which `expire` next has something to do, or None."""
         dues = (self._members[instance].due_s for instance in self._in["starting"])
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
@@ -215,11 +217,13 @@ class Fleet:
         return state == "serving"
 
     def next_probe_s(self) -> float | None:
-        """Return when the next suspect instance may take a request, which may be in the past."""
+        """Return the time at which a suspect instance may next take a request, perhaps in the past; or
+        None.
+        """
         return min((self._members[instance].probe_s for instance in self.suspects), default=None)
 
     def probe_s(self, instance: InstanceId) -> float:
-        """Return when a suspect instance may take its next request."""
+        """Return the time at which a suspect instance may take its next request."""
         return self._members[instance].probe_s
 
     def replica(self, instance: InstanceId) -> Replica:

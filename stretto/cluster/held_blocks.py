@@ -1,4 +1,4 @@
-"""What the prefix cache of each instance holds, folded from the events that instances report.
+"""An index of what the prefix cache of each instance holds, built from the events that instances report.
 
 An event may be late, and a report may be missing: what is found here is a hint, and a wrong one costs a
 miss, never a wrong answer. Servers store a block twice when two requests compute it side by side, and report
@@ -15,14 +15,14 @@ from stretto.cluster.messages import InstanceId
 
 
 class HeldBlocks:
-    """Blocks by instance, and instances by block."""
+    """An index of KV blocks: which blocks each instance holds, and which instances hold each block."""
 
     def __init__(self) -> None:
         self._copies: dict[InstanceId, dict[BlockHash, int]] = {}
         self._holders: dict[BlockHash, dict[InstanceId, None]] = {}
 
     def apply(self, instance: InstanceId, events: Iterable[KVEvent]) -> None:
-        """Fold in what an instance reports, in order. Removal of an unknown block is ignored."""
+        """Apply the events that an instance reports, in order. Removal of an unknown block is ignored."""
         copies = self._copies.setdefault(instance, {})
         for event in events:
             match event:
@@ -48,7 +48,7 @@ class HeldBlocks:
         return frozenset(self._copies.get(instance, ()))
 
     def num_held(self, instance: InstanceId, blocks: Sequence[BlockHash]) -> int:
-        """Return how many leading ones of `blocks` an instance holds."""
+        """Return how many leading blocks of `blocks` an instance holds."""
         copies = self._copies.get(instance)
         if not copies:
             return 0
@@ -57,7 +57,8 @@ class HeldBlocks:
     def holders(self, blocks: Sequence[BlockHash], limit: int) -> list[InstanceId]:
         """Return at most `limit` instances that hold some of `blocks`, those that hold the last ones first.
 
-        A prefix that many hold needs no longer list: the least loaded instance is then likely among them.
+        The limit costs little: of the many instances that hold a common prefix, one is likely to be lightly
+        loaded.
         """
         found: dict[InstanceId, None] = {}
         for block in reversed(blocks):

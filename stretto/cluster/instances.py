@@ -1,4 +1,4 @@
-"""What a placement policy sees: the instances of one engine, sorted by load.
+"""A table of the instances of one engine, sorted by load; placement policies read it.
 
 A scheduler, a router or a simulator owns the table. It changes the fields of a view and then calls `changed`.
 """
@@ -17,7 +17,7 @@ from stretto.costs.profile import Profile
 
 @dataclass(slots=True, eq=False)
 class InstanceView:
-    """One instance.
+    """The state of one instance as a placement policy sees it.
 
     Attributes:
         capacity_tokens: tokens that may be in flight there.
@@ -25,12 +25,12 @@ class InstanceView:
         space: name of its tokenizer and block length; a prompt has one key per space.
         state: only "serving" and "suspect" instances get work.
         num_running: requests that run there.
-        num_decoding: those of them whose prefill is over.
+        num_decoding: running requests whose prefill is over.
         running_tokens: tokens of those requests, prompts and outputs to come.
         prefill_s: predicted seconds of prefills that have not ended.
         expected_output: tokens of a typical answer.
         probe_s: when a suspect instance may take a request.
-        reported: how busy it says it is, if it does.
+        reported: load that the instance itself reports, if it does.
     """
 
     id: InstanceId
@@ -49,20 +49,20 @@ class InstanceView:
 
     @property
     def room_tokens(self) -> int:
-        """Tokens that still fit there."""
+        """Number of tokens that the instance can still take; 0 when all its slots are taken."""
         return max(0, self.capacity_tokens - self.running_tokens) if self.num_running < self.num_slots else 0
 
     @property
     def outstanding_s(self) -> float:
-        """Predicted seconds by which the requests there delay one more."""
+        """Predicted seconds by which the requests at the instance delay one more."""
         return self.prefill_s + self.expected_output * self.profile.per_neighbour_s * self.num_running
 
 
 class InstanceTable:
-    """Views by id.
+    """The views of an engine's instances, by id and sorted by load.
 
     Args:
-        load: how loaded an instance is in the eyes of the placement policy.
+        load: function that gives the load of an instance, as the placement policy measures it.
     """
 
     def __init__(self, load: Callable[[InstanceView], Load]) -> None:
@@ -73,20 +73,20 @@ class InstanceTable:
         self._capacities: list[int] = []
 
     def join(self, view: InstanceView) -> None:
-        """Add an instance."""
+        """Add an instance to the table."""
         self._views[view.id] = view
         insort(self._capacities, view.capacity_tokens)
         self.changed(view.id)
 
     def leave(self, instance: InstanceId) -> None:
-        """Forget an instance."""
+        """Remove an instance from the table."""
         view = self._views.pop(instance)
         del self._capacities[bisect_left(self._capacities, view.capacity_tokens)]
         self._order.remove(instance)
         self._suspects.pop(instance, None)
 
     def changed(self, instance: InstanceId) -> None:
-        """Sort an instance again whose view has changed."""
+        """Sort an instance again after its view has changed."""
         view = self._views[instance]
         if view.state == "serving":
             self._order.update(instance, view.profile, view.room_tokens, self._load(view))
@@ -102,7 +102,7 @@ class InstanceTable:
         return self._views.get(instance)
 
     def __iter__(self) -> Iterator[InstanceView]:
-        """All views, in the order in which they joined."""
+        """Iterate over all views, in the order in which they joined."""
         return iter(self._views.values())
 
     @property
@@ -112,11 +112,11 @@ class InstanceTable:
 
     @property
     def roomiest(self) -> int:
-        """The most room that a serving instance has."""
+        """The largest room, in tokens, that a serving instance has."""
         return self._order.roomiest
 
     def room_for(self, num_tokens: int) -> int:
-        """Return the room that a request needs.
+        """Return the room, in tokens, that an instance must have to take a request of `num_tokens`.
 
         It is `num_tokens`, but no more than the largest instance has when idle: a request that is larger
         than every instance runs alone on the largest.
@@ -124,15 +124,15 @@ class InstanceTable:
         return max(1, min(num_tokens, self._capacities[-1])) if self._capacities else max(1, num_tokens)
 
     def has_room(self, instance: InstanceId, room: int) -> bool:
-        """Return whether an instance serves and has `room`."""
+        """Return whether an instance serves and has room for `room` tokens."""
         view = self._views.get(instance)
         return view is not None and view.state == "serving" and view.room_tokens >= room
 
     def candidates(self, room: int, now_s: float) -> list[InstanceView]:
-        """Return the least loaded instance with `room` of each profile.
+        """Return the least loaded instance with `room` tokens of room, for each profile.
 
-        Without any, return suspect instances that run nothing and may take a request, so that each gets one
-        at a time, and none while another has room.
+        If there is none, return suspect instances that run nothing and may take a request: so each gets one
+        at a time, and none while a serving instance has room.
         """
         found = [self._views[instance] for instance in self._order.least_loaded(room)]
         if found:

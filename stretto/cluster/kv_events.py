@@ -10,7 +10,7 @@ from stretto.cluster.block_hashes import BlockHash
 
 @dataclass(frozen=True, slots=True)
 class BlockStored:
-    """The cache now has the KV of `tokens`, a full block after `parent`, under `hash`."""
+    """Event: the cache now has the KV of `tokens`, a full block after `parent`, under `hash`."""
 
     hash: BlockHash
     parent: BlockHash
@@ -19,14 +19,14 @@ class BlockStored:
 
 @dataclass(frozen=True, slots=True)
 class BlockRemoved:
-    """The cache no longer has the block `hash`."""
+    """Event: the cache no longer has the block `hash`."""
 
     hash: BlockHash
 
 
 @dataclass(frozen=True, slots=True)
 class AllBlocksCleared:
-    """The cache is now empty."""
+    """Event: the cache is now empty."""
 
 
 KVEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared

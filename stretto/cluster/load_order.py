@@ -1,8 +1,9 @@
-"""Instances by how loaded they are: finding the least loaded one costs no more when there are thousands.
+"""Instances sorted by load: finding the least loaded one costs no more when there are thousands.
 
 Instances form groups of equal profile, because the least loaded instance of a group is the best of it for
 any request that no instance holds a part of. Within a group they are filed by the power of two of their
-room: whoever is filed higher than the room that is asked for has enough, so that only one file is searched.
+room: an instance in a higher file than the room that is asked for has enough, so that only one file is
+searched.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import TypeAlias
 from stretto.cluster.messages import InstanceId
 
 Load: TypeAlias = tuple[float, ...]
-"""How loaded an instance is; smaller is less."""
+"""Load of an instance, as a tuple to compare; smaller is less loaded."""
 
 _Files: TypeAlias = list[list[tuple[Load, InstanceId]]]
 
 
 class LoadOrder:
-    """Instances with room, sorted by load; of equal loads the smaller id comes first."""
+    """The instances with room, sorted by load; of equal loads the smaller id comes first."""
 
     def __init__(self) -> None:
         self._entries: dict[InstanceId, tuple[Hashable, int, Load]] = {}
@@ -29,11 +30,11 @@ class LoadOrder:
 
     @property
     def roomiest(self) -> int:
-        """The most room that an instance has; 0 without instances."""
+        """The largest room, in tokens, that an instance has; 0 without instances."""
         return self._by_room[-1] if self._by_room else 0
 
     def update(self, instance: InstanceId, group: Hashable, room: int, load: Load) -> None:
-        """File an instance, in place of any earlier entry of it."""
+        """Enter the room and load of an instance, in place of any earlier entry of it."""
         entry = group, room, load
         if self._entries.get(instance) == entry:
             return
@@ -47,7 +48,7 @@ class LoadOrder:
             insort(files[room.bit_length()], (load, instance))
 
     def remove(self, instance: InstanceId) -> None:
-        """Forget an instance, if it is here."""
+        """Remove an instance, if it is here."""
         if (entry := self._entries.pop(instance, None)) is None:
             return
         group, room, load = entry
@@ -59,7 +60,9 @@ class LoadOrder:
                 del self._groups[group]
 
     def least_loaded(self, room: int) -> list[InstanceId]:
-        """Return the least loaded instance with at least `room`, at least 1, of each group that has one."""
+        """Return the least loaded instance with at least `room` tokens of room, for each group that has
+        one.
+        """
         found = (self._least_of(files, max(room, 1)) for files in self._groups.values())
         return [entry[1] for entry in found if entry is not None]
 

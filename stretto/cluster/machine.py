@@ -1,4 +1,4 @@
-"""What a machine has, and whether replicas fit it together.
+"""The devices of a machine, and the check whether replicas fit it together.
 
 A replica takes each of its accelerators whole, unless its configuration has a method
 `device_bytes(kind, total)` that says how much of the memory of a "cuda" or "cpu" device it takes; then
@@ -19,11 +19,11 @@ MAIN_MEMORY = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Devices of this machine.
+    """The devices of a machine and their memory.
 
     Attributes:
-        devices: their names: "cuda:N" for accelerators, "cpu:N" for cores.
-        memory: bytes by accelerator, and of "cpu" for main memory, as far as they are known.
+        devices: names of the devices: "cuda:N" for accelerators, "cpu:N" for cores.
+        memory: bytes of each accelerator, and of main memory under "cpu", as far as they are known.
     """
 
     devices: tuple[str, ...]
@@ -44,7 +44,7 @@ class Machine:
 
 
 Placed = tuple[str, Replica]
-"""A replica, and how messages call it."""
+"""A replica, with the label that error messages use for it."""
 
 
 def check_deployments(machine: Machine, deployments: Iterable[Deployment]) -> None:
@@ -65,7 +65,7 @@ def check_free(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
     """Check that the replica `new` fits beside `others`, the ones that hold their devices now.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: a port or a device is taken, unknown, or too small.
     """
     label, replica = new
     if replica.port is not None:

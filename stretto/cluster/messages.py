@@ -1,7 +1,7 @@
 """Messages about instances: what a fleet asks of a driver, and what instances report.
 
 An instance is addressed by the name of its engine and its `InstanceId`. Ids are never reused, so that a
-late message of a dead instance concerns nobody.
+late message of a dead instance matches no living one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ StopHow: TypeAlias = Literal["finish", "suspend", "kill"]
 
 @dataclass(frozen=True, slots=True)
 class StartInstance:
-    """Start an instance of `replica`. Answer with ready or lost."""
+    """Action: start an instance of `replica`. The driver answers with `InstanceReady` or `InstanceLost`."""
 
     engine: str
     instance: InstanceId
@@ -29,10 +29,10 @@ class StartInstance:
 
 @dataclass(frozen=True, slots=True)
 class StopInstance:
-    """End an instance, and say when it has stopped.
+    """Action: end an instance. The driver reports with `InstanceStopped` when it has ended, unless killed.
 
     "finish" ends an idle one. "suspend" first reports the tasks that run there as suspended. "kill" ends
-    one that has been given up, whatever it does; nothing that it still says counts.
+    one that has been given up, whatever it does; messages that it still sends are ignored.
     """
 
     engine: str
@@ -45,7 +45,7 @@ FleetAction: TypeAlias = StartInstance | StopInstance
 
 @dataclass(frozen=True, slots=True)
 class KVReport:
-    """Changes of what an instance's prefix cache holds, in order."""
+    """Event: changes of what an instance's prefix cache holds, in order."""
 
     engine: str
     instance: InstanceId
@@ -54,7 +54,7 @@ class KVReport:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
-    """How busy an instance says it is, counting requests that others sent it.
+    """The load that an instance reports, counting requests that others sent it.
 
     `kv_share` is the used share of its KV memory, from 0 to 1; None if it does not tell.
     """
@@ -66,7 +66,7 @@ class InstanceLoad:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """How busy an instance is."""
+    """Event: an instance has reported its load."""
 
     engine: str
     instance: InstanceId

@@ -1,4 +1,4 @@
-"""Which instance gets a request: what a placement policy is given, and what it answers.
+"""The interface of placement policies, which choose the instance of a request.
 
 A policy is one class in one file of `placements/`, and one line in the table there.
 """
@@ -17,7 +17,7 @@ from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 
 @dataclass(frozen=True, slots=True)
 class PromptKey:
-    """Chained hashes of the full blocks of a prompt, `block_tokens` tokens each."""
+    """A prompt as chained hashes of its full blocks, `block_tokens` tokens each."""
 
     blocks: tuple[BlockHash, ...]
     block_tokens: int
@@ -25,17 +25,17 @@ class PromptKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRequest:
-    """What a policy knows of a request.
+    """A request as a placement policy sees it.
 
     Attributes:
         num_tokens: tokens of the prompt.
         expected_output: tokens that it is expected to generate.
         keys: the prompt in the blocks of each space that instances have.
-        hints: tokens of the prompt's beginning that instances are known to hold without a report, as the
-            instance where an earlier part of the same query ran.
+        hints: tokens of the prompt's beginning that instances are known to hold without a report, for example
+            where an earlier part of the same query ran.
         computing: tokens of the prompt's beginning that instances are computing right now.
         tenant: owner of the query.
-        group: requests that are needed together; empty if it is alone.
+        group: name of a group of requests that are needed together; empty if it is alone.
         slack_s: seconds that it may wait without delaying its query.
     """
 
@@ -50,13 +50,13 @@ class PlacementRequest:
 
     @property
     def all_tokens(self) -> int:
-        """Tokens of the prompt and of the expected output."""
+        """Number of tokens of the prompt and of the expected output together."""
         return self.num_tokens + self.expected_output
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where a request goes.
+    """The instance that a placement policy has chosen for a request, and why.
 
     Attributes:
         held_tokens: tokens of the prompt that the instance is believed to hold.
@@ -72,7 +72,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """A request was given to an instance."""
+    """Event for a placement policy: a request was given to an instance."""
 
     instance: InstanceId
     request: PlacementRequest
@@ -80,7 +80,7 @@ class Dispatched:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """An instance is gone, with all that it held."""
+    """Event for a placement policy: an instance is gone, with all that it held."""
 
     instance: InstanceId
 
@@ -89,16 +89,18 @@ PlacementEvent: TypeAlias = Dispatched | Left | KVReport | LoadReport
 
 
 class Placement(Protocol):
-    """A rule that chooses instances. Deterministic; its state changes in `observe` alone."""
+    """The interface of a placement policy. It is deterministic; only `observe` changes its state."""
 
     def load(self, instance: InstanceView) -> Load:
-        """Return how loaded an instance is. The table that `choose` is given is sorted by it."""
+        """Return the load of an instance; the table that `choose` is given is sorted by it."""
         ...
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
-        """Return the best instance with room, None if there is none now."""
+        """Choose the best instance with room for a request; return None if there is none now."""
         ...
 
     def observe(self, event: PlacementEvent) -> None:
-        """Note what has happened. Called before the table is told that a view has changed."""
+        """Update the policy's state after an event. Called before the table is told that a view has
+        changed.
+        """
         ...

@@ -1,4 +1,4 @@
-"""When a replica that keeps failing is started again: at once, then ever later.
+"""The delay before a replica that keeps failing is started again, which grows with its failures.
 
 A start that fails uses up one of a few restarts: a replica that cannot start is given up. An instance that
 dies while it serves does not, for what killed it may be a request, and a request is tried a few times only.
@@ -15,23 +15,27 @@ MAX_FAILED_STARTS = 8
 
 
 def delay_s(num_failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row: 0, then 0.1 doubling to 30."""
+    """Return the seconds to wait before a restart: 0 after the first failure in a row, then 0.1
+    doubling to 30.
+    """
     return 0.0 if num_failures <= 1 else min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(num_failures - 2, 16))
 
 
 @dataclass(slots=True)
 class RestartBudget:
-    """Failures of one replica since its last answer."""
+    """A counter of the failures of one replica since its last answer; it decides when to start it again."""
 
     num_failures: int = 0
     num_failed_starts: int = 0
 
     def answered(self) -> None:
-        """Note an answer."""
+        """Forget all failures: an instance of the replica has answered a request."""
         self.num_failures = self.num_failed_starts = 0
 
     def take(self, *, has_started: bool) -> float | None:
-        """Note the end of an instance; return the seconds until the next start, None if there is none."""
+        """Note the end of an instance; return the seconds until the next start, None if the replica is
+        given up.
+        """
         self.num_failures += 1
         self.num_failed_starts = 0 if has_started else self.num_failed_starts + 1
         return None if self.num_failed_starts > MAX_FAILED_STARTS else delay_s(self.num_failures)

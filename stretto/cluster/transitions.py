@@ -1,4 +1,4 @@
-"""The life of an instance, as a table.
+"""The states of an instance, and the table of the transitions between them.
 
     starting --ready--> serving <--ready-- suspect
                         serving --suspected--> suspect
@@ -30,7 +30,7 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
 
 
 def next_state(instance: int, state: State, event: Event, history: Sequence[str]) -> State:
-    """Return the state after `event`.
+    """Return the state of an instance after `event`.
 
     Raises:
         IllegalTransition: the table has no such transition.

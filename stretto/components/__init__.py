@@ -1,4 +1,4 @@
-"""Ready-made components."""
+"""Ready-made components of apps."""
 
 from stretto.components.rag import Indexing, QueryExpansion, Reranking, Searching, Synthesis
 from stretto.components.search import Generation, Judge, Reading, WebSearch

@@ -6,14 +6,18 @@ from stretto.errors import ConfigError
 
 
 def at_least(minimum: int, **settings: int) -> None:
-    """Raise ConfigError if a setting is less than `minimum`; the message names the first one."""
+    """Check that settings are at least `minimum`. Raises ConfigError, which names the first one that is
+    not.
+    """
     for name, value in settings.items():
         if value < minimum:
             raise ConfigError(f"{name}={value} is less than {minimum}, the smallest value allowed")
 
 
 def at_most(maximum: int, **settings: int) -> None:
-    """Raise ConfigError if a setting is more than `maximum`; the message names the first one."""
+    """Check that settings are at most `maximum`. Raises ConfigError, which names the first one that is
+    not.
+    """
     for name, value in settings.items():
         if value > maximum:
             raise ConfigError(f"{name}={value} is more than {maximum}, the largest value allowed")

@@ -24,7 +24,9 @@ _MAX_QUERY_CHARS = 120
 
 
 class Indexing(Component):
-    """Chunk, embed and ingest documents, into the named `collection` or for this query alone."""
+    """A component that chunks, embeds and ingests documents, into a named `collection` or for one query
+    alone.
+    """
 
     ports = (Port("files", "list[document]"), Port("collection", "text", optional=True))
     outs: ClassVar[Mapping[str, str]] = {"indexed": "effect"}
@@ -76,7 +78,7 @@ class Indexing(Component):
 
 
 class QueryExpansion(Component):
-    """Let the LLM rewrite a question into several queries."""
+    """A component that lets an LLM rewrite a question into several queries."""
 
     ports = (Port("question", "text"),)
     outs: ClassVar[Mapping[str, str]] = {"queries": "list[text]"}
@@ -129,7 +131,7 @@ def _strings(count: int) -> str:
 
 
 class Searching(Component):
-    """Embed one query or several, and search a collection for each of them."""
+    """A component that embeds one query or several, and searches a collection for each of them."""
 
     ports = (
         Port("queries", "text|list[text]"),
@@ -151,7 +153,7 @@ class Searching(Component):
             at_most(10_000, top_k=self.top_k)
 
     def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
-        """A list of hits, or one list for each query."""
+        """Return the type of the hits: one list, or one list for each query."""
         is_list = item_type(in_types["queries"]) is not None
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
@@ -176,7 +178,7 @@ class Searching(Component):
 
 
 class Reranking(Component):
-    """Score hits against the question and keep the best, each chunk once."""
+    """A component that scores hits against the question and keeps the best, each chunk once."""
 
     ports = (Port("question", "text"), Port("hits", "list[hit]|list[list[hit]]"))
     outs: ClassVar[Mapping[str, str]] = {"top": "list[hit]"}
@@ -209,7 +211,7 @@ class Reranking(Component):
 
 
 class Synthesis(Component):
-    """Answer a question from hits.
+    """A component that answers a question from hits.
 
     `one_shot` reads all hits in one prompt. `refine` answers from the first hit and improves the answer with
     each further one. `tree` answers from each hit and combines the answers, `fan_in` at a time. Absent hits

@@ -18,7 +18,7 @@ from stretto.graph.types import item_type
 
 
 class Generation(Component):
-    """Ask an LLM a question, with a context if the component is fed one."""
+    """A component that asks an LLM a question, with a context if it is fed one."""
 
     ports = (Port("question", "text"), Port("context", "text", optional=True))
     outs: ClassVar[Mapping[str, str]] = {"text": "text"}
@@ -49,7 +49,7 @@ class Generation(Component):
 
 
 class Judge(Component):
-    """Ask an LLM whether a text answers a question.
+    """A component that asks an LLM whether a text answers a question.
 
     The verdict is "yes" if the first word of the LLM's text is "yes", else "no". The out port of the verdict
     delivers that text, the other one is absent.
@@ -83,7 +83,7 @@ class Judge(Component):
 
 
 class WebSearch(Component):
-    """Search the web (or a substitute) for one query or several; skipped if `needed` is absent."""
+    """A component that searches the web (or a substitute) for queries; skipped if `needed` is absent."""
 
     ports = (Port("queries", "text|list[text]"), Port("needed", optional=True))
     outs: ClassVar[Mapping[str, str]] = {"hits": "list[hit]"}
@@ -100,7 +100,7 @@ class WebSearch(Component):
                 raise ConfigError(f"top_k must be from 1 to 100, got {self.top_k}")
 
     def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
-        """A list of hits, or one list for each query."""
+        """Return the type of the hits: one list, or one list for each query."""
         is_list = item_type(in_types["queries"]) is not None
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
@@ -121,7 +121,9 @@ class WebSearch(Component):
 
 
 class Reading(Component):
-    """Choose the context of a generation: the texts that were found, or the draft if none were found."""
+    """A component that chooses the context of a generation: the texts found, or the draft if there are
+    none.
+    """
 
     ports = (Port("hits", "list[hit]"), Port("draft", "text"))
     outs: ClassVar[Mapping[str, str]] = {"context": "text"}

@@ -22,7 +22,7 @@ MAX_POINTS = 512
 
 @dataclass(frozen=True, slots=True)
 class OutputLengths:
-    """Counted lengths in ascending order, each with its weight; at most `MAX_POINTS` of them."""
+    """A distribution of answer lengths: lengths in ascending order with weights, at most `MAX_POINTS`."""
 
     lengths: tuple[int, ...]
     weights: tuple[float, ...]
@@ -37,7 +37,7 @@ class OutputLengths:
 
     @property
     def mean(self) -> float:
-        """Mean length in tokens."""
+        """Return the mean length in tokens."""
         total = sum(length * weight for length, weight in zip(self.lengths, self.weights, strict=True))
         return total / self._sums[-1]
 
@@ -53,7 +53,7 @@ class OutputLengths:
         return length if limit is None else min(length, limit)
 
     def expected(self, num_generated: int = 0) -> float:
-        """Mean of what `draw` returns without a limit."""
+        """Return the mean of what `draw` returns without a limit."""
         first = bisect_left(self.lengths, num_generated + 1) if num_generated else 0
         if first == len(self.lengths):
             return num_generated + 1.0
@@ -61,7 +61,7 @@ class OutputLengths:
         return sum(length * weight for length, weight in pairs) / sum(weight for _, weight in pairs)
 
     def with_observed(self, lengths: Iterable[int]) -> OutputLengths:
-        """Copy in which the answers with these lengths are counted too."""
+        """Return a copy in which the answers with these lengths are counted too."""
         counts = dict(zip(self.lengths, self.weights, strict=True))
         for length in lengths:
             counts[length] = counts.get(length, 0.0) + 1.0
@@ -99,7 +99,7 @@ def _merged(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 class LengthsBySource:
-    """Distributions by (model, template); an unknown template gets the distribution of its model."""
+    """Distributions of answer lengths by (model, template); unknown templates get that of their model."""
 
     def __init__(self, known: Mapping[tuple[str, str], OutputLengths], max_sources: int = 1024) -> None:
         self._known = dict(known)

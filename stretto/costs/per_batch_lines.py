@@ -22,14 +22,14 @@ _PARTS = ("forward", "preparation", "sampling")
 
 @dataclass(frozen=True, slots=True)
 class PerBatchLines:
-    """Lines by (is prefill, part), then by number of sequences: two points (variable, seconds) each."""
+    """A step cost that has a line for each batch size, through two measured points (variable, seconds)."""
 
     model: LLMModel
     tensor_parallel: int
     lines: dict[tuple[bool, str], dict[int, tuple[tuple[float, float], tuple[float, float]]]]
 
     def parts(self, shape: StepShape) -> dict[str, float]:
-        """Seconds of each part of a step of prefills or of decodes; the form allows negative values.
+        """Return the seconds of each part of a step of prefills or of decodes; they may be negative.
 
         Raises:
             ConfigError: the step has both prefills and decodes, or is of a kind that was never measured.

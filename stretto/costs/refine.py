@@ -20,19 +20,19 @@ _BOUND = math.log(8.0)
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Correction factor exp(`log`) of predictions, after `num_observed` steps."""
+    """A correction factor exp(`log`) of predicted times, learned from `num_observed` steps."""
 
     log: float = 0.0
     num_observed: int = 0
 
     @property
     def value(self) -> float:
-        """The factor, between 1/8 and 8."""
+        """Value of the correction factor, between 1/8 and 8."""
         return math.exp(self.log)
 
     def observed(self, predicted_s: float, seconds: float) -> Factor:
-        """The next factor, after a step took `seconds` that was predicted, without the factor, at
-        `predicted_s`.
+        """Return the next factor, after a step took `seconds` that was predicted at `predicted_s` without the
+        factor.
 
         Times that are not positive numbers change nothing.
         """
@@ -65,7 +65,7 @@ class RefinedCost:
         return self._factor(shape).value * self.cost.steps_s(shape, num_repeats)
 
     def observed(self, shape: StepShape, seconds: float, num_repeats: int = 1) -> RefinedCost:
-        """The next cost, after `num_repeats` steps from `shape` on took `seconds` together."""
+        """Return the next cost, after `num_repeats` steps from `shape` on took `seconds` together."""
         if shape.num_prefills:
             return replace(self, prefill=self.prefill.observed(self.cost.step_s(shape), seconds))
         predicted_s = self.cost.steps_s(shape, num_repeats)

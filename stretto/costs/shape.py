@@ -13,7 +13,7 @@ _MAX_SIZE = 10**9
 
 
 class StepShape(NamedTuple):
-    """Sizes of one step of an LLM instance; a prefill is any slice that is not a decode.
+    """The sizes of one step of an LLM instance; a prefill is any slice that is not a decode.
 
     Attributes:
         num_prefills: number of prompts or chunks of prompts.

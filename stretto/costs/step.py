@@ -84,7 +84,7 @@ NUMBERS = tuple(name for term in TERMS for name in term)
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """How an engine computes.
+    """Properties of an engine's attention kernels that decide how long its steps take.
 
     Attributes:
         pads_prompts: whether prompts of a step are padded to the longest of them.
@@ -101,7 +101,7 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class StepFeatures:
-    """Turns shapes into features, which are multiplied with the fitted numbers."""
+    """A converter from shapes of steps to features, which are multiplied with the fitted numbers."""
 
     model: LLMModel
     hardware: Hardware
@@ -113,7 +113,7 @@ class StepFeatures:
         object.__setattr__(self, "_rates", _rates(self.model, self.hardware, self.tensor_parallel))
 
     def of(self, shape: StepShape) -> list[float]:
-        """Features of a step, in the order of `NUMBERS`."""
+        """Return the features of a step, in the order of `NUMBERS`."""
         rates, kernels, layers = self._rates, self.kernels, self.model.num_layers
         prefills, decodes, longest = shape.num_prefills, shape.num_decodes, shape.max_context_tokens
         prompt_tokens = prefills * shape.max_prefill_tokens if kernels.pads_prompts else shape.prefill_tokens
@@ -190,7 +190,7 @@ def _rates(model: LLMModel, hardware: Hardware, tensor_parallel: int) -> _Rates:
 
 
 class LLMStepCost:
-    """Step cost by the physical form with fitted numbers.
+    """A step cost by the physical form with fitted numbers.
 
     Raises:
         ConfigError: a number is missing, unknown, negative or not finite.

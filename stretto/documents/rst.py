@@ -32,9 +32,9 @@ def parse_rst(data: bytes) -> list[Section]:
     from docutils import nodes
     from docutils.core import publish_doctree
 
-    from stretto.documents.rst_reader import Reader
+    from stretto.documents.rst_reader import RstReader
 
-    document = publish_doctree(decode(data), reader=Reader(), settings_overrides=_SETTINGS)
+    document = publish_doctree(decode(data), reader=RstReader(), settings_overrides=_SETTINGS)
     sections: list[tuple[str | None, list[str]]] = [(None, [])]
     for node in document.findall(nodes.TextElement):
         if isinstance(node, nodes.Inline | nodes.Invisible) or _is_message(node):

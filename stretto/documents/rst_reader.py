@@ -12,7 +12,9 @@ _MAX_EXPANSION = 1_000_000  # nodes and characters of all substitutions together
 
 
 class CheckSubstitutions(Transform):
-    """Counts what substitutions expand to before docutils expands them; nested ones multiply."""
+    """A transform that counts what substitutions expand to before docutils expands them; nested ones
+    multiply.
+    """
 
     default_priority = 219  # right before docutils substitutes
 
@@ -34,7 +36,7 @@ class CheckSubstitutions(Transform):
             raise ValueError(f"its substitutions expand to more than {_MAX_EXPANSION} nodes and characters")
 
 
-class Reader(standalone.Reader):  # type: ignore[type-arg]  # generic in the stubs alone
+class RstReader(standalone.Reader):  # type: ignore[type-arg]  # generic in the stubs alone
     """The reader of docutils, with the check of substitutions."""
 
     def get_transforms(self) -> list[type[Transform]]:

@@ -1,6 +1,6 @@
 """The engines of this machine, ready to register: what the command line and the examples run on.
 
-Profiles are of two cores of a server CPU without a GPU; `stretto profile` measures others.
+Profiles were measured on two cores of a server CPU without a GPU; `stretto profile` measures others.
 """
 
 from __future__ import annotations
@@ -45,16 +45,21 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 RAG_ENGINES = ("chunking", "embedding", "vectors", "reranking", "llm")
 SEARCH_ENGINES = ("llm", "llm_small", "web")
-"""Engines that the ready-made apps name."""
+"""Names of the engines that the ready-made apps use."""
 
 
 def llm_engine(
     where: str | None, *, instances: int = 1, api: str | None = None, tokenizer: str | None = None
 ) -> Deployment:
-    """Return the engine "llm" with equal replicas, each as `llm_replica` makes it.
+    """Return the engine "llm" with equal replicas, each as `llm_replica` or `server_replica` makes it.
+
+    Args:
+        where: URL of a server, directory of a checkpoint, "stand-in" or "mini"; None is the default model.
+        api: "completions" or "chat", for a server.
+        tokenizer: tokenizer of a server's model, see `server_replica`.
 
     Raises:
-        ConfigError: as `llm_replica`.
+        ConfigError: the place or an option cannot be used.
     """
     if is_url(where):
         return llm_deployment([server_replica(str(where), api=api, tokenizer=tokenizer)] * instances)
@@ -79,7 +84,7 @@ _RECOVER_S = 2.0
 
 
 def is_url(where: str | None) -> bool:
-    """Return whether `--llm` names a server."""
+    """Return whether a value of `--llm` is the URL of a server."""
     return where is not None and where.startswith(("http://", "https://"))
 
 
@@ -91,7 +96,7 @@ def llm_replica(
     Args:
         where: directory of a checkpoint, "stand-in" or "mini", the model that ships with Stretto; None is
             the default.
-        device: "cpu", "cuda", "auto", or one of this machine as in "cuda:1"; None is the CPU.
+        device: "cpu", "cuda", "auto", or a device of this machine such as "cuda:1"; None is the CPU.
         dtype: type of weights and activations, one of `DTYPES`; None is float32.
 
     Raises:
@@ -131,7 +136,7 @@ def _devices(device: str | None, runs_in: RunsIn) -> tuple[str, ...]:
 
 
 def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
-    """Return the in-process engine for the kinds of model that it knows, the reference for any other."""
+    """Return the in-process engine if it supports the kind of model, else the reference engine."""
     if where == STAND_IN:
         return StandIn, StandInConfig()
     folder = MINI if where == SMALL_MODEL else Path(where)
@@ -169,12 +174,14 @@ def server_replica(url: str, *, api: str | None = None, tokenizer: str | None = 
 
 
 def is_small_model(deployment: Deployment) -> bool:
-    """Return whether the LLM that ships with Stretto is one of its replicas."""
+    """Return whether a replica runs the small model that ships with Stretto."""
     return any(getattr(replica.config, "path", None) == MINI for replica in deployment.replicas)
 
 
 def vectors_engine() -> Deployment:
-    """Vectors in memory: collections of a query go with it."""
+    """Return the engine "vectors", which keeps vectors in memory; a query's own collection goes with the
+    query.
+    """
     return deploy(
         "vectors",
         MemoryVectors,
@@ -194,14 +201,14 @@ def local_engines(
     functions: Mapping[str, Callable[..., object]] | None = None,
     profiles: Mapping[str, Profile] | None = None,
 ) -> list[Deployment]:
-    """All engines that the ready-made apps name, one instance of each.
+    """Return all engines that the ready-made apps name, with one instance each.
 
     Args:
-        llm: default: the small model that ships with Stretto.
-        vectors: default: in memory.
+        llm: the engine "llm"; None takes the small model that ships with Stretto.
+        vectors: the engine "vectors"; None keeps vectors in memory.
         embedding_model: a sentence-transformers name or path; chunks are measured in its tokens.
         reranking_model: a cross-encoder's name or path; None scores by words.
-        functions: what `call` may call, by name: with them there is an engine "calls" too.
+        functions: functions that the op `call` may call, by name; if given, there is an engine "calls" too.
         profiles: profiles by engine, in place of the built-in ones.
     """
     engines = [
@@ -220,10 +227,10 @@ def local_engines(
 
 
 def search_engines(llm: Deployment, url: str | None, documents: Sequence[Document]) -> list[Deployment]:
-    """The engines of search-empowered generation: `llm`, `llm_small`, here the same model, and `web`.
+    """Return the engines of search-empowered generation: "llm", "llm_small" (the same model) and "web".
 
     Args:
-        url: of a search service; None searches in `documents`.
+        url: URL of a search service; None searches in `documents`.
     """
     return [llm, llm.changed(name="llm_small"), web_engine(url, documents)]
 
@@ -238,15 +245,15 @@ def web_engine(url: str | None, documents: Sequence[Document]) -> Deployment:
 
 
 def engine_and_model(deployment: Deployment) -> str:
-    """Return what a measured profile of this engine is called; see `profile_key`."""
+    """Return the key under which a measured profile of this engine is kept; see `profile_key`."""
     return profile_key(deployment.name, deployment.replicas[0])
 
 
 def profile_key(engine: str, replica: Replica) -> str:
-    """Return what a measured profile is of.
+    """Return the key under which a measured profile is kept.
 
-    It is the engine's name and its model, or what the engine is where it has none. A device or dtype other
-    than the usual one follows.
+    It is the engine's name and its model, or the kind of engine where there is no model. A device or dtype
+    other than the usual one follows.
     """
     config = replica.config
     model = getattr(config, "model", None) or getattr(config, "path", None)

@@ -10,7 +10,7 @@ from stretto.cluster.devices import cores_of
 
 
 def confined(config: Any, devices: Sequence[str], threads: int | None) -> Any:
-    """Return the configuration with the device and the threads of a process that is confined to these.
+    """Return the configuration changed for a process that is confined to these devices and threads.
 
     Such a process sees its own accelerator alone, so it is "cuda" there whatever its number is here. Fields
     that the configuration does not have are left out.

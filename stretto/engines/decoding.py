@@ -1,4 +1,4 @@
-"""Which settings of a decode an engine understands: it refuses the others, and never ignores one."""
+"""Decoding settings that an engine understands: it refuses the others, and never ignores one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from stretto.errors import ConfigError
 from stretto.tasks import Decode
 
 BASIC = frozenset({"max_tokens", "items", "max_items", "stop", "temperature", "seed"})
-"""What every LLM engine understands."""
+"""Names of the decoding settings that every LLM engine understands."""
 
 
 def changed(decode: Decode) -> dict[str, object]:
-    """The settings that are not the default."""
+    """Return the decoding settings that differ from their defaults, by name."""
     return {
         field.name: value
         for field in fields(decode)
@@ -22,6 +22,6 @@ def changed(decode: Decode) -> dict[str, object]:
 
 
 def refuse_others(decode: Decode, understood: Collection[str], engine: str) -> None:
-    """Raises ConfigError if a setting outside `understood` is not the default."""
+    """Check that only decoding settings in `understood` differ from their defaults. Raises ConfigError."""
     if others := [name for name in changed(decode) if name not in understood]:
         raise ConfigError(f"{engine} does not know the decoding setting {', '.join(others)}")

@@ -1,4 +1,4 @@
-"""Executables by the name that a file calls them by; each is imported only when it is used."""
+"""The table of executables, by the name that a file calls them by; each is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """One row.
+    """A kind of engine that an engines file can name.
 
     Attributes:
         contract: contract that it keeps.
@@ -40,7 +40,9 @@ class Executable:
 
     @property
     def places(self) -> tuple[RunsIn, ...]:
-        """Where it can run: a server on the event loop, a model in a thread or a process, others anywhere."""
+        """Places where it can run: a server on the event loop, a model in a thread or process, others
+        anywhere.
+        """
         if self.contract == "batch":
             return get_args(RunsIn)
         return ("loop", "ray") if self.runs_in == "loop" else ("thread", "process", "ray")
@@ -95,7 +97,7 @@ EXECUTABLES: Mapping[str, Executable] = {
 
 
 def executable_named(name: str) -> Executable:
-    """Return the row of an executable.
+    """Return the kind of engine that has this name.
 
     Raises:
         ConfigError: there is no such name. The message lists those that there are.

@@ -1,4 +1,4 @@
-"""Loading models with transformers."""
+"""A lock around the loading of models with transformers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def one_load() -> Iterator[None]:
-    """Hold off other loads of this process, and show none of transformers' progress bars. Needs transformers.
+    """Hold off other loads of this process, and hide transformers' progress bars. Needs transformers.
 
-    While it loads, transformers 5 replaces functions of its own (`no_tie_weights`), and of two loads at once
-    the second puts the first one's replacement back, for good: tied models would from then on be untied.
+    While transformers 5 loads a model, it replaces functions of its own (`no_tie_weights`). With two loads at
+    once, the second would put the first one's replacement back for good, and tied models would be untied.
     """
     from transformers.utils import logging
 

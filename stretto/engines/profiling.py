@@ -1,6 +1,6 @@
-"""Measures an engine of this machine: latency by batch, and the profile that explains it.
+"""The measurement of an engine on this machine: latency by batch size, and the profile that explains it.
 
-The work is what the ready-made apps give it: chunks of the default size, pairs, rows, prompts.
+The work is like that of the ready-made apps: chunks of the default size, pairs, rows, prompts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SIDE_BY_SIDE = 4
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Seconds of calls with `units` of work: median, fastest and slowest."""
+    """The seconds that calls with `units` of work took: median, fastest and slowest."""
 
     units: int
     median_s: float
@@ -40,17 +40,17 @@ class Measurement:
 
     @property
     def units_per_s(self) -> float:
-        """Throughput at the median."""
+        """Units per second at the median."""
         return self.units / self.median_s
 
 
 def profile_engine(
     deployment: Deployment, on_measurement: Callable[[Measurement], None]
 ) -> tuple[list[Measurement], Profile]:
-    """Run an engine at growing sizes, tell each measurement, and fit its profile.
+    """Run an engine at growing sizes, report each measurement, and fit its profile.
 
     Raises:
-        ConfigError: there is no way to profile such an engine.
+        ConfigError: there is no workload to profile such an engine with.
     """
     engine, replica = deployment.engine, deployment.replicas[0]
     if engine.is_llm and replica.runs_in == "loop":
@@ -96,7 +96,7 @@ def _task(
 
 
 def _workloads(deployment: Deployment) -> Iterator[tuple[int, Sequence[Task]]]:
-    """(units, batch) at growing sizes."""
+    """Yield (units, batch) pairs of growing size."""
     match deployment.name:
         case "chunking":
             tokens = min(DEFAULT_TOKENS, max_tokens(deployment.replicas[0].config.model))  # type: ignore[attr-defined]
@@ -121,14 +121,17 @@ def _workloads(deployment: Deployment) -> Iterator[tuple[int, Sequence[Task]]]:
                 inputs = {"question": "which passage answers the question?", "hits": hits}
                 yield count, [Task(0, "profile", "rerank", "rerank", inputs, {})]
         case name:
-            raise ConfigError(f"there is no workload to profile an engine called {name!r} with")
+            raise ConfigError(f"there is no workload that profiles an engine called {name!r}")
 
 
 def _profile_llm(
     llm: SteppedLLM, on_measurement: Callable[[Measurement], None]
 ) -> tuple[list[Measurement], Profile]:
-    """Prefills of several lengths fit the time per token of a prompt; a decode gives the time of outputs, and
-    some side by side that of neighbours."""
+    """Measure an LLM engine and fit its profile.
+
+    Prefills of several lengths give the time per prompt token; one decode gives the time per output token,
+    and several side by side the time that neighbours add.
+    """
     ids, seeds = itertools.count(), itertools.count()
     measurements = []
     for num_words in (32, 128, 512):
@@ -169,7 +172,9 @@ def _profile_llm(
 
 
 def _finish(llm: SteppedLLM, ids: Iterator[int], texts: Sequence[str], decode: Decode | None) -> list[int]:
-    """Run requests side by side to their ends; tokens of their prompts, or of outputs if they decode."""
+    """Run requests side by side to their ends; return the prompt tokens of each, or output tokens if they
+    decode.
+    """
     for text in texts:
         task_id = next(ids)
         llm.admit(LLMTask(task_id, "profile", "profile", (Segment(f"{task_id} {text}"),), decode), ())

@@ -1,4 +1,4 @@
-"""From a prompt to tokens, the same for every in-process engine, so that their results can be compared.
+"""The tokens of a prompt, the same for every in-process engine, so that their results can be compared.
 
 Each segment is tokenised by itself: the tokens of a prompt begin with the tokens of each of its leading
 parts, wherever it is cut. Special tokens are parsed in constants only; `<|im_end|>` in a retrieved
@@ -22,12 +22,15 @@ _CONTENT = "STRETTO-PROMPT"
 class PromptTokenizer:
     """The tokenizer of a checkpoint, with its chat template if it has one.
 
-    With a template the prompt is the user's message: what the template puts before it leads every
-    prompt, and `suffix`, what it puts behind, is to be run before decoding.
+    With a template the prompt becomes the user's message: the template's beginning leads every prompt, and
+    `suffix`, its end, must be prefilled before decoding.
+
+    Raises:
+        ConfigError: the folder's tokenizer cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises ConfigError if the folder's tokenizer cannot be used."""
+        """Load the tokenizer from `folder`. Raises ConfigError if it cannot be used."""
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         if not tokenizer.is_fast:
             raise ConfigError(f"{folder}: the tokenizer has no tokenizer.json form")
@@ -48,10 +51,11 @@ class PromptTokenizer:
         self.eos_token_id: int | None = tokenizer.eos_token_id
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """BOS and the template's prefix, then the segments; without `suffix`.
+        """Return the tokens of a prompt: BOS and the template's beginning, then the segments; without
+        `suffix`.
 
         Raises:
-            UserError: a segment is no text, or has half of a surrogate pair in it.
+            UserError: a segment is not a text, or contains half of a surrogate pair.
         """
         tokens = list(self._prefix)
         for number, segment in enumerate(prompt):
@@ -66,7 +70,9 @@ class PromptTokenizer:
         return tokens
 
     def decode(self, tokens: list[int]) -> str:
-        """The text of generated tokens, without special ones. May end with half a character, as U+FFFD."""
+        """Return the text of generated tokens, without special ones. It may end with half a character, as
+        U+FFFD.
+        """
         return self._decoder.decode(tokens, skip_special_tokens=True)
 
     def _constant(self, text: str) -> list[int]:

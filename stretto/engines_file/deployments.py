@@ -12,7 +12,7 @@ from stretto.deployment import Deployment, Engine, Replica, check_replica
 from stretto.engines.confined import confined
 from stretto.engines.executables import Executable, executable_named
 from stretto.engines_file.fields import settable
-from stretto.engines_file.tables import Row, Tables
+from stretto.engines_file.tables import TableRow, Tables
 from stretto.errors import ConfigError
 from stretto.sched.orders import ORDERS
 
@@ -85,7 +85,7 @@ def _is_written(tables: Tables, engine: str, key: str) -> bool:
     return any(row.values["name"] == engine and key in row.values for row in tables.rows("engine"))
 
 
-def _served(row: Row, engines: Mapping[str, Engine]) -> tuple[str, Executable]:
+def _served(row: TableRow, engines: Mapping[str, Engine]) -> tuple[str, Executable]:
     """Return the engine that a replica is of, by name, and its executable."""
     row.check_keys((*_OWN_KEYS, *settable(Replica, _OWN_KEYS)))
     name, wanted = _text(row, "engine"), _text(row, "executable")
@@ -105,7 +105,7 @@ def _served(row: Row, engines: Mapping[str, Engine]) -> tuple[str, Executable]:
     return name, executable
 
 
-def _read_replica(row: Row, engine: Engine, executable: Executable) -> Replica:
+def _read_replica(row: TableRow, engine: Engine, executable: Executable) -> Replica:
     try:
         run, config_kind = executable.load()
     except ConfigError as cause:
@@ -130,7 +130,7 @@ def _read_replica(row: Row, engine: Engine, executable: Executable) -> Replica:
     return replica
 
 
-def _confined(row: Row, replica: Replica) -> object:
+def _confined(row: TableRow, replica: Replica) -> object:
     """Return the configuration for the devices and threads of the replica, which alone may name them."""
     for key, field_ in (("devices", "device"), ("threads", "num_threads")):
         if getattr(replica, key) and field_ in (written := row.table("config").values):
@@ -142,7 +142,7 @@ def _confined(row: Row, replica: Replica) -> object:
     return confined(replica.config, replica.devices, replica.threads)
 
 
-def _text(row: Row, key: str) -> str:
+def _text(row: TableRow, key: str) -> str:
     value = row.values.get(key)
     if not isinstance(value, str):
         problem = "is missing" if value is None else f"is {value!r}"

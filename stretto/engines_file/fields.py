@@ -15,7 +15,7 @@ _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 class Problem(ConfigError):
-    """What is wrong with a table; `keys` lead to the value."""
+    """A value in a table is wrong; `keys` lead to the value."""
 
     def __init__(self, message: str, *, step: str | None = None, keys: tuple[str, ...] = ()) -> None:
         super().__init__(message, step=step)
@@ -29,7 +29,7 @@ def build(
     given: Mapping[str, object] | None = None,
     defaults: Mapping[str, object] | None = None,
 ) -> _T:
-    """Return `kind` with `values` as its fields.
+    """Build the dataclass `kind` from the values of a table.
 
     `given` fields are no keys of the table; `defaults` are for keys that it lacks. Fields of a type that no
     file can hold, such as functions, are no keys either.

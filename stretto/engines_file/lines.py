@@ -22,7 +22,7 @@ _QUOTES = re.compile(r'"""|' + "'''")
 
 
 def key_lines(text: str) -> Mapping[Path, int]:
-    """Return the line, from 1, of each table and key; elements of an array of tables count from 0."""
+    """Return the line number, from 1, of each table and key of a TOML text, by path."""
     found: dict[Path, int] = {}
     counts: dict[str, int] = {}
     table: Path = ()

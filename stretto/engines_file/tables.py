@@ -22,8 +22,8 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One table: its values, and where each stands.
+class TableRow:
+    """One table of an engines file: its values, and the line where each stands.
 
     `path` is where the table is in the text, as in ("replica", 0).
     """
@@ -33,19 +33,19 @@ class Row:
     values: Mapping[str, Any]
 
     def place(self, *keys: str) -> str:
-        """Return file and line of a key, or of the nearest table around it."""
+        """Return the file and line of a key, or of the nearest table around it."""
         return self.tables.place((*self.path, *keys))
 
     def error(self, message: str, *keys: str) -> ConfigError:
-        """Return an error that says where `keys` stand."""
+        """Return an error with this message that names the file and line of `keys`."""
         return ConfigError(f"{self.place(*keys)}: {message}")
 
-    def without(self, *keys: str) -> Row:
+    def without(self, *keys: str) -> TableRow:
         """Return the same table without some of its keys."""
         kept = {key: value for key, value in self.values.items() if key not in keys}
-        return Row(self.tables, self.path, kept)
+        return TableRow(self.tables, self.path, kept)
 
-    def table(self, key: str) -> Row:
+    def table(self, key: str) -> TableRow:
         """Return the table under `key`, an empty one if there is none.
 
         Raises:
@@ -54,10 +54,10 @@ class Row:
         values = self.values.get(key, {})
         if not isinstance(values, dict):
             raise self.error(f"{key} is {values!r}; it must be a table", key)
-        return Row(self.tables, (*self.path, key), values)
+        return TableRow(self.tables, (*self.path, key), values)
 
     def check_keys(self, known: Iterable[str]) -> None:
-        """Raise ConfigError for a key that is not `known`."""
+        """Check that the table has only `known` keys. Raises ConfigError."""
         try:
             check_keys(self.values, known)
         except Problem as problem:
@@ -70,7 +70,7 @@ class Row:
         given: Mapping[str, object] | None = None,
         defaults: Mapping[str, object] | None = None,
     ) -> _T:
-        """Return a dataclass with these values, checked against its fields (see `fields.build`).
+        """Build a dataclass from the values, checked against its fields (see `fields.build`).
 
         Raises:
             ConfigError: a key is unknown, missing, or of another type, or the dataclass refuses the values.
@@ -82,7 +82,7 @@ class Row:
 
 
 class Tables:
-    """A parsed text.
+    """A parsed engines file.
 
     Args:
         name: name of the file, for messages.
@@ -113,17 +113,17 @@ class Tables:
             if table in SINGLES and not isinstance(values, dict):
                 raise ConfigError(f"{self.place((table,))}: {table} must be written [{table}], once")
 
-    def rows(self, table: str) -> list[Row]:
+    def rows(self, table: str) -> list[TableRow]:
         """Return the rows of an array of tables, in order."""
         rows = self._values.get(table, [])
-        return [Row(self, (table, index), values) for index, values in enumerate(rows)]
+        return [TableRow(self, (table, index), values) for index, values in enumerate(rows)]
 
-    def one(self, table: str) -> Row | None:
+    def one(self, table: str) -> TableRow | None:
         """Return a single table, None if it is not there."""
-        return Row(self, (table,), self._values[table]) if table in self._values else None
+        return TableRow(self, (table,), self._values[table]) if table in self._values else None
 
     def place(self, path: Path) -> str:
-        """Return file and line of `path`, or of the nearest table around it."""
+        """Return the file and line of `path`, or of the nearest table around it."""
         while path and path not in self._lines:
             path = path[:-1]
         return f"{self._name}:{self._lines[path]}" if path else self._name

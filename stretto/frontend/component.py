@@ -1,4 +1,4 @@
-"""Components: what a user composes an app of. One component lowers to a few primitives.
+"""Components, the parts that a user composes an app of. Each component lowers to a few primitives.
 
 A component class names its in ports, its out ports and its configuration (a frozen dataclass whose
 fields are also keyword arguments), and says in `lower` which primitives it stands for:
@@ -37,7 +37,7 @@ from stretto.graph.types import item_type
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a query brings: a source of values, by name and type."""
+    """An input of a template: a named, typed value that each query brings, to feed components with."""
 
     name: str
     type: str
@@ -45,7 +45,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutPort:
-    """A component's out port: a source of values for other components."""
+    """One out port of a component: a source of values that can feed other components."""
 
     component: Component
     name: str
@@ -56,16 +56,11 @@ Source: TypeAlias = Input | OutPort
 
 @dataclass(frozen=True)
 class NoConfig:
-    """The configuration of a component that has none."""
+    """An empty configuration, for components without settings."""
 
 
 class Component:
-    """Base of all components; see the module's text for how to write one.
-
-    Raises:
-        TemplateError: a keyword is neither an in port nor a setting.
-        ConfigError: a setting has an unusable value.
-    """
+    """The base class of all components; the module's docstring says how to write one."""
 
     ports: ClassVar[tuple[Port, ...]] = ()
     outs: ClassVar[Mapping[str, str]] = {}
@@ -80,10 +75,10 @@ class Component:
         self.config = configure(self, self.Config(), settings)
 
     def feed(self, **sources: Source) -> None:
-        """Connect in ports, as the constructor does.
+        """Connect in ports to sources of values, as the constructor does.
 
         Raises:
-            TemplateError: there is no such port, or the source is none.
+            TemplateError: there is no such port, or the source is not an `Input` or `OutPort`.
         """
         names = [port.name for port in self.ports]
         for port, source in sources.items():
@@ -106,17 +101,22 @@ class Component:
         return Chain((self,), (), (self,), (self,)) >> other
 
     def out_types(self, in_types: Mapping[str, str], config: Any) -> Mapping[str, str]:
-        """Types of the out ports; override where they follow from what feeds the in ports."""
+        """Return the types of the out ports; override it where they follow from what feeds the in ports."""
         return self.outs
 
     def lower(self, build: Builder, config: Any) -> Mapping[str, Ref]:
-        """Add this component's primitives to `build`; returns the value of each out port."""
+        """Add this component's primitives to `build`; return the value of each out port by name."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Components and the order that `>>` gives them."""
+    """Components joined with `>>`, and the order that this gives them.
+
+    Attributes:
+        order: (before, after) pairs of components.
+        first, last: the components that a chain before or after this one is joined to.
+    """
 
     components: tuple[Component, ...]
     order: tuple[tuple[Component, Component], ...]
@@ -132,7 +132,7 @@ class Chain:
 
 
 def parallel(*branches: Component | Chain) -> Chain:
-    """Branches side by side: `a >> parallel(b, c >> d) >> e`."""
+    """Return a chain of branches that run side by side: `a >> parallel(b, c >> d) >> e`."""
     chains = [b if isinstance(b, Chain) else Chain((b,), (), (b,), (b,)) for b in branches]
     return Chain(
         tuple(dict.fromkeys(c for chain in chains for c in chain.components)),
@@ -143,7 +143,7 @@ def parallel(*branches: Component | Chain) -> Chain:
 
 
 class Builder:
-    """Where components put their primitives while a template is lowered."""
+    """The collector of primitives to which components add theirs while a template is lowered."""
 
     def __init__(self) -> None:
         self.primitives: list[Primitive] = []
@@ -152,28 +152,32 @@ class Builder:
         self._names: set[str] = set()
 
     def reserve(self, name: str) -> None:
-        """No primitive will have this name."""
+        """Keep a name free: no primitive that is added later gets it."""
         self._names.add(name)
 
     def enter(self, values: Mapping[str, Ref], types: Mapping[str, str]) -> None:
-        """Begin a component: the values of its in ports, and their types (in `types`)."""
+        """Begin a component, given the values that feed its in ports and the types of these values."""
         self._values = values
         self.types = types
 
     def is_fed(self, port: str) -> bool:
-        """Whether the component's in port is connected."""
+        """Return whether the in port of the current component is connected."""
         return port in self._values
 
     def value(self, port: str) -> Ref:
-        """The value that feeds the component's in port."""
+        """Return the value that feeds the in port of the current component."""
         return self._values[port]
 
     def take(self, port: str, to: str | None = None, *, each: bool = False) -> Arg:
-        """An argument `to` (default: of the same name) from the component's in port."""
+        """Return an argument that feeds a primitive's port `to` (default: `port`) from the component's in
+        port.
+        """
         return Arg(to or port, self._values[port], each)
 
     def take_each_if_list(self, port: str, to: str) -> Arg:
-        """As `take`, applied to every item when the in port is fed by a list."""
+        """Return an argument like `take`, which applies the primitive to every item if the in port gets a
+        list.
+        """
         return Arg(to, self._values[port], item_type(self.types[port]) is not None)
 
     def add(
@@ -187,7 +191,7 @@ class Builder:
         hints: tuple[str, ...] = (),
         prompt: PromptParts = (),
     ) -> Ref:
-        """Add a primitive; its name gets a number if it is taken."""
+        """Add a primitive and return its value; a name that is taken gets a number."""
         unique, number = name, 1
         while unique in self._names:
             number += 1
@@ -212,9 +216,10 @@ class Builder:
         each: frozenset[str] = frozenset(),
         hints: tuple[str, ...] = (),
     ) -> Ref:
-        """Add an LLM call: a prefill of `prompt` (a name or text, see `load_prompt`) and its decode.
+        """Add an LLM call (a prefill of `prompt` and its decode) and return its output.
 
         Args:
+            prompt: name or text of a prompt, see `load_prompt`.
             variables: the value of each prompt variable.
             constants: settings that the prompt may name.
             each: variables taken item by item from a list.
@@ -230,10 +235,10 @@ class Builder:
 
 
 def configure(component: Component, config: Any, settings: Mapping[str, object]) -> Any:
-    """`config` with other `settings`.
+    """Return the configuration `config` with the values of `settings` in place of its own.
 
     Raises:
-        ConfigError: there is no such setting, or its value has another type than the default's.
+        ConfigError: a setting is unknown, or its value has another type than the default's.
     """
     fields = {field.name: field for field in dataclasses.fields(config)}
     for key, value in settings.items():
@@ -243,7 +248,7 @@ def configure(component: Component, config: Any, settings: Mapping[str, object])
         wanted = type(present)
         is_fitting = isinstance(value, int | float if wanted is float else wanted)
         if present is not None and (not is_fitting or (isinstance(value, bool) and wanted is not bool)):
-            raise ConfigError(f"{component.name}: {key}={value!r} is no {wanted.__name__}")
+            raise ConfigError(f"{component.name}: {key} must be {wanted.__name__}, got {value!r}")
     try:
         return dataclasses.replace(config, **settings)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""From a template and a query's configuration to a compiled graph, remembered by structure.
+"""The way from a template and a query's configuration to a compiled graph, cached by structure.
 
 The second query of a shape costs a dictionary look-up: graphs hold no values, so one serves all.
 """
@@ -20,7 +20,7 @@ _MAX_CACHED = 1024
 
 
 class PlanCache:
-    """Lowers, optimises and compiles; caches by template, configuration and passes."""
+    """A cache of compiled graphs, by template, configuration and passes. It lowers, optimises, compiles."""
 
     def __init__(self, profiles: Profiles, vocabulary: Vocabulary = DEFAULT) -> None:
         self.profiles = profiles
@@ -30,7 +30,7 @@ class PlanCache:
     def plan(
         self, template: Template, configuration: Configuration, passes: tuple[str, ...]
     ) -> ExecutionGraph:
-        """The execution graph of a query.
+        """Return the execution graph of a query, from the cache if one of the same shape was compiled before.
 
         Raises:
             UserError: the configuration does not fit the template.
@@ -48,17 +48,21 @@ class PlanCache:
         try:
             found = self._plans.get(key)
         except TypeError as error:
-            raise ConfigError(f"a setting of {template.name} is no plain value: {error}") from error
+            raise ConfigError(f"a setting of {template.name} is not a plain value: {error}") from error
         if found is None:
             found = self._remember(key, self.compile(template.lower(configuration, self.vocabulary), passes))
         return found
 
     def expand(self, body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
-        """The execution graph that an `expand` primitive becomes.
+        """Return the execution graph that replaces an `expand` primitive, cached by structure.
+
+        Args:
+            body: name of the expansion in the vocabulary.
+            inputs: values of the primitive's arguments, by port.
 
         Raises:
-            ConfigError: there is no such expansion.
-            GraphError: it does not verify, or has not one output.
+            ConfigError: there is no such expansion, or its graph does not have exactly one output.
+            GraphError: the graph does not verify.
         """
         expansions = self.vocabulary.expansions
         if body not in expansions:

@@ -1,4 +1,4 @@
-"""Prompt templates: text with `{variables}`, as segments.
+"""Prompt templates: text with `{variables}`, parsed into segments.
 
 `{{` and `}}` are braces. A template is parsed once; what fills its variables is never parsed, so a
 retrieved text that contains `{question}` stays as it is.
@@ -18,12 +18,12 @@ _TOKEN = re.compile(r"\{\{|\}\}|\{(\w+)\}|[{}]")
 
 
 def load_prompt(name_or_text: str) -> str:
-    """The text of a ready-made prompt (a file in `components/prompts`), or the text itself.
+    """Return the text of a ready-made prompt (a file in `components/prompts`), or the given text itself.
 
-    Text has at least one brace; a name has none.
+    A string with a brace is taken for text, one without for a name.
 
     Raises:
-        ConfigError: there is no such prompt.
+        ConfigError: there is no prompt of this name.
     """
     if "{" in name_or_text:
         return name_or_text
@@ -31,7 +31,7 @@ def load_prompt(name_or_text: str) -> str:
 
 
 def prompt_names() -> list[str]:
-    """The ready-made prompts."""
+    """Return the names of the ready-made prompts, sorted."""
     folder = resources.files("stretto.components").joinpath("prompts")
     return sorted(file.name.removesuffix(".txt") for file in folder.iterdir() if file.name.endswith(".txt"))
 
@@ -47,14 +47,14 @@ def _read_prompt(name: str) -> str:
 def parse_prompt(
     text: str, variables: frozenset[str], constants: tuple[tuple[str, str], ...] = ()
 ) -> PromptParts:
-    """Segments of a template; neighbouring constants are one.
+    """Parse a prompt template into constant and variable segments; neighbouring constants become one.
 
     Args:
         variables: names that become slots; each must occur.
-        constants: names whose value is known now and becomes part of the constant text.
+        constants: (name, value) pairs known now; the value becomes part of the constant text.
 
     Raises:
-        ConfigError: a lone brace, a variable that is not offered, or one that is missing.
+        ConfigError: the text has a lone brace or an unknown variable, or lacks one of `variables`.
     """
     known = dict(constants)
     parts: list[Constant | Slot] = []
@@ -83,5 +83,5 @@ def parse_prompt(
 
 
 def known_constants(settings: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Settings as the `constants` of `parse_prompt`."""
+    """Return settings in the form of the `constants` argument of `parse_prompt`."""
     return tuple((key, str(value)) for key, value in settings.items())

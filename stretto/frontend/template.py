@@ -1,7 +1,7 @@
 """Workflow templates: components, how they feed each other, and the order that `>>` gives them.
 
 A template is checked when it is built, by lowering it once: unfed ports, wrong types, cycles and streams
-of different origin are refused there, with the component and the port.
+of different origin are refused there; the message names the component and the port.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ Configuration = Mapping[str, Mapping[str, object]]
 
 
 class Template:
-    """An app.
+    """A workflow template (an "app"): components, their connections and what a query returns.
 
     Args:
-        name: of the app, and of its graphs.
+        name: name of the app and of its graphs.
         flow: components joined with `>>`, or components in any order.
         outputs: what a query returns, by name.
-        vocabulary: what it is checked by when it is built. A runtime checks its plans by its own vocabulary.
+        vocabulary: ops and types that the template is checked against when it is built. A runtime checks its
+            plans against its own vocabulary.
 
     Raises:
-        TemplateError: see the module's text.
+        TemplateError: a port is not fed, types do not fit, or there is a cycle.
         ConfigError: a component's settings do not fit each other.
     """
 
@@ -56,14 +57,17 @@ class Template:
         self.lower({})
 
     def lower(self, configuration: Configuration, vocabulary: Vocabulary | None = None) -> Graph:
-        """The p-graph of a query with this configuration. Source: Teola, Algorithm 1, GraphTransform.
+        """Lower the template to the graph of a query with this configuration (the paper's p-graph).
 
         Args:
-            vocabulary: what the graph is checked by; None for the vocabulary the template was built with.
+            vocabulary: ops and types that the graph is checked against; None for those the template was built
+                with.
 
         Raises:
-            ConfigError: an unknown component or setting, or an unusable value.
+            ConfigError: a component or setting is unknown, or a value is unusable.
             TemplateError: the vocabulary lacks an op or a type, or types do not fit.
+
+        Source: Teola, Algorithm 1, GraphTransform.
         """
         ops = (vocabulary or self.vocabulary).ops
         by_name = {component.name: component for component in self.components}
@@ -100,7 +104,10 @@ class Template:
         return graph
 
     def _order_edges(self, build: Builder, ranges: Mapping[Component, range]) -> tuple[tuple[str, str], ...]:
-        """From every tail primitive of a component to every head of the next (Algorithm 1, lines 7-9)."""
+        """Return order edges from every last primitive of a component to every first primitive of the next.
+
+        Source: Teola, Algorithm 1, lines 7-9.
+        """
         primitives = build.primitives
         heads: dict[Component, list[str]] = {}
         tails: dict[Component, list[str]] = {}
@@ -119,7 +126,7 @@ def _key(source: Source) -> tuple[Component | None, str]:
 
 
 def _collect(given: Iterable[Component], outputs: Mapping[str, Source]) -> list[Component]:
-    """The given components and all that feed them or the outputs."""
+    """Return the given components and all that feed them or the outputs."""
     found: dict[Component, None] = dict.fromkeys(given)
     pending = [*found, *(s.component for s in outputs.values() if isinstance(s, OutPort))]
     while pending:
@@ -154,7 +161,7 @@ def _name_apart(components: Iterable[Component]) -> None:
 
 
 def _sort(components: list[Component], order: Iterable[tuple[Component, Component]]) -> list[Component]:
-    """Components after what feeds them and what `>>` puts before them."""
+    """Sort components: each after those that feed it and those that `>>` puts before it."""
     before: dict[Component, set[Component]] = {c: set() for c in components}
     reason: dict[tuple[Component, Component], str] = {}
     for component in components:
@@ -187,7 +194,7 @@ def _lower(component: Component, build: Builder, config: Any) -> Mapping[str, Re
 
 
 def _culprit(graph: Graph, ranges: Mapping[Component, range], ops: Ops) -> str:
-    """The first component with whose primitives the graph does not verify; else the template."""
+    """Return the name of the first component whose primitives do not verify; else the template's name."""
     for component, own in ranges.items():
         try:
             verify(replace(graph, primitives=graph.primitives[: own.stop], order=(), outputs=()), ops)

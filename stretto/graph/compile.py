@@ -1,7 +1,7 @@
-"""`compile()`: a verified graph as integer ids, ready for a graph scheduler.
+"""Compile a verified graph into the form that the graph scheduler runs: integer ids instead of names.
 
 An `ExecutionGraph` holds no state and no values of a query, so that all queries of one shape share one.
-A *value* is an out port of a primitive, or an input; nodes and values are numbered in graph order.
+A *value* is an out port of a primitive, or a graph input; nodes and values are numbered in graph order.
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ from stretto.tasks import Decode
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """An in port of a node, reading `value` (or its item `index`).
+    """One in port of a compiled node: which value it reads, and how.
 
-    With `is_hint`, the node does not wait for the value, and uses it only if it is there.
+    Attributes:
+        port: name of the port.
+        value: id of the value.
+        index: the item of the value to read; None reads all of it.
+        each: the node is applied to each item of the value.
+        piece: number of items with which the node may start; None waits for the whole value.
+        optional: the value may be absent.
+        is_hint: the node does not wait for the value, and uses it only if it is there.
     """
 
     port: str
@@ -33,27 +40,33 @@ class In:
     optional: bool
     is_hint: bool = False
 
+    @property
+    def blocks(self) -> bool:
+        """Whether the node waits for the whole value before it opens."""
+        return self.piece is None and not self.is_hint
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A primitive, compiled.
+    """A compiled primitive: one step of an `ExecutionGraph`, with ids instead of names.
 
     Attributes:
-        ins: its in ports. A streaming one has a `piece`.
-        outs: value ids, by the op's out ports.
-        after: nodes it only follows (ORDER).
-        num_blocking: how many ins and ORDER predecessors must be complete before it opens; hints are not.
-        is_mapped: it is applied to each item of its `each` ins.
-        is_effect: it changes something outside the graph, and its value says that it has.
+        ins: the in ports. One that reads a stream has a `piece`.
+        outs: ids of the produced values, in the order of the op's out ports.
+        after: nodes that must end first although this node reads nothing from them (ORDER edges).
+        num_blocking: number of in ports and ORDER predecessors that must be complete before the node can
+            start. Hints and streams do not count.
+        is_mapped: the op is applied to each item of the inputs marked `each`.
+        is_effect: the node changes something outside the graph; its value only says that this has happened.
         depth: edges on the longest way to an output (Teola, Algorithm 2, event 1).
-        path_s: predicted seconds of the slowest way to an output, this node included.
-        fused: the decode that runs as one LLM request with this prefill; or None.
-        decode: of a decode, how it decodes.
-        fused_into: of a fused decode, its prefill; or None.
-        template: name of the graph; answers of one step of it have like lengths.
+        path_s: predicted seconds on the slowest way to an output, this node included.
+        fused: id of the decode that runs as one LLM request together with this prefill; or None.
+        decode: decoding settings of a decode; None for other ops.
+        fused_into: id of the prefill that a fused decode runs with; or None.
+        template: name of the graph. Outputs of one step of one template have similar lengths.
         own_s: predicted seconds of the node alone.
-        hints: the nodes that take its value as a hint, if nobody needs it for anything else; else empty.
-        hint_from: the node whose value it takes as a hint, then the one whose value that takes, and so on.
+        hints: nodes that take this node's value as a hint, if every reader does; else empty.
+        hint_from: the node whose value this one takes as a hint, then that node's own hint, and so on.
     """
 
     id: int
@@ -81,15 +94,15 @@ class Node:
 
     @property
     def runs_once(self) -> bool:
-        """Whether it must not run again once it may have run: an effect that is not idempotent."""
+        """Whether the node must not run a second time: it is an effect and not idempotent."""
         return self.is_effect and not (self.spec.is_idempotent or self.config.get("idempotent"))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedOutput:
-    """A decode whose text may be shown as output `name` while it is being decoded.
+    """Permission to show a decode's text as output `name` while it is being decoded.
 
-    Only once every value in `unless` (what `select` prefers) is known to be absent.
+    The text may be shown once every value in `unless` is known to be absent: `select` prefers those.
     """
 
     name: str
@@ -98,15 +111,15 @@ class StreamedOutput:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionGraph:
-    """What the graph scheduler runs (the papers' e-graph).
+    """A compiled graph, which the graph scheduler runs (an "e-graph" in the papers).
 
     Attributes:
         inputs: value id of each graph input.
-        readers: for each value, (node, position in its ins) of who reads it.
-        followers: for each node, the nodes that only follow it (ORDER).
-        outputs: (name, value id, item index).
-        streamed: for a decode's node id, the outputs its text may be shown as.
-        ops: what the ops of `graph` are.
+        readers: the (node id, position among its `ins`) pairs that read a value, by value id.
+        followers: the nodes that wait for a node without reading from it (ORDER edges), by node id.
+        outputs: (name, value id, item index) of each output.
+        streamed: the outputs that the text of a decode may be shown as, by node id.
+        ops: specifications of the ops that `graph` uses.
     """
 
     graph: Graph
@@ -121,13 +134,13 @@ class ExecutionGraph:
 
 
 def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS) -> ExecutionGraph:
-    """Number nodes and values, count in-degrees, measure depths, fuse each prefill with its only decode.
+    """Compile a verified graph: number its nodes and values, measure depths, and fuse prefills with decodes.
 
-    `graph` is verified already (lowering and every pass do).
+    A prefill is fused with its decode if that decode is the only reader. `graph` is not verified again.
 
     Raises:
-        ConfigError: a decode has a setting that there is not.
-        GraphError: `ops` has no such op.
+        ConfigError: a decode has an unknown setting, or a setting with an unusable value.
+        GraphError: an op of the graph is not in `ops`.
     """
     values: dict[tuple[str, str], int] = {(name, ""): i for i, (name, _) in enumerate(graph.inputs)}
     node_ids = {primitive.name: i for i, primitive in enumerate(graph.primitives)}
@@ -205,11 +218,12 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
 def rebase(
     egraph: ExecutionGraph, node_base: int, values: Sequence[int], under: Node | None = None
 ) -> list[Node]:
-    """The nodes of `egraph` renumbered to join a running graph, in place of its node `under` if there is one.
+    """Return the nodes of `egraph` renumbered so that they can join a running graph.
 
     Args:
-        node_base: the id of the first node there.
-        values: the ids of the values there.
+        node_base: id that the first node gets.
+        values: new id of each value of `egraph`.
+        under: node that `egraph` replaces, if any; its depth and path are added to those of the new nodes.
     """
     depth, path_s = (0, 0.0) if under is None else (under.depth, under.path_s)
     return [
@@ -244,7 +258,10 @@ def _compile_ins(primitive: Primitive, spec: OpSpec, values: Mapping[tuple[str, 
 def _depths(
     graph: Graph, node_ids: Mapping[str, int], followers: list[list[int]], own_s: Mapping[str, float]
 ) -> tuple[dict[str, int], dict[str, float]]:
-    """Longest way to an output or effect, in edges (Teola, Algorithm 2, lines 2-5) and in seconds."""
+    """Return the longest way from each primitive to an output or effect: in edges, and in seconds.
+
+    Source: Teola, Algorithm 2, lines 2-5.
+    """
     depths: dict[str, int] = {}
     paths_s: dict[str, float] = {}
     consumers = graph.consumers
@@ -257,7 +274,10 @@ def _depths(
 
 
 def _typical_s(primitive: Primitive, profiles: Mapping[str, Profile]) -> float:
-    """Seconds of a primitive before its inputs are known: a full batch when mapped, else one unit."""
+    """Return the predicted seconds of a primitive before its inputs are known.
+
+    A mapped primitive counts a full batch, any other one unit.
+    """
     profile = profiles.get(primitive.engine or "")
     if profile is None:
         return 0.0
@@ -274,10 +294,11 @@ def _fusions(
     readers: list[list[tuple[int, int]]],
     values: Mapping[tuple[str, str], int],
 ) -> dict[int, int]:
-    """Prefill to decode where the decode waits for nothing else and nobody else reads the KV.
+    """Return {prefill id: decode id} of the pairs that run as one LLM request.
 
-    This is dependent pre-scheduling (Teola §6) for neighbours on one engine: the pair is issued as one
-    request, and the decode starts without a way back through the schedulers.
+    A pair is fused if the decode waits for nothing else and nothing else reads the prefill's KV. This is
+    dependent pre-scheduling (Teola §6) for neighbours on one engine: the decode starts without a way back
+    through the schedulers.
     """
     fusions: dict[int, int] = {}
     outputs = {ref.name for _, ref in graph.outputs}
@@ -298,10 +319,10 @@ def _fusions(
 
 
 def decode_of(primitive: Primitive) -> Decode:
-    """How a decode primitive decodes.
+    """Return the decoding settings of a decode primitive.
 
     Raises:
-        ConfigError: there is no such setting, or its value cannot be used.
+        ConfigError: a setting is unknown, or its value cannot be used.
     """
     settings: dict[str, Any] = dict(primitive.config)
     if unknown := settings.keys() - Decode.__dataclass_fields__.keys():

@@ -1,7 +1,7 @@
-"""The graph: typed, immutable, printable.
+"""The program as data: a typed, immutable, printable graph of primitives.
 
-A `Graph` is the p-graph that lowering makes of one query, and what every pass turns into another
-`Graph`; `compile()` makes an `ExecutionGraph` of the last one. Edges are not objects of their own: an
+Lowering makes a `Graph` of one query (a "p-graph" in the papers), and every pass turns it into another
+`Graph`; `compile_graph()` makes an `ExecutionGraph` of the last one. There are no edge objects: an
 argument names the value it reads, so an edge joins (producer, out port) to (consumer, in port) by
 construction. Its kind follows from what it carries:
 
@@ -25,16 +25,16 @@ Scalar: TypeAlias = str | int | float | bool | None
 ConfigItems: TypeAlias = tuple[tuple[str, "Scalar | tuple[Scalar, ...]"], ...]
 
 HINT = "hint"
-"""The port of a prefill that takes a KV hint."""
+"""Name of the optional port of a prefill that takes a KV hint."""
 WHEN = "when"
-"""The guard that every primitive may have: absent means skipped."""
+"""Name of the guard port that every primitive may have: if its value is absent, the primitive is skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value: a graph input, or an out port of a primitive, or one item of either's list.
+    """A reference to a value: a graph input, an out port of a primitive, or one item of such a list.
 
-    An index beyond the end of the list delivers Absent.
+    An `index` beyond the end of the list delivers `ABSENT`.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """One in port and the value that feeds it.
+    """An argument of a primitive: one in port and the value that feeds it.
 
-    With `each`, the primitive is applied to every item of the list. `piece` is None when it waits for
-    the whole list; else it starts as soon as that many items exist, or the list has ended.
+    With `each`, the primitive is applied to every item of the list. If `piece` is None, it waits for the
+    whole list; else it starts as soon as that many items exist or the list has ended.
     """
 
     port: str
@@ -80,16 +80,16 @@ PromptParts: TypeAlias = tuple[Constant | Slot, ...]
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """The smallest schedulable step: one op on one engine.
+    """A primitive: the smallest schedulable step, one op on one engine.
 
     Attributes:
-        name: unique in the graph; also the name of its value.
-        op: a row of the table of op specifications (`ops.py`).
-        args: what feeds its in ports, prompt variables included.
-        prompt: of a prefill, in order; empty otherwise.
-        config: sorted (key, value) pairs, hashable.
-        engine: where it runs; None for control flow, which the graph scheduler evaluates itself.
-        hints: what the component promises: "batchable" (items are independent of each other),
+        name: unique in the graph; also the name of the value it produces.
+        op: name of a row of the table of op specifications (`ops.py`).
+        args: what feeds the in ports, prompt variables included.
+        prompt: parts of a prefill's prompt, in order; empty for other ops.
+        config: settings as sorted, hashable (key, value) pairs.
+        engine: name of the engine where it runs; None for control flow, which the graph scheduler evaluates.
+        hints: promises of the component: "batchable" (items are independent of each other),
             "splittable" (output items are useful one by one).
     """
 
@@ -102,18 +102,18 @@ class Primitive:
     hints: tuple[str, ...] = ()
 
     def arg(self, port: str) -> Arg | None:
-        """The argument at `port`, if it is fed."""
+        """Return the argument at `port`, or None if nothing feeds that port."""
         for arg in self.args:
             if arg.port == port:
                 return arg
         return None
 
     def is_mapped(self) -> bool:
-        """Whether it is applied to every item of a list."""
+        """Return whether the primitive is applied to every item of a list."""
         return any(arg.each for arg in self.args)
 
     def setting(self, key: str) -> Scalar | tuple[Scalar, ...]:
-        """The configured value of `key`, or None."""
+        """Return the configured value of `key`, or None."""
         for name, value in self.config:
             if name == key:
                 return value
@@ -122,13 +122,13 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Graph:
-    """Primitives and what flows between them, for one shape of query.
+    """A program for one shape of query: primitives and the values that flow between them.
 
     Attributes:
-        inputs: (name, type) of what a query brings.
-        primitives: in a topological order.
+        inputs: (name, type) of each value that a query brings.
+        primitives: the steps, in a topological order.
         order: (before, after) pairs of primitive names.
-        outputs: (name, value) of what a query returns.
+        outputs: (name, value) of each value that a query returns.
     """
 
     name: str
@@ -142,12 +142,12 @@ class Graph:
 
     @cached_property
     def by_name(self) -> Mapping[str, Primitive]:
-        """Primitives by name."""
+        """The primitives, by name."""
         return {primitive.name: primitive for primitive in self.primitives}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[tuple[Primitive, Arg], ...]]:
-        """For each name, who reads any of its values, in graph order."""
+        """Readers of the values of each input or primitive, as (primitive, argument) pairs in graph order."""
         readers: dict[str, list[tuple[Primitive, Arg]]] = {}
         for primitive in self.primitives:
             for arg in primitive.args:
@@ -155,7 +155,7 @@ class Graph:
         return {name: tuple(found) for name, found in readers.items()}
 
     def fresh_name(self, stem: str) -> str:
-        """`stem`, or the first `stem.1`, `stem.2`… that no input or primitive has."""
+        """Return `stem`, or the first `stem.1`, `stem.2`… that no input or primitive has."""
         taken = self.by_name.keys() | {name for name, _ in self.inputs}
         if stem not in taken:
             return stem
@@ -166,7 +166,7 @@ class Graph:
 
 
 def config_items(config: Mapping[str, object]) -> ConfigItems:
-    """A mapping as sorted, hashable pairs; lists become tuples; None values are left out.
+    """Return a mapping as sorted, hashable pairs; lists become tuples, and None values are left out.
 
     Raises:
         TypeError: a value is neither a scalar nor a list of scalars.

@@ -1,8 +1,7 @@
-"""The table of op specifications: one row says everything the rest of the system asks about an op.
+"""The table of op specifications: one row says all that the rest of the system must know about an op.
 
-A new primitive is a row (here, or `Vocabulary.with_op`), an engine that runs it, and a component that lowers
-to it.
-Source: Teola Table 1, and what its limits section lacks (chunk, web_search, call, select, expand).
+A new op is a row (here, or `Vocabulary.with_op`), an engine that runs it, and a component that lowers to it.
+Source: Teola Table 1, extended by what its limits section lacks (chunk, web_search, call, select, expand).
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ Settings: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An in port. `type` is of one application: an `each` argument feeds it item by item.
+    """One in port of an op. `type` is that of one application: an `each` argument feeds it item by item.
 
-    `variadic` stands for any number of ports of any name (prompt variables, arguments of a call).
+    A `variadic` port stands for any number of ports of any name (prompt variables, arguments of a call).
     An `optional` port may be unfed or absent.
     """
 
@@ -37,19 +36,20 @@ class Port:
 
 @dataclass(frozen=True)
 class OpSpec:
-    """One row of the table.
+    """The specification of one op: its ports, its result, and where it runs.
 
     Attributes:
-        ports: in ports, in the order of the text form.
+        ports: the in ports, in the order of the text form.
         result: type of one application's value, or a function of the primitive and its argument types.
-        runs_on: "batch" or "llm" engine; None when the graph scheduler evaluates it.
+        runs_on: kind of engine, "batch" or "llm"; None when the graph scheduler evaluates the op itself.
         outputs: names of the out ports; ("",) is the single unnamed one.
-        flatten: one application yields a list, and a mapped one the concatenation.
-        units: work of one application given its inputs (pairs to score, say); None counts 1.
-        passes_over_failures: failures at its optional ports count as absent, unless nothing is present.
-        is_idempotent: running it again with the same inputs changes nothing more. Says something of effects
-            alone; a `call` is it where its setting `idempotent` says so.
-        evaluate: of control flow: (inputs, settings) to {out port: value}. Pure.
+        flatten: one application yields a list; a mapped op yields the lists joined into one.
+        units: function from the inputs of one application to its work (for example pairs to score);
+            None counts 1.
+        passes_over_failures: failures at optional ports count as absent, unless nothing is present.
+        is_idempotent: running the effect again with the same inputs changes nothing more. Only means
+            something for effects; a `call` is idempotent where its setting `idempotent` says so.
+        evaluate: pure function of a control flow op, from (inputs, settings) to {out port: value}.
     """
 
     name: str
@@ -64,7 +64,7 @@ class OpSpec:
     passes_over_failures: bool = False
 
     def port(self, name: str) -> Port | None:
-        """The port that takes an argument called `name`."""
+        """Return the port that takes an argument called `name`, or None."""
         return self._by_name.get(name, self.variadic)
 
     @cached_property
@@ -73,15 +73,15 @@ class OpSpec:
 
     @cached_property
     def variadic(self) -> Port | None:
-        """The port for any number of arguments, if there is one."""
+        """The port that takes any number of arguments, or None if the op has none."""
         return next((port for port in self.ports if port.variadic), None)
 
 
 class Ops(Mapping[str, OpSpec]):
-    """An immutable table of op specifications, and the names of the types that values may have.
+    """An immutable table from op name to specification, and the names of the types that values may have.
 
     Raises:
-        ConfigError: two specifications have the same name, or one names a type that there is not.
+        ConfigError: two specifications have the same name, or one names an unknown type.
     """
 
     def __init__(self, specs: Iterable[OpSpec], types: Iterable[str] = NAMES) -> None:
@@ -103,10 +103,10 @@ class Ops(Mapping[str, OpSpec]):
         return len(self._specs)
 
     def spec(self, primitive: Primitive) -> OpSpec:
-        """The row of a primitive's op.
+        """Return the specification of a primitive's op.
 
         Raises:
-            GraphError: there is none.
+            GraphError: the table has no such op.
         """
         spec = self._specs.get(primitive.op)
         if spec is None:
@@ -116,16 +116,16 @@ class Ops(Mapping[str, OpSpec]):
         return spec
 
     def is_effect(self, primitive: Primitive) -> bool:
-        """Whether it changes something outside the graph: its result has the type `effect`.
+        """Return whether a primitive changes something outside the graph: its result has the type `effect`.
 
-        It is never dead, and what must come after it reads its value, if only as a guard. So a `call` that
-        saves something has `result="effect"`.
+        An effect is never removed as dead, and what must come after it reads its value, if only as a guard.
+        So a `call` that saves something has `result="effect"`.
         """
         result = self.spec(primitive).result
         return (result if isinstance(result, str) else primitive.setting("result")) == "effect"
 
     def is_type(self, type_: str) -> bool:
-        """Whether `type_` is well formed, and made of types that there are."""
+        """Return whether `type_` is well formed and made of types that this table knows."""
         return is_type(type_, self.types)
 
     def _check_types(self, spec: OpSpec) -> None:
@@ -184,7 +184,9 @@ def _flat_hits(value: object) -> list[Hit]:
 
 
 def _best_hits(values: Sequence[object], best: int, distinct: bool) -> list[Hit]:
-    """The best hits of all lists; with `distinct` a chunk counts once, with its best score."""
+    """Return the `best` highest-scoring hits of all lists; with `distinct`, each chunk once, with its best
+    score.
+    """
     ranked = document_order(_flat_hits(values))
     if distinct:
         first: dict[tuple[str, int], Hit] = {}
@@ -195,7 +197,7 @@ def _best_hits(values: Sequence[object], best: int, distinct: bool) -> list[Hit]
 
 
 def _aggregate(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
-    """Order is by port and index, never by arrival; absent values are left out."""
+    """Combine the present values as the settings say; the order is by port and index, never by arrival."""
     values = [value for value in inputs.values() if value is not ABSENT]
     if not values:
         return {"": ABSENT}
@@ -265,4 +267,4 @@ _SPECS = (
 )
 
 OPS = Ops(_SPECS)
-"""The ops that Stretto comes with."""
+"""Table of the ops that Stretto comes with."""

@@ -1,4 +1,4 @@
-"""The text form of a graph: what `explain` prints and pass tests compare. It parses back.
+"""The text form of a graph, which `explain` prints and tests of passes compare. It can be parsed back.
 
     graph advanced_rag(%question: text, %files: list[document])
       %chunks  = chunk(each %files) {overlap=30, tokens=256} : list[chunk] @cpu #batchable
@@ -9,7 +9,8 @@
       return answer=%text
 
 `each` applies the primitive to every item, `each~128` streams with pieces of 128; `!` marks an effect;
-`port=` is left out where the port's place says it. A one-line grammar each; no nesting but lists.
+`port=` is left out where the port follows from the position. Each line has a grammar of one line; only
+lists nest.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ _INDENT = "  "
 
 
 def print_graph(graph: Graph, ops: Ops = OPS) -> str:
-    """The text form. Raises GraphError when the graph does not verify."""
+    """Return the text form of a graph.
+
+    Raises:
+        GraphError: the graph does not verify.
+    """
     types = verify(graph, ops)
     inputs = ", ".join(f"%{name}: {type_}" for name, type_ in graph.inputs)
     heads = {p.name: f"{_sigil(types[p.name, ops[p.op].outputs[0]])}{p.name}" for p in graph}
@@ -107,10 +112,10 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def parse_graph(text: str, ops: Ops = OPS) -> Graph:
-    """The graph that `text` is the form of, with the ops of `ops`.
+    """Parse the text form of a graph whose ops are those of `ops`, and verify the graph.
 
     Raises:
-        GraphError: with the line that does not parse, or what does not verify.
+        GraphError: a line does not parse (the message quotes it), or the graph does not verify.
     """
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     head = _HEAD.match(lines[0]) if lines else None

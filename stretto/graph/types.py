@@ -1,4 +1,4 @@
-"""Types of values, as text: `text`, `hit`, `list[hit]`, `text|chunk`, `any`.
+"""Types of the values in a graph, written as text: `text`, `hit`, `list[hit]`, `text|chunk`, `any`.
 
 They are checked when a graph is verified; nothing is checked while it runs.
 """
@@ -14,13 +14,13 @@ _PROMPTABLE = frozenset({"any", "text", "number", "bool", "chunk", "hit"})
 
 
 def list_of(item: str) -> str:
-    """The type of a list of `item`."""
+    """Return the type of a list whose items have the type `item`."""
     return f"list[{item}]"
 
 
 @lru_cache(maxsize=1024)
 def item_type(type_: str) -> str | None:
-    """The type of a list's items; None when `type_` is no list."""
+    """Return the type of a list's items; None when `type_` is not a list."""
     if type_ == "any":
         return "any"
     if type_.startswith("list[") and type_.endswith("]") and len(_options(type_)) == 1:
@@ -30,7 +30,7 @@ def item_type(type_: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _options(type_: str) -> tuple[str, ...]:
-    """The alternatives of a union; bars within brackets belong to the list's items."""
+    """Return the alternatives of a union; bars within brackets belong to the type of a list's items."""
     options, depth = [""], 0
     for char in type_:
         depth += (char == "[") - (char == "]")
@@ -43,7 +43,7 @@ def _options(type_: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def accepts(wanted: str, given: str) -> bool:
-    """Whether a port of type `wanted` takes a value of type `given`."""
+    """Return whether a port of type `wanted` takes a value of type `given`."""
     if wanted == "any" or given in ("any", wanted):
         return True
     given_options = _options(given)
@@ -58,7 +58,7 @@ def accepts(wanted: str, given: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_type(type_: str, names: frozenset[str] = NAMES) -> bool:
-    """Whether `type_` is well formed, where there are the types `names`."""
+    """Return whether `type_` is well formed and made of the type names `names`."""
     item = item_type(type_)
     if type_ != "any" and item is not None:
         return is_type(item, names)
@@ -68,6 +68,6 @@ def is_type(type_: str, names: frozenset[str] = NAMES) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_promptable(type_: str) -> bool:
-    """Whether a value of this type has a textual form for a prompt."""
+    """Return whether a value of this type can be written into a prompt as text."""
     item = item_type(type_)
     return type_ in _PROMPTABLE or (item is not None and is_promptable(item))

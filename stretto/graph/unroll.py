@@ -1,6 +1,6 @@
-"""`unroll()`: an optimised graph as the Teola paper draws it, one node per stage and partial decode.
+"""Print an optimised graph as the Teola paper draws it: one node for each stage and each partial decode.
 
-A graph marks an edge as streaming and leaves the pieces to run time. For the eye this module cuts the
+A graph only marks an edge as streaming and leaves the cutting of pieces to run time. This module cuts the
 pieces that lists of given lengths would be cut into: the stages of batchable primitives, the partial
 decodes of a splittable decode, and an aggregate wherever something waits for a whole stream. A prefill
 is named by its part in the prompt, and lists the segments that it computes itself.
@@ -19,13 +19,19 @@ from stretto.graph.ops import OPS, Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles
 
 _FEW = 3
-"""Assumed length of a list that nothing is known of."""
+"""Assumed length of a list of unknown length."""
 _CONSTANT_CHARS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A node of the unrolled graph; `after` names steps, and inputs as `%name`."""
+    """One node of an unrolled graph: a stage, a partial decode or an aggregate.
+
+    Attributes:
+        what: the op, or the part that a prefill or decode plays.
+        after: names of the steps it waits for; a graph input is written `%name`.
+        computes: the prompt segments that a prefill computes itself, as text.
+    """
 
     name: str
     what: str
@@ -35,13 +41,13 @@ class Step:
 
 
 def unroll(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Ops = OPS) -> str:
-    """The steps of `graph` in waves, as text.
+    """Return the unrolled graph as text, one line for each step, sorted into waves.
 
-    `lengths` gives the assumed length of lists by name. Those left out: one item in an input, two
-    efficient batches of the engine that maps a chunked document, `max_items` of a decode, or three.
+    `lengths` gives the assumed length of lists by name. Lists left out have one item (an input), two
+    efficient batches of the engine that reads them (a chunked document), `max_items` (a decode), or three.
 
     Raises:
-        ConfigError: a length of something that starts no list, or below 1.
+        ConfigError: a length is given for a name that starts no list, or is below 1.
     """
     unrolled = unroll_steps(graph, lengths, profiles, ops)
     assumed = ", ".join(f"{name}={length}" for name, length in unrolled.lengths.items())
@@ -66,7 +72,7 @@ def unroll(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Op
 
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """The steps, in graph order; the lengths that were used; what each output waits for."""
+    """An unrolled graph: its steps in graph order, the list lengths used, and what each output waits for."""
 
     steps: tuple[Step, ...]
     lengths: Mapping[str, int]
@@ -74,12 +80,12 @@ class Unrolled:
 
 
 def unroll_steps(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Ops = OPS) -> Unrolled:
-    """What `unroll` prints, as data."""
+    """Return the steps that `unroll` prints, as data."""
     return _Unroller(graph, lengths, profiles, ops).run()
 
 
 def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
-    """The segments that a prefill computes itself: those beyond the prefix that its hint holds."""
+    """Return the segments that a prefill computes itself: those after the prefix that its hint holds."""
     hint = primitive.arg(HINT)
     held = graph.by_name.get(hint.ref.name) if hint else None
     if held is None or primitive.prompt[: len(held.prompt)] != held.prompt:
@@ -88,7 +94,7 @@ def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
 
 
 def own_args(graph: Graph, primitive: Primitive) -> tuple[Arg, ...]:
-    """The arguments that a primitive waits for beyond those its hint has waited for already."""
+    """Return the arguments that a primitive waits for, without those that its hint has already waited for."""
     if not primitive.prompt:
         return primitive.args
     covered = {part.port for part in primitive.prompt if isinstance(part, Slot)}
@@ -97,7 +103,11 @@ def own_args(graph: Graph, primitive: Primitive) -> tuple[Arg, ...]:
 
 
 class _Unroller:
-    """Walks a graph once, in its order. `pieces` has the steps that make up each value: (lo, hi, step)."""
+    """The unrolling of one graph, in graph order.
+
+    Attributes:
+        pieces: the steps that produce a value, by its name: (first item, end, step name).
+    """
 
     def __init__(self, graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Ops) -> None:
         self.graph, self.given, self.profiles, self.ops = graph, lengths, profiles, ops
@@ -125,7 +135,7 @@ class _Unroller:
         return Unrolled(tuple(self.steps), self.used, outputs)
 
     def _add(self, primitive: Primitive, each: Arg | None) -> None:
-        """The steps of one primitive: one, or one per piece."""
+        """Add the steps of one primitive: a single step, or one for each piece."""
         is_partial = self._is_pipelined(primitive)
         if is_partial:
             ranges = [(item, item + 1) for item in range(self._length(primitive.name))]
@@ -146,7 +156,7 @@ class _Unroller:
         self.pieces[primitive.name] = pieces
 
     def _after(self, primitive: Primitive, lo: int, hi: int) -> tuple[str, ...]:
-        """What items `lo` to `hi` of a primitive wait for."""
+        """Return the steps that items `lo` to `hi` of a primitive wait for."""
         names: list[str] = []
         for arg in own_args(self.graph, primitive):
             pieces = self.pieces[arg.ref.name]
@@ -162,7 +172,7 @@ class _Unroller:
         return tuple(dict.fromkeys(names))
 
     def _whole(self, name: str) -> tuple[str, ...]:
-        """The step after which all of a value is there; an aggregate where it comes in pieces."""
+        """Return the step after which all of a value is there; add an aggregate if it comes in pieces."""
         steps = tuple(step for _, _, step in self.pieces[name])
         if len(steps) == 1 or self._is_pipelined(self.graph.by_name[name]):
             return steps[-1:]
@@ -172,17 +182,17 @@ class _Unroller:
         return (self.joined[name],)
 
     def _is_flat(self, name: str) -> bool:
-        """Whether the pieces of a value are lists of lengths of their own."""
+        """Return whether the pieces of a value are lists whose lengths are not known from its inputs."""
         primitive = self.graph.by_name.get(name)
         return primitive is not None and self.ops.spec(primitive).flatten
 
     def _is_pipelined(self, primitive: Primitive) -> bool:
-        """Whether items leave the decode while it is running."""
+        """Return whether items leave the decode while it is running."""
         readers = self.graph.consumers.get(primitive.name, ())
         return primitive.op == "decode" and any(arg.piece is not None for _, arg in readers)
 
     def _what(self, primitive: Primitive) -> str:
-        """The op; for a prefill, its part in the prompts it is for."""
+        """Return the op; for a prefill, the part it plays in the prompt."""
         if primitive.op != "prefill":
             return primitive.op
         ports = {arg.port for _, arg in self.graph.consumers.get(primitive.name, ())}
@@ -194,7 +204,7 @@ class _Unroller:
         return self.origins.get(name, name)
 
     def _length(self, name: str) -> int:
-        """Length of the list that `name` starts: given, or assumed."""
+        """Return the given or assumed length of the list that `name` starts."""
         if name not in self.used:
             self.used[name] = self.given.get(name) or self._assumed(name)
         return max(1, self.used[name])
@@ -214,7 +224,10 @@ class _Unroller:
 
 
 def _waves(steps: Iterable[Step]) -> dict[str, int]:
-    """For each step, the longest way to it from an input, in steps. They come in a topological order."""
+    """Return the wave of each step: the number of steps on the longest way to it from an input.
+
+    `steps` must be in a topological order.
+    """
     waves: dict[str, int] = {}
     for step in steps:
         waves[step.name] = 1 + max((waves.get(name, 0) for name in step.after), default=0)
@@ -222,12 +235,12 @@ def _waves(steps: Iterable[Step]) -> dict[str, int]:
 
 
 def _items(lo: int, hi: int) -> str:
-    """Items `lo` to `hi` (half-open, from 0) as people count them."""
+    """Return the label of items `lo` to `hi` (half-open, counted from 0), with numbers counted from 1."""
     return f"[{hi}]" if hi == lo + 1 else f"[{lo + 1}-{hi}]"
 
 
 def _list_steps(names: Sequence[str]) -> str:
-    """Names, with a long run of pieces of one value cut short."""
+    """Return the names as text, with a long run of pieces of one value cut short."""
     shown: list[str] = []
     runs: dict[str, list[str]] = {}
     for name in names:

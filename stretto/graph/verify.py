@@ -1,4 +1,4 @@
-"""What makes a graph a graph: checked after lowering and after every pass.
+"""The rules that a valid graph obeys, checked after lowering and after every pass.
 
 Everything a run relies on is checked here, so that neither the compiler nor the schedulers check
 anything again: names, ports, types, no cycles, prompts, and that the streams which meet at one
@@ -17,13 +17,13 @@ from stretto.graph.types import accepts, is_promptable, item_type, list_of
 
 
 def verify(graph: Graph, ops: Ops = OPS) -> dict[tuple[str, str], str]:
-    """Check `graph`; returns the type of every value, by (producer or input, out port).
+    """Check `graph` and return the type of every value, by (producer or input, out port).
 
     Args:
-        ops: the ops and types that there are.
+        ops: the known ops and types.
 
     Raises:
-        GraphError: with the name of the primitive and the port.
+        GraphError: the graph breaks a rule; the message names the primitive and the port.
     """
     types: dict[tuple[str, str], str] = {}
     origins: dict[str, str] = {}
@@ -144,7 +144,7 @@ def _type_of(ref: Ref, types: dict[tuple[str, str], str]) -> str | None:
 
 
 def _verify_order(graph: Graph) -> None:
-    """Order edges name primitives and close no cycle with the values' edges."""
+    """Check that order edges name primitives and close no cycle together with the edges of the values."""
     if not graph.order:
         return
     position = {primitive.name: i for i, primitive in enumerate(graph.primitives)}
@@ -159,7 +159,7 @@ def _verify_order(graph: Graph) -> None:
 
 
 def sort_topologically(graph: Graph) -> Graph:
-    """The same graph with producers before consumers; otherwise the order is kept.
+    """Return the same graph with producers before consumers; otherwise the order is kept.
 
     Raises:
         GraphError: the graph has a cycle; the message names its primitives.

@@ -1,4 +1,4 @@
-"""Who goes next: the order in which waiting sequences are considered for a batch."""
+"""The waiting queue of an LLM instance: the order in which sequences are considered for a batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stretto.sched.orders.sorted_queue import SortedQueue
 
 
 class WaitingQueue:
-    """Sequences by rank, smallest first, and among equals in the order in which they came.
+    """The waiting sequences by rank, smallest first; equal ranks in the order of arrival.
 
-    Ranks whose first elements, in seconds, lie in the same `level_s` make a level: within one, what is
-    cached may change the order. Levels do not depend on the time. Only the first `lookahead` sequences are
-    looked at closely, so a long queue costs no more than a short one.
+    Sequences whose ranks begin with seconds in the same interval of `level_s` make a level. Within a level, a
+    larger cached share may go first. Levels do not depend on the time. Only the first `lookahead` sequences
+    are considered, so a long queue costs no more than a short one.
     """
 
     def __init__(self, level_s: float, lookahead: int) -> None:
@@ -34,15 +34,16 @@ class WaitingQueue:
         self._sorted.add(sequence.place, sequence)
 
     def remove(self, sequence: TokenSequence) -> None:
-        """Take a sequence out."""
+        """Remove a sequence."""
         self._sorted.remove(sequence.place)
 
     def candidates(
         self, cached_share: Callable[[TokenSequence], float], num_groups: int
     ) -> Iterator[TokenSequence]:
-        """Those to be considered now: level by level, and within one by groups of their cached share.
+        """Yield the sequences to consider now: level by level, within a level by groups of their cached
+        share.
 
-        Sequences that were preempted lead their level.
+        Sequences that were preempted come first in their level.
         """
         for _, level in groupby(list(islice(self._sorted, self._lookahead)), self._level):
             members = list(level)
@@ -59,10 +60,10 @@ class WaitingQueue:
 def in_proportion(
     sequences: Sequence[TokenSequence], cached_share: Callable[[TokenSequence], float], num_groups: int
 ) -> list[TokenSequence]:
-    """First come first served within groups of like cached share; of a round, the better a group the more.
+    """Sort sequences into groups by cached share, and take more per round from groups with larger shares.
 
     Group g of 0..num_groups has those with g/num_groups of their prompt cached, and g + 1 of it go in each
-    round: reuse is preferred, and nobody starves.
+    round, first come first served: reuse is preferred, and no sequence waits for ever.
 
     Source: Preble §4.3. Differs: there is a group for prompts of which nothing is cached.
     """

@@ -1,4 +1,4 @@
-"""What running prefills are about to put into the prefix cache: worth waiting for."""
+"""The blocks that running prefills will soon put into the prefix cache, so that others may wait for them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ from stretto.llm.sequence import TokenSequence
 
 
 class InFlight:
-    """The full blocks that prefills have yet to compute, and the prefills that end within a block."""
+    """The full blocks that running prefills have yet to compute, and the prefills that end within a block.
+
+    Args:
+        running: the running sequences; the list is read again at each question.
+    """
 
     def __init__(self, running: Sequence[TokenSequence], block_tokens: int) -> None:
-        """`running` is read again whenever somebody asks."""
+        """Start from the running sequences."""
         self._running = running
         self._block_tokens = block_tokens
         self._prefills = [(s, s.num_shared_blocks) for s in running if not s.is_decoding]
 
     def has_next(self, sequence: TokenSequence, hit: CacheHit) -> bool:
-        """Whether the block behind `hit` is being computed, or all of a prefill that `sequence` goes on from:
-        its end, within a block, is cached when it is over."""
+        """Return whether a running prefill is computing what `sequence` needs next after `hit`.
+
+        That is the next block, or all of a prefill that `sequence` continues: its end, within a block, is
+        cached when it is over.
+        """
         num_blocks = len(hit.blocks)
         num_tokens = (num_blocks + 1) * self._block_tokens
         return any(
@@ -30,12 +37,12 @@ class InFlight:
         )
 
     def add(self, sequence: TokenSequence, hit: CacheHit) -> None:
-        """It has been started with `hit`, and computes the rest."""
+        """Note that a sequence has started with `hit` and computes the rest."""
         self._prefills.append((sequence, len(hit.blocks)))
 
 
 def _share(running: TokenSequence, sequence: TokenSequence, num_tokens: int) -> bool:
-    """Whether both begin with the same `num_tokens`, for the same tenant."""
+    """Return whether both sequences begin with the same `num_tokens` and belong to the same tenant."""
     if running.salt != sequence.salt or min(len(running.tokens), len(sequence.tokens)) < num_tokens:
         return False
     last = num_tokens - 1  # where two differ, it is mostly here

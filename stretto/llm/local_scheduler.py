@@ -1,10 +1,10 @@
-"""Decides, step by step, which tokens of which sequences an LLM instance computes.
+"""The scheduler of one LLM instance: it decides, step by step, which tokens of which sequences to compute.
 
 A deterministic machine without IO. Its driver calls, again and again:
 
     batch = scheduler.schedule()               what to compute; blocks for it are held
-    scheduler.complete(batch, sampled)         what came out of it
-    scheduler.finish(sequence)                 for those that are over; their blocks stay in the cache
+    scheduler.complete(batch, sampled)         the sampled tokens
+    scheduler.finish(sequence)                 sequences that are over; their blocks stay in the cache
 
 Rules:
 
@@ -12,8 +12,8 @@ Rules:
 - Policy `chunked`: every decoding sequence gets its token in every step; the rest of the token budget goes
   to prefills, in chunks, those begun before new ones. So a prefill never delays a decode by more than a
   budget's worth of work. Policy `prefill_first`: whole prompts as long as there are any, then decodes.
-- A sequence is admitted when its whole prompt fits next to what the others still need for theirs. One whose
-  next block another one is computing right now waits for that, as does one that continues a prefill: then
+- A sequence is admitted when its whole prompt fits next to what the others still need for theirs. If another
+  sequence is computing its next block right now, it waits, as does one that continues a prefill: then
   it finds the tokens in the cache.
 - Where blocks run short all the same, because sequences grow, the one with the largest rank is
   preempted: it gives its blocks up, waits again, and computes them anew or finds them in the cache.
@@ -38,10 +38,18 @@ __all__ = ["STEP_POLICIES", "LocalScheduler", "SchedulerConfig"]
 
 
 class LocalScheduler:
-    """The scheduler of one instance, with its block pool and its prefix cache."""
+    """The scheduler of one LLM instance, with its block pool and its prefix cache.
+
+    Raises:
+        ConfigError: the configuration cannot work.
+    """
 
     def __init__(self, config: SchedulerConfig) -> None:
-        """Raises ConfigError for a configuration that cannot work."""
+        """Create the scheduler with an empty cache.
+
+        Raises:
+            ConfigError: the configuration cannot work.
+        """
         if config.policy not in STEP_POLICIES:
             raise ConfigError(f"unknown policy {config.policy!r}: {' or '.join(STEP_POLICIES)}")
         config.check()
@@ -61,7 +69,7 @@ class LocalScheduler:
         """Queue a sequence.
 
         Raises:
-            CapacityError: it would not fit if it were alone.
+            CapacityError: the sequence would not fit even if it were alone.
         """
         num_tokens = sequence.num_prompt_tokens + sequence.max_new_tokens
         num_blocks = self._tables.num_blocks(num_tokens)
@@ -75,7 +83,7 @@ class LocalScheduler:
         self.waiting.push(sequence)
 
     def reprioritise(self, sequence: TokenSequence, rank: tuple[float, ...]) -> None:
-        """Give a sequence another rank, wherever it is."""
+        """Change the rank of a waiting or running sequence."""
         is_waiting = sequence.status is Status.WAITING
         if is_waiting:
             self.waiting.remove(sequence)
@@ -84,11 +92,11 @@ class LocalScheduler:
             self.waiting.push(sequence)
 
     def has_work(self) -> bool:
-        """Whether anything runs or waits."""
+        """Return whether anything runs or waits."""
         return bool(self.running or self.waiting)
 
     def schedule(self, max_repeats: int = 1) -> StepBatch:
-        """The next step; empty if there is nothing to compute.
+        """Return the next step, and hold blocks for it; the step is empty if there is nothing to compute.
 
         Args:
             max_repeats: steps to do at once as long as only decodes run and none of them ends.
@@ -112,11 +120,11 @@ class LocalScheduler:
         )
 
     def complete(self, batch: StepBatch, sampled: Mapping[int, list[int]]) -> None:
-        """A step has been computed.
+        """Note that a step has been computed.
 
         Args:
-            sampled: by sequence id, the token of every slice that samples; of a repeated batch up to
-                `num_repeats` of them, less if the sequence is over.
+            sampled: sampled tokens by sequence id: one for every slice that samples; in a repeated batch up
+                to `num_repeats`, fewer if the sequence is over.
         """
         size = self.config.block_tokens
         for sequence, start, num_tokens, samples in batch.slices:
@@ -129,17 +137,17 @@ class LocalScheduler:
                 self._tables.share_full(sequence)
 
     def shorten(self, batch: StepBatch, num_repeats: int) -> None:
-        """Of a repeated batch only so many steps will be computed: the blocks for the others go back."""
+        """Reduce a repeated batch to `num_repeats` steps, and give the blocks of the other steps back."""
         for piece in batch.slices:
             self._tables.shrink(piece.sequence, len(piece.sequence.tokens) + num_repeats - 1)
 
     def finish(self, sequence: TokenSequence) -> None:
-        """A running sequence is over; what it computed stays in the cache, leased if it was a prefill."""
+        """End a running sequence; what it computed stays in the cache, leased if it was a prefill."""
         self._tables.keep(sequence)
         self.abort(sequence)
 
     def abort(self, sequence: TokenSequence) -> None:
-        """A sequence is not wanted any more, wherever it is."""
+        """Stop a waiting or running sequence that is not wanted any more."""
         if sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
         elif sequence.status is Status.RUNNING:
@@ -149,7 +157,7 @@ class LocalScheduler:
         self._shares.pop(sequence.id, None)
 
     def decodes(self) -> list[Slice]:
-        """A token of every decoding sequence, preempting some if blocks run short."""
+        """Return one token of every decoding sequence, preempting some if blocks run short."""
         size = self.config.block_tokens
         slices = []
         for sequence in list(self.running):
@@ -162,7 +170,10 @@ class LocalScheduler:
         return slices
 
     def prefills(self, budget_tokens: int, *, whole: bool) -> list[Slice]:
-        """Chunks of prompts within a budget; with `whole` only whole prompts, the first one in any case."""
+        """Return chunks of prompts within a token budget.
+
+        With `whole` there are only whole prompts, and the first one comes even if it exceeds the budget.
+        """
         slices: list[Slice] = []
         for sequence in [s for s in self.running if not s.is_decoding]:
             if budget_tokens > 0 and (piece := self._prefill(sequence, budget_tokens, whole, bool(slices))):
@@ -201,7 +212,7 @@ class LocalScheduler:
         return Slice(sequence, sequence.num_computed, num_tokens, samples)
 
     def _start(self, sequence: TokenSequence, hit: CacheHit) -> None:
-        """From the queue to the running ones, with what the cache has."""
+        """Move a sequence from the queue to the running ones; `hit` is what the cache has of it."""
         self.waiting.remove(sequence)
         self.running.append(sequence)
         sequence.status = Status.RUNNING
@@ -209,7 +220,7 @@ class LocalScheduler:
         self._tables.start(sequence, hit)
 
     def _cached_share(self, sequence: TokenSequence) -> float:
-        """Of the prompt; looked up again when the cache has changed."""
+        """Return the cached share of the prompt, looked up again when the cache has changed."""
         version, share = self._shares.get(sequence.id, (-1, 0.0))
         if version != self.cache.version:
             share = self._tables.look_up(sequence).num_tokens / max(1, len(sequence.tokens))
@@ -217,7 +228,7 @@ class LocalScheduler:
         return share
 
     def _has_room(self, sequence: TokenSequence, hit: CacheHit) -> bool:
-        """Whether its prompt fits, in blocks and in what the strictest class on board puts up with."""
+        """Return whether a prompt fits: into the free blocks, and under the strictest `capacity_tokens`."""
         if not self.running:
             return True
         size = self.config.block_tokens
@@ -232,7 +243,7 @@ class LocalScheduler:
         return needed + max(0, outstanding) <= num_available
 
     def _make_room(self, sequence: TokenSequence, num_tokens: int) -> bool:
-        """Give a running sequence blocks for its first `num_tokens`; False if it was itself preempted."""
+        """Give a running sequence blocks for its first `num_tokens`; False means it was itself preempted."""
         while sequence.status is Status.RUNNING:
             if self._tables.grow(sequence, num_tokens):
                 return True
@@ -250,7 +261,7 @@ class LocalScheduler:
         self.waiting.push(sequence)
 
     def check_invariants(self) -> None:
-        """Raises AssertionError unless blocks, cache and sequences fit together."""
+        """Check that blocks, cache and sequences fit together. Raises AssertionError if they do not."""
         self._tables.check_invariants(self.running)
         assert len(self.running) <= self.config.max_running
         assert all(sequence.status is Status.RUNNING for sequence in self.running)

@@ -1,4 +1,4 @@
-"""How often a step of decodes can be done at once."""
+"""The number of decode steps that an instance can do at once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from stretto.llm.sequence import TokenSequence
 def grow_for_repeats(
     batch: list[TokenSequence], tables: BlockTables, block_tokens: int, max_repeats: int, *, is_awaited: bool
 ) -> int:
-    """Until the first one ends, blocks run out, or, if it `is_awaited`, a block fills up: that changes the
-    cache, which may let somebody in. The blocks for the repeats are acquired; none is evicted for them."""
+    """Return how many decode steps can run without rescheduling, and acquire their blocks.
+
+    The steps end when a sequence of `batch` ends or free blocks run out; none is evicted for them. If another
+    sequence waits (`is_awaited`), they also end when a block fills up: that changes the cache, and may admit
+    it.
+    """
     remaining = [s.num_prompt_tokens + s.max_new_tokens - len(s.tokens) for s in batch]
     num_repeats = min(max_repeats, *remaining)
     if is_awaited:

@@ -1,4 +1,4 @@
-"""How an instance schedules."""
+"""The configuration of a local scheduler."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Of one `LocalScheduler`.
+    """The configuration of one `LocalScheduler`.
 
     Attributes:
-        num_blocks: of KV, each of `block_tokens` tokens.
-        max_running: sequences at once.
+        num_blocks: number of KV blocks, each of `block_tokens` tokens.
+        max_running: largest number of sequences that run at once.
         max_batch_tokens: the token budget of a step.
         policy: one of `stretto.llm.local_scheduler.STEP_POLICIES`.
-        num_groups: priority groups by cached share of the prompt.
-        level_s: seconds of ranks within which sequences with more of their prompt cached may go first.
-        lookahead: waiting sequences considered for a batch.
+        num_groups: number of priority groups by cached share of the prompt.
+        level_s: width in seconds of ranks within which sequences with more of their prompt cached may go
+            first.
+        lookahead: number of waiting sequences considered for a batch.
         with_events: record what the prefix cache holds.
     """
 
@@ -33,14 +34,14 @@ class SchedulerConfig:
     with_events: bool = False
 
     def check(self) -> None:
-        """Raises ConfigError for numbers that cannot work."""
+        """Check the numbers. Raises ConfigError if they cannot work."""
         for name in ("num_blocks", "block_tokens", "max_running", "num_groups", "lookahead"):
             if type(value := getattr(self, name)) is not int or value < 1:
-                raise ConfigError(f"{name} is {value!r}: a number of at least 1")
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
         if type(self.max_batch_tokens) is not int or self.max_batch_tokens <= self.max_running:
             raise ConfigError(
-                f"max_batch_tokens ({self.max_batch_tokens!r}) has to exceed max_running "
+                f"max_batch_tokens ({self.max_batch_tokens!r}) must exceed max_running "
                 f"({self.max_running}), or decodes would leave prefills no room"
             )
         if not (isinstance(self.level_s, int | float) and self.level_s > 0):
-            raise ConfigError(f"level_s is {self.level_s!r}: has to be positive")
+            raise ConfigError(f"level_s is {self.level_s!r}; it must be positive")

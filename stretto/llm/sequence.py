@@ -1,4 +1,4 @@
-"""A prompt and its continuation, as the scheduler sees it: tokens, and the blocks that hold their KV."""
+"""A prompt and its continuation as a local scheduler sees them: tokens, and the blocks that hold their KV."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto.llm.cache.block_runs import BlockRun
 
 
 class Status(Enum):
-    """Where a sequence is. A preempted one waits again."""
+    """The state of a sequence in a local scheduler. A preempted sequence waits again."""
 
     WAITING = auto()
     RUNNING = auto()
@@ -19,22 +19,22 @@ class Status(Enum):
 
 @dataclass(slots=True, eq=False)
 class TokenSequence:
-    """Mutable, and owned by one `LocalScheduler`.
+    """A sequence of tokens to prefill and decode. Mutable, and owned by one `LocalScheduler`.
 
     Attributes:
         tokens: the prompt, then what was generated; only ever appended to.
-        num_prompt_tokens: of `tokens`, those that were not generated.
+        num_prompt_tokens: number of `tokens` that were not generated.
         max_new_tokens: upper bound of generated tokens; 0 for a prefill.
-        rank: from the upper tier; smaller goes first. Empty for the order of arrival.
-        query: for whom; its prefixes are forgotten when the query is released.
-        salt: of the tenant: equal tokens under different salts share nothing.
-        capacity_tokens: how many tokens may be on board beside this sequence before it gets too slow;
-            None for as many as there is room for.
-        blocks: KV of tokens [i·block_tokens, (i+1)·block_tokens) is in `blocks[i]`.
+        rank: place given by the upper tier, smaller first. Empty for the order of arrival.
+        query: name of the query; its prefixes are forgotten when the query is released.
+        salt: salt of the tenant: equal tokens under different salts share nothing.
+        capacity_tokens: largest number of tokens that may be held at the instance while this sequence runs,
+            before it gets too slow; None for as many as there is room for.
+        blocks: ids of KV blocks; tokens [i·block_tokens, (i+1)·block_tokens) are in `blocks[i]`.
         num_computed: leading tokens whose KV is in the blocks.
-        num_cached: of the prompt, those found in the cache when it was first started.
+        num_cached: prompt tokens found in the cache when the sequence was first started.
         num_shared_blocks: leading blocks that are registered in the prefix cache.
-        cached: the cache's node with the last of these, by which they are held.
+        cached: the cache's node with the last of these blocks; the sequence holds them by it.
     """
 
     id: int
@@ -60,23 +60,25 @@ class TokenSequence:
         self.num_prompt_tokens = len(self.tokens)
 
     def resume(self, generated: Sequence[int]) -> None:
-        """Take over what was generated elsewhere, before anything is computed here."""
+        """Append tokens that were generated elsewhere, before anything is computed here."""
         assert self.num_computed == 0
         self.tokens += generated
 
     @property
     def place(self) -> tuple[tuple[float, ...], int]:
-        """Key among all sequences of an instance: who goes first, and who keeps its blocks longest."""
+        """Sort key among the sequences of an instance: smaller ones go first and keep their blocks
+        longest.
+        """
         return self.rank or (self.arrived_s,), self.order
 
     @property
     def num_generated(self) -> int:
-        """Tokens generated so far."""
+        """Number of tokens generated so far."""
         return len(self.tokens) - self.num_prompt_tokens
 
     @property
     def num_remaining(self) -> int:
-        """Tokens still to be generated, at most."""
+        """Largest number of tokens still to be generated."""
         return self.max_new_tokens - self.num_generated
 
     @property
@@ -87,5 +89,5 @@ class TokenSequence:
 
     @property
     def num_missing(self) -> int:
-        """Tokens whose KV has to be computed before the next one can be chosen."""
+        """Number of tokens whose KV has to be computed before the next token can be chosen."""
         return len(self.tokens) - self.num_computed

@@ -1,4 +1,4 @@
-"""Which sequences share leading blocks for long enough that attending to them together pays."""
+"""Groups of sequences that share enough leading blocks for attention to read these once for all."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sharers:
-    """Members, by their position in the list that was grouped, and how many leading blocks they share."""
+    """A group of sequences that share their leading blocks.
+
+    Attributes:
+        members: positions of the sequences in the list that was grouped.
+        num_blocks: number of leading blocks that all members share.
+    """
 
     members: tuple[int, ...]
     num_blocks: int
 
     @property
     def num_saved(self) -> int:
-        """Blocks not read again."""
+        """Number of block reads that the group saves."""
         return self.num_blocks * (len(self.members) - 1)
 
 
 def group_by_prefix(tables: list[list[int]], min_blocks: int) -> list[Sharers]:
-    """Partition block tables so that most is read once; who shares less than `min_blocks` is left out.
+    """Group block tables so that as few blocks as possible are read twice.
 
-    Equal tables at some place are equal before it: a block is behind one prefix only. The last block of a
-    table is never shared.
+    Tables that share fewer than `min_blocks` are left out. Tables that are equal at some place are equal
+    before it, since a block follows one prefix only. The last block of a table is never shared.
     """
     by_depth: dict[int, list[int]] = {}
     for member, table in enumerate(tables):
@@ -32,7 +37,7 @@ def group_by_prefix(tables: list[list[int]], min_blocks: int) -> list[Sharers]:
 
 
 def _best(tables: list[list[int]], members: list[int]) -> list[Sharers]:
-    """All of them together, or the best of each branch where they part: whichever saves more."""
+    """Return all members as one group, or the best groups of each branch: whichever saves more."""
     if len(members) < 2:
         return []
     first, last = min(tables[m] for m in members), max(tables[m] for m in members)

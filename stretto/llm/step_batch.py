@@ -1,4 +1,4 @@
-"""What one step of an LLM instance computes."""
+"""The work of one step of an LLM instance: which tokens of which sequences it computes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from stretto.llm.sequence import TokenSequence
 
 
 class Slice(NamedTuple):
-    """Tokens [start, start + num_tokens) of a sequence, whose KV is to be computed.
+    """Tokens [start, start + num_tokens) of a sequence, whose KV is to be computed in a step.
 
-    With `samples` they are the last ones, and the next token is to be chosen. A tuple, as every step makes
-    one for every sequence.
+    With `samples` they are the last ones, and the next token is to be chosen. It is a tuple, as every step
+    makes one for every sequence.
     """
 
     sequence: TokenSequence
@@ -23,7 +23,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """Slices to run at once, `num_repeats` times: in a repeat, what was sampled is the next input.
+    """The slices of one step, to run `num_repeats` times: in a repeat, what was sampled is the next input.
 
     Only decodes are repeated. Before anything else the contents of blocks are copied, (from, to): all are
     read before any is written.
@@ -35,5 +35,5 @@ class StepBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed in one repeat."""
+        """Number of tokens computed in one repeat."""
         return sum(piece.num_tokens for piece in self.slices)

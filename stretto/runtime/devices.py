@@ -1,4 +1,4 @@
-"""Devices of this machine, and how a new process takes its own before it imports a library for models.
+"""The devices of this machine, and how a new process takes its own before it imports a library for models.
 
 Libraries read their thread counts and the visible accelerators when they are imported or first used, so a
 process must `claim` its devices before it unpickles an executable whose module imports such a library.
@@ -58,7 +58,7 @@ class Sealed:
     """
 
     def __init__(self, value: object) -> None:
-        """Raises what pickling raises."""
+        """Pickle a value. Raises what pickling raises."""
         self._bytes = pickle.dumps(value)
 
     def open(self) -> Any:

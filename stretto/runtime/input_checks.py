@@ -1,4 +1,4 @@
-"""Checks of what a caller gives, before anything runs."""
+"""Checks of the arguments of a caller, before anything runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
 
 
 def check_criteria(criteria: Objective | None) -> None:
-    """Raise UserError if there is no such objective of a query or a reader; None is allowed."""
+    """Check that `criteria` names an objective of a query or a reader, or is None. Raises UserError."""
     if criteria is not None and criteria not in get_args(Objective):
         raise UserError(f"objective must be one of {', '.join(get_args(Objective))}, got {criteria!r}")
 

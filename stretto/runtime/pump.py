@@ -1,4 +1,4 @@
-"""Events in, actions out: the loop between the schedulers and everything that runs.
+"""The loop between the schedulers and everything that runs: it feeds events in and carries actions out.
 
 Nothing polls: an event wakes it, or a timer that the schedulers asked for.
 """
@@ -37,7 +37,7 @@ _MAX_TURN_S = 0.005
 
 
 class Pump:
-    """Feeds events to a `System` and carries out its actions, on one event loop.
+    """A loop that feeds events to a `System` and carries out its actions, on one event loop of asyncio.
 
     Args:
         answer: called with what concerns callers: `Emit`, `Settled` and `Reply`.
@@ -72,14 +72,14 @@ class Pump:
         self._instances = RunningInstances(engines, self._post_from_instance, loop, cluster)
 
     def post(self, event: Event) -> None:
-        """Have an event handled soon."""
+        """Queue an event, to be handled soon."""
         self._inbox.append(event)
         if not self._is_pumping:
             self._is_pumping = True
             self._loop.call_soon(self._pump)
 
     def drain(self) -> None:
-        """Handle all events now, those included that handling them posts."""
+        """Handle all queued events now, and those that are posted meanwhile."""
         while self._inbox and not self._has_stopped:
             self._pump()
 

@@ -1,4 +1,4 @@
-"""A running query, as its caller sees it."""
+"""A running query as its caller sees it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from stretto.messages import Reply
 
 
 class Query:
-    """Await it for its outputs by name; iterate over `stream(output)` for text as it is decoded.
+    """A running query: await it for its outputs by name, or iterate over `stream(output)` for text as it is
+    decoded.
 
     An output that had nothing to deliver is `stretto.core.ABSENT`.
 
@@ -30,19 +31,19 @@ class Query:
         return asyncio.shield(self._reply).__await__()
 
     def cancel(self) -> None:
-        """Give the query up: it ends with `QueryCancelled`, unless it has ended already."""
+        """Cancel the query: it ends with `QueryCancelled`, unless it has ended already."""
         if not self.is_done():
             self._cancel()
 
     def is_done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the query has ended."""
         return self._reply.done()
 
     async def stream(self, output: str) -> AsyncIterator[str]:
-        """The text of an output, in pieces that join to the whole; ends with the query.
+        """Yield the text of an output, in pieces that join to the whole, until the query ends.
 
         Raises:
-            UserError: at the end, when there is no such output.
+            UserError: at the end, if there is no such output.
         """
         sent = 0
         while True:
@@ -63,12 +64,12 @@ class Query:
             await self._news.wait()
 
     def on_text(self, output: str, text: str) -> None:
-        """More text of an output. Called by the runtime."""
+        """Add more text of an output. Called by the runtime."""
         self._text[output] = self._text.get(output, "") + text
         self._news.set()
 
     def on_reply(self, reply: Reply) -> None:
-        """The end. Called by the runtime, once."""
+        """End the query with its reply. Called by the runtime, once."""
         if reply.error is not None:
             self._reply.set_exception(reply.error)
             self._reply.exception()

@@ -24,7 +24,7 @@ _Key: TypeAlias = tuple[str, InstanceId]
 
 
 class RunningInstances:
-    """Owns instances; passes their events on to `post`, on the event loop."""
+    """The running instances of a runtime; their events are passed on to `post`, on the event loop."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class RunningInstances:
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self, action: StartInstance) -> None:
-        """Start an instance; what goes wrong is reported as its loss."""
+        """Start an instance; if that fails, report it as lost."""
         key = action.engine, action.instance
         is_on_loop = action.replica.runs_in in ("loop", "ray")
 
@@ -59,7 +59,7 @@ class RunningInstances:
             self._post(InstanceLost(*key, typed(error)))
 
     def stop(self, action: StopInstance) -> None:
-        """End an instance. Unless it is killed, it is heard until it has ended."""
+        """End an instance. Unless it is killed, its events count until it has ended."""
         key = action.engine, action.instance
         instance = self._running.get(key)
         if instance is None:
@@ -74,7 +74,7 @@ class RunningInstances:
             self._in_background(self._stop(key, instance))
 
     def send(self, engine: str, instance: InstanceId, command: Command) -> None:
-        """Hand over a command. One that the instance cannot take ends it."""
+        """Pass a command to an instance. If the instance cannot take it, the instance is reported as lost."""
         key = engine, instance
         running = self._running.get(key)
         if running is None:
@@ -87,7 +87,7 @@ class RunningInstances:
             self._receive(key, InstanceLost(*key, lost))
 
     async def close(self) -> None:
-        """End every instance. One that cannot close keeps no other open."""
+        """End every instance. An instance that cannot close does not keep the others open."""
         closing = [*self._closing, *(instance.close() for instance in self._running.values())]
         self._running.clear()
         await asyncio.gather(*closing, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The queries and sessions that run: how many may, and who is told what comes of them."""
+"""The running queries and sessions: how many there may be, and the delivery of their answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stretto.runtime.slots import Slots
 
 
 class RunningQueries:
-    """Each holds one of `max_queries` slots from before it starts until its reply."""
+    """The running queries and sessions. Each holds one of `max_queries` slots until its reply."""
 
     def __init__(self, max_queries: int) -> None:
         self._slots = Slots(max_queries)
@@ -27,7 +27,7 @@ class RunningQueries:
 
     @property
     def ids(self) -> list[str]:
-        """Ids of those that run."""
+        """Ids of the queries and sessions that run."""
         return list(self._queries)
 
     def new_id(self) -> str:
@@ -35,12 +35,12 @@ class RunningQueries:
         return f"q{next(self._ids)}"
 
     def check_accepts(self) -> None:
-        """Raise UserError while draining."""
+        """Check that new queries are accepted. Raises UserError while draining."""
         if self._is_draining:
             raise UserError("the runtime is draining: it takes no new queries")
 
     async def acquire(self, due_s: float | None) -> None:
-        """Wait for a slot.
+        """Wait for a slot and take it.
 
         Raises:
             DeadlineExceeded: there was none until `due_s`, in the loop's time.
@@ -56,18 +56,18 @@ class RunningQueries:
             raise QueryCancelled("the runtime was closed before the query could start")
 
     def acquire_now(self) -> None:
-        """Take a slot. Raises Overloaded if there is none; it says when to come back."""
+        """Take a slot without waiting. Raises Overloaded if none is free, which says when to come back."""
         if not self._slots.take():
             raise Overloaded(
                 f"{len(self._queries)} queries are running", retry_after_s=self._pace.retry_after_s()
             )
 
     def add(self, query: Query | Session) -> None:
-        """Let a query run that has a slot."""
+        """Add a query or session that has taken a slot."""
         self._queries[query.id] = query
 
     def answer(self, action: Emit | Settled | Reply) -> None:
-        """Tell a query what has come of it."""
+        """Pass an action that answers a query on to it."""
         match action:
             case Emit(query, output, text):
                 self._queries[query].on_text(output, text)
@@ -79,18 +79,18 @@ class RunningQueries:
                 self._end(action)
 
     async def drain(self) -> None:
-        """Take no new ones, and wait until those that run have ended."""
+        """Accept no new queries, and wait until those that run have ended."""
         self._is_draining = True
         while self._queries:
             self._all_ended.clear()
             await self._all_ended.wait()
 
     def close(self) -> None:
-        """Let none start that waits for a slot. Those that run go on until their replies."""
+        """Refuse all that wait for a slot. Queries that run go on until their replies."""
         self._is_closed = True
 
     def end_all(self, bug: InternalError) -> None:
-        """End all of them: none would end by itself."""
+        """End all queries with the error `bug`: none would end by itself."""
         self.close()
         for query in self.ids:
             self._end(Reply(query, None, bug))

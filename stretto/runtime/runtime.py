@@ -1,4 +1,4 @@
-"""`Runtime`: the asyncio driver's interface. Real engines, real time.
+"""The interface of the asyncio driver, which runs queries with real engines in real time.
 
 All of its methods belong to one event loop. The pump (`pump.py`) carries events to the schedulers and their
 actions to the instances (`running.py`).
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 
 class Runtime:
-    """Runs queries of any number of apps on shared engines.
+    """A runtime: it runs queries of any number of apps on shared engines.
 
     Args:
         deployments: engines with their replicas.
         vocabulary: names that queries and engines may use, of ops, passes, policies and more.
-        observers: told of everything as it happens, a `Recorder` for traces say; none cost nothing.
+        observers: told of everything as it happens, for example a `Recorder` for traces.
         max_queries: `submit` waits while this many queries are running (back-pressure).
         ray_address: host and port of the head of the Ray cluster where replicas with runs_in "ray" run. This
             machine must be one of its nodes.
@@ -153,7 +153,7 @@ class Runtime:
             configuration: settings of this query, by component.
             passes: "all", "none", or names of passes.
             deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
-            tenant: whose query it is: tenants share no prefix caches.
+            tenant: owner of the query. Caches are never shared between tenants.
             objective: "latency" keeps LLM instances that serve it less crowded, as they are configured.
 
         Raises:
@@ -178,7 +178,7 @@ class Runtime:
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> Query:
-        """`submit`, without waiting.
+        """Start a query without waiting; the arguments are those of `submit`.
 
         Raises:
             Overloaded: `max_queries` are running; it says when to come back.
@@ -218,7 +218,7 @@ class Runtime:
         await self._queries.drain()
 
     def snapshot(self) -> Snapshot:
-        """What all queries and engines are doing now."""
+        """Return a picture of what all queries and engines are doing now."""
         return self.system.snapshot()
 
     async def run(
@@ -232,7 +232,7 @@ class Runtime:
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> Mapping[str, Any]:
-        """`submit`, and wait for the outputs. Cancelling this coroutine cancels the query."""
+        """Start a query and return its outputs by name. Cancelling this coroutine cancels the query."""
         query = await self.submit(
             app,
             inputs,
@@ -275,7 +275,7 @@ class Runtime:
         self._post(Drain(engine, instance, how))
 
     async def aclose(self) -> None:
-        """Cancel every query, end every instance. Idempotent."""
+        """Cancel every query and end every instance. May be called again."""
         self._is_open = False
         self._queries.close()
         if self._pump is None:

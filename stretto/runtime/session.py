@@ -1,4 +1,4 @@
-"""A running session, as its caller sees it."""
+"""A running session as its caller sees it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGrap
 
 
 class Session:
-    """Named variables, and the graphs that read and produce them. Made by `Runtime.open_session`.
+    """A session: named variables, and the graphs that read and produce them. `Runtime.open_session` makes it.
 
     Use it with `async with`: leaving closes it. Its methods belong to the runtime's event loop.
     """
@@ -56,10 +56,10 @@ class Session:
         *,
         configuration: Configuration | None = None,
     ) -> None:
-        """Add a graph. Its inputs are variables, come or to come; its outputs become variables.
+        """Add a graph. Its inputs are variables, with or still without a value; its outputs become variables.
 
         Args:
-            bind: variables of those inputs and outputs that are called otherwise.
+            bind: names of variables for inputs and outputs whose own names differ.
             configuration: settings of a template, by component.
 
         Raises:
@@ -79,7 +79,10 @@ class Session:
         self._post(Provide(self.id, name, value))
 
     def want(self, name: str, criteria: Objective | None = None) -> None:
-        """Let what a variable comes of go before what nobody waits for; `criteria` as in `get`."""
+        """Give the work that produces a variable precedence over work that no caller waits for.
+
+        `criteria` are those of `get`.
+        """
         self._check_open()
         check_criteria(criteria)
         self._variable(name)
@@ -88,7 +91,7 @@ class Session:
     async def get(
         self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
     ) -> object:
-        """Wait for a variable, which may be one of a graph still to come. Items of a list may be failures.
+        """Wait for a variable, perhaps of a graph that is added later. Items of a list may be failures.
 
         Leaving, at the deadline or by cancellation, cancels nothing.
 
@@ -122,7 +125,7 @@ class Session:
         return value
 
     async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
-        """The text of a variable as it is decoded, in pieces that join to the whole.
+        """Yield the text of a variable as it is decoded, in pieces that join to the whole.
 
         `criteria` are those of `get`.
         """
@@ -153,7 +156,7 @@ class Session:
                 await self._news.wait()
 
     def drop(self, name: str) -> None:
-        """Nobody will ask for a variable again: cancel what only serves it, and let its value go."""
+        """Give a variable up: cancel the work that only serves it, and free its value."""
         self._check_open()
         coming = self._variables.pop(name, None)
         if coming is None:
@@ -165,29 +168,29 @@ class Session:
         self._post(Drop(self.id, name))
 
     async def close(self) -> None:
-        """End the session: what has not come yet fails. Idempotent."""
+        """End the session: variables without a value fail. May be called again."""
         if not self._end.done():
             self._post(Close(self.id))
         await asyncio.shield(self._end)
 
     def is_closed(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the session has ended."""
         return self._end.done()
 
     def on_text(self, name: str, text: str) -> None:
-        """More text of a variable. Called by the runtime."""
+        """Add more text of a variable. Called by the runtime."""
         self._text[name] = self._text.get(name, "") + text
         self._news.set()
 
     def on_settled(self, name: str, value: object) -> None:
-        """A variable has come. Called by the runtime, once for each; after `drop` the name may come again."""
+        """Set a variable. Called by the runtime, once for each; a dropped name may come again."""
         dropped = self._dropped.get(name)
         coming = dropped.popleft() if dropped else self._variable(name)
         coming.set_result(value)
         self._news.set()
 
     def on_reply(self, reply: Reply) -> None:
-        """The end. Called by the runtime, once."""
+        """End the session with its reply. Called by the runtime, once."""
         error = reply.error or QueryEnded("the session was closed")
         for coming in (*self._variables.values(), *(one for many in self._dropped.values() for one in many)):
             if not coming.done():

@@ -1,4 +1,4 @@
-"""Room for so many queries at a time: first come, first served."""
+"""A limited number of slots for queries: first come, first served."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections import deque
 
 
 class Slots:
-    """Like a semaphore, but a free slot can also be taken without waiting. Of one event loop."""
+    """A semaphore from which a free slot can also be taken without waiting. It belongs to one event loop."""
 
     def __init__(self, count: int) -> None:
         self._num_free = count
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
-        """Take a slot if one is free."""
+        """Take a slot if one is free; return whether it was."""
         if self._num_free == 0:
             return False
         self._num_free -= 1
         return True
 
     async def acquire(self) -> None:
-        """Take a slot, when it is one's turn."""
+        """Wait for a slot and take it, in order of arrival."""
         if self.take():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -34,7 +34,7 @@ class Slots:
             raise
 
     def release(self) -> None:
-        """Give a slot back, to the first who waits."""
+        """Give a slot back; the first who waits gets it."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

@@ -1,7 +1,7 @@
-"""What runs inside an instance: one loop for batch engines, one for stepped LLM engines.
+"""The loops that run inside an instance: one for batch engines, one for stepped LLM engines.
 
-The same loops serve threads and processes; only the two ends of the line differ. A worker constructs its
-engine, posts `InstanceReady`, obeys commands until `Close`, and closes its engine.
+The same loops serve threads and processes; only the way of commands and events differs. A worker constructs
+its engine, posts `InstanceReady`, obeys commands until `CloseEngine`, and closes its engine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
 @dataclass(frozen=True, slots=True)
 class RunBatch:
-    """Answer with `BatchDone` or `BatchFailed`."""
+    """Command to an instance: run a batch, and answer with `BatchDone` or `BatchFailed`."""
 
     batch: int
     tasks: tuple[Task, ...]
@@ -37,7 +37,7 @@ class RunBatch:
 
 @dataclass(frozen=True, slots=True)
 class AdmitTask:
-    """Answer with `LLMReport`s."""
+    """Command to an instance: take an LLM task, and answer with `LLMReport`s."""
 
     task: LLMTask
     rank: tuple[float, ...]
@@ -45,7 +45,7 @@ class AdmitTask:
 
 @dataclass(frozen=True, slots=True)
 class RerankTask:
-    """Give a task that has not started another rank."""
+    """Command to an instance: change the rank of a task that has not started."""
 
     task: int
     rank: tuple[float, ...]
@@ -53,46 +53,48 @@ class RerankTask:
 
 @dataclass(frozen=True, slots=True)
 class StopTask:
-    """Say nothing more of this task."""
+    """Command to an instance: stop a task, and report nothing more of it."""
 
     task: int
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendTasks:
-    """Stop all tasks, and answer with a `Suspended` for each. Nothing but `Close` follows."""
+    """Command to an instance: stop all tasks, and answer with a `Suspended` for each. Only
+    `CloseEngine` follows.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetQuery:
-    """The query has ended."""
+    """Command to an instance: a query has ended; forget what is kept for it."""
 
     query: str
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
-    """Close the engine and end."""
+class CloseEngine:
+    """Command to an instance: close the engine and end."""
 
 
-Command: TypeAlias = RunBatch | AdmitTask | RerankTask | StopTask | SuspendTasks | ForgetQuery | Close
+Command: TypeAlias = RunBatch | AdmitTask | RerankTask | StopTask | SuspendTasks | ForgetQuery | CloseEngine
 
 
 class Inbox(Protocol):
-    """Where commands come from."""
+    """The interface of a source of commands."""
 
     def get(self) -> Command:
-        """The next command; waits for it."""
+        """Wait for the next command and return it."""
         ...
 
     def empty(self) -> bool:
-        """Whether `get` would wait."""
+        """Return whether `get` would wait."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What an instance is: an engine to construct, and the address of its events."""
+    """The description of an instance: an engine to construct, and the address of its events."""
 
     engine: str
     instance: int
@@ -102,7 +104,7 @@ class Job:
 
 
 def typed(error: BaseException) -> StrettoError:
-    """Any exception as one of ours, with its cause kept."""
+    """Return any exception as a StrettoError, with its cause kept."""
     if isinstance(error, StrettoError):
         return error
     failure = EngineFailure(f"{type(error).__name__}: {error}")
@@ -111,7 +113,7 @@ def typed(error: BaseException) -> StrettoError:
 
 
 def serve(job: Job, inbox: Inbox, post: Callable[[Event], None]) -> None:
-    """Run an instance to its end. Nothing is raised: what goes wrong is posted."""
+    """Run an instance to its end. Nothing is raised: errors are posted as events."""
     try:
         engine = job.executable(job.config)
     except BaseException as error:
@@ -145,12 +147,12 @@ def _serve_batches(job: Job, engine: BatchEngine, inbox: Inbox, post: Callable[[
                 post(run_batch(job, engine, batch, tasks))
             case ForgetQuery(query):
                 engine.release(query)
-            case Close():
+            case CloseEngine():
                 return
 
 
 def run_batch(job: Job, engine: BatchEngine, batch: int, tasks: tuple[Task, ...]) -> Event:
-    """The answer to one batch."""
+    """Run one batch and return the event that answers it."""
     try:
         return BatchDone(job.engine, job.instance, batch, engine.run(tasks))
     except Exception as error:
@@ -172,7 +174,7 @@ def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event
                         post(Suspended(job.engine, job.instance, suspended, token_ids))
                 case ForgetQuery(query):
                     engine.release(query)
-                case Close():
+                case CloseEngine():
                     return
             _report_kv(job, engine, post)
         for event in engine.step():
@@ -187,12 +189,12 @@ def _report_kv(job: Job, engine: SteppedLLM, post: Callable[[Event], None]) -> N
 
 
 def check_event(event: object) -> None:
-    """Schedulers rely on what an event holds, so an engine that says anything else is stopped here.
+    """Check an event of an LLM engine, as schedulers rely on what it holds.
 
     Raises:
-        BadReply: it is no event of an LLM.
+        BadReply: the value is not an event of an LLM.
     """
     match event:
         case Started(int()) | Piece(int(), str()) | Done(int()) | Failed(int(), StrettoError()):
             return
-    raise BadReply(f"the engine said {reprlib.repr(event)}, which is no event")
+    raise BadReply(f"the engine returned {reprlib.repr(event)}, which is not an event")

@@ -1,4 +1,4 @@
-"""The lower tier for a batch engine: fuses waiting work of all queries into batches.
+"""The scheduler of a batch engine, which fuses the waiting work of all queries into batches.
 
 An instance runs one batch at a time. Whenever one is idle and something waits, the order of the queue fills
 a batch: no slot stays idle while work is ready. Work whose instance was lost is tried again elsewhere; a
@@ -34,7 +34,7 @@ from stretto.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Parts are (entry, lo, hi): items `lo` to `hi` of a queue entry."""
+    """A batch that is running; its parts are (entry, lo, hi): items `lo` to `hi` of a queue entry."""
 
     id: int
     parts: tuple[tuple[Entry, int, int], ...]
@@ -44,7 +44,7 @@ class _Batch:
 
 
 class BatchScheduler:
-    """Queue, running batches and instances of one batch engine."""
+    """The scheduler of one batch engine: its queue, its running batches and its instances."""
 
     def __init__(
         self, engine: Engine, profile: Profile, ids: count[int], orders: Mapping[str, NewOrder] = ORDERS
@@ -67,11 +67,11 @@ class BatchScheduler:
         self._decided: list[Action] = []
 
     def add(self, request: Request, now_s: float) -> None:
-        """A request has become ready."""
+        """Queue a request that has become ready."""
         self.queue.add(queue_entry(request, arrival_s=now_s))
 
     def done(self, instance: int, batch_id: int, results: Sequence[object]) -> list[Report]:
-        """A batch was answered. Late answers, of batches already given up, are ignored."""
+        """Report the results of a batch. Late answers, of batches already given up, are ignored."""
         batch = self._end(instance, batch_id)
         if batch is None:
             return []
@@ -88,7 +88,7 @@ class BatchScheduler:
         return reports
 
     def failed(self, instance: int, batch_id: int, error: StrettoError) -> list[Report]:
-        """A batch failed as a whole."""
+        """Handle a batch that failed as a whole: queue its tasks again, or report them as failed."""
         batch = self._end(instance, batch_id)
         if batch is None:
             return []
@@ -148,13 +148,13 @@ class BatchScheduler:
         return reports, actions
 
     def next_expiry_s(self) -> float | None:
-        """When `expire` may next have something to do."""
+        """Return the time at which `expire` may next have something to do, or None."""
         if self.engine.timeout_s is None or not self._running:
             return None
         return next(iter(self._running.values())).started_s + self.engine.timeout_s
 
     def schedule(self, now_s: float) -> list[Action]:
-        """Start a batch on every idle instance, as far as the work goes.
+        """Start a batch on every idle instance, as long as work waits.
 
         What is taken counts as started when all of them are filled, so that ranks stay until then.
         """
@@ -178,7 +178,7 @@ class BatchScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """After a bug in an order or here: forget what waits; what runs goes on.
+        """Forget the waiting work, after a bug in an order or here; what runs goes on.
 
         Returns:
             all queries that have work here, which have to be ended, and what `schedule` had decided.
@@ -189,26 +189,26 @@ class BatchScheduler:
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that something else is asked of nodes of a query than before."""
+        """Note that the demands on nodes of a query have changed."""
         self.queue.ask(query, demands)
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop what waits of a node; what runs of it is answered in vain."""
+        """Drop the waiting work of a node; answers to its running work are ignored."""
         self.queue.withdraw(query, node)
         return []
 
     def queries(self) -> list[str]:
-        """Return the queries of which anything waits or runs."""
+        """Return the queries that have waiting or running work."""
         filling = (entry.query for entry, _, _ in self._filling)
         return [*self.queue.queries(), *self._num_running, *filling]
 
     def queries_in(self, instance: InstanceId) -> list[str]:
-        """Return the queries that an instance runs something of."""
+        """Return the queries whose work runs on an instance."""
         batch = self._running.get(instance)
         return [] if batch is None else [entry.query for entry, _, _ in batch.parts]
 
     def end_query(self, query: str) -> list[Action]:
-        """Drop what waits for `query`; let go of its state once nothing of it runs."""
+        """Drop the waiting work of `query`; its state is freed once none of its work runs."""
         self.queue.end_query(query)
         self._leaving.add(query)
         if query not in self._num_running:
@@ -216,7 +216,7 @@ class BatchScheduler:
         return self.releases()
 
     def releases(self) -> list[Action]:
-        """`Release` for ended queries of which nothing runs any more."""
+        """Return a `Release` for each ended query whose work runs no more."""
         actions: list[Action] = []
         for query in sorted(self._left):
             self._leaving.discard(query)
@@ -226,17 +226,17 @@ class BatchScheduler:
         return actions
 
     def picture(self) -> EnginePicture:
-        """Return what waits and what runs."""
+        """Return a picture of the queue and the instances."""
         fleet = self.instances.fleet
         running = {i: len(self._running[i].tasks) if i in self._running else 0 for i in fleet.live}
         return engine_picture(fleet, sum(entry.hi - entry.lo for entry in self.queue), running)
 
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing runs."""
+        """Return whether nothing waits and nothing runs."""
         return not self.queue and not self._running
 
     def check_invariants(self) -> None:
-        """For tests: no empty work, budgets hold, nothing waits while an instance idles."""
+        """Check that no work is empty, budgets hold, and no instance idles while work waits. For tests."""
         assert all(entry.lo < entry.hi for entry in self.queue)
         for instance, batch in self._running.items():
             units = sum(entry.units_of(lo, hi) for entry, lo, hi in batch.parts)
@@ -278,11 +278,13 @@ class BatchScheduler:
 
     def _start(self, instance: int, parts: list[tuple[Entry, int, int]], now_s: float) -> StartBatch:
         tasks = [self._task(entry.request, lo, hi) for entry, lo, hi in parts]
-        num_units = sum(entry.units_of(lo, hi) for entry, lo, hi in parts)
-        for entry, _, _ in parts:
-            self._num_running[entry.query] = self._num_running.get(entry.query, 0) + 1
+        num_units = 0
+        for entry, lo, hi in parts:
+            query = entry.query
+            num_units += entry.units_of(lo, hi)
+            self._num_running[query] = self._num_running.get(query, 0) + 1
             if self.engine.keeps_state:
-                self._touched.setdefault(entry.query, set()).add(instance)
+                self._touched.setdefault(query, set()).add(instance)
         batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), num_units, now_s)
         self._rest(instance)
         self._running[instance] = batch
@@ -290,7 +292,7 @@ class BatchScheduler:
         return StartBatch(self.engine.name, instance, batch.id, batch.tasks, num_units)
 
     def _end(self, instance: int, batch_id: int | None = None) -> _Batch | None:
-        """What an instance was running (only if it was that batch), which is idle now."""
+        """Return what an instance was running, if it was that batch; the instance is idle from now on."""
         batch = self._running.get(instance)
         if batch is None or batch_id not in (None, batch.id):
             return None
@@ -316,7 +318,7 @@ class BatchScheduler:
         return [] if batch is None else self._retry_lost(batch, error)
 
     def _rest(self, instance: InstanceId) -> None:
-        """Give an instance nothing more."""
+        """Give an instance no more work."""
         if (key := self._idle_keys.pop(instance, None)) is not None:
             self._idle.remove(key)
 
@@ -348,7 +350,7 @@ class BatchScheduler:
         )
 
     def _retry_lost(self, batch: _Batch, error: StrettoError) -> list[Report]:
-        """The instance was at fault, or a task killed it: try each again alone, so that it kills no other."""
+        """Queue the tasks of a lost batch again, each alone: one of them may have killed the instance."""
         reports: list[Report] = []
         for entry, lo, hi in batch.parts:
             if entry.query in self._leaving:
@@ -362,7 +364,7 @@ class BatchScheduler:
         return reports
 
     def _retry_apart(self, batch: _Batch, error: StrettoError) -> list[Report]:
-        """Some item was at fault: run each task alone, then each item; one that fails alone has failed."""
+        """Queue a failed batch again task by task, then item by item; an item that fails alone has failed."""
         parts = list(batch.parts)
         if len(parts) == 1:
             entry, lo, hi = parts[0]

@@ -1,4 +1,4 @@
-"""Points in time when a query ends or a reader leaves, unless that has happened by then."""
+"""The deadlines of queries and of readers that wait for variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stretto.sched.orders.sorted_queue import SortedQueue
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The time of a query is over."""
+    """Event: the deadline of a query has passed."""
 
     query: str
 
@@ -21,7 +21,7 @@ _Key: TypeAlias = tuple[float, str, str, str]
 
 
 class Deadlines:
-    """What is due when, the earliest first. Each operation takes O(log n)."""
+    """A queue of deadlines, the earliest first. Each operation takes O(log n)."""
 
     def __init__(self) -> None:
         self._sorted = SortedQueue[Due]()
@@ -29,18 +29,18 @@ class Deadlines:
 
     @property
     def next_s(self) -> float | None:
-        """When something is due next; None if nothing is."""
+        """Return the earliest deadline; None if there is none."""
         return float(self._sorted.first_key[0]) if self._sorted else None
 
     def add(self, due_s: float, due: Due) -> None:
-        """Note that something is due, once more if it is due then already."""
+        """Add a deadline; one that is there already counts once more."""
         key, counts = _key(due_s, due), self._counts.setdefault(due.query, {})
         if key not in counts:
             self._sorted.add(key, due)
         counts[key] = counts.get(key, 0) + 1
 
     def remove(self, due_s: float, due: Due) -> None:
-        """Forget something that was due, once; nothing happens if it is not there."""
+        """Remove a deadline, once; nothing happens if it is not there."""
         key, counts = _key(due_s, due), self._counts.get(due.query, {})
         if key not in counts:
             return
@@ -52,12 +52,12 @@ class Deadlines:
             del self._counts[due.query]
 
     def end_query(self, query: str) -> None:
-        """Forget all that is due of a query."""
+        """Remove all deadlines of a query."""
         for key in self._counts.pop(query, {}):
             self._sorted.remove(key)
 
     def take(self, now_s: float) -> list[Due]:
-        """Return and forget all that is due by now, as often as it was added."""
+        """Remove and return all deadlines that have passed, each as often as it was added."""
         found: list[Due] = []
         while self._sorted and self._sorted.first_key[0] <= now_s:
             key, due = self._sorted.first_key, self._sorted.first
@@ -70,7 +70,7 @@ class Deadlines:
 
 
 def _key(due_s: float, due: Due) -> _Key:
-    """Keys of queries sort before those of their readers."""
+    """Return a sort key: keys of queries come before those of their readers."""
     if isinstance(due, Expired):
         return due_s, due.query, "", ""
     return due_s, due.query, f"reader of {due.name}", due.criteria or ""

@@ -1,4 +1,4 @@
-"""What is asked of the nodes of a running graph, deduced from what is asked of its variables.
+"""The demands on the nodes of a running graph, deduced from the demands on its variables.
 
 A reader asks for a variable with criteria and perhaps a deadline. All nodes that the variable comes of have
 to serve that reader: they have the strictest criteria of all their readers, they have to start a predicted
@@ -20,7 +20,7 @@ from stretto.tasks import Objective
 
 
 class Demand(NamedTuple):
-    """What is asked of a value, or of a node and its requests.
+    """The demand on a value, or on a node and its requests: how strict, and how soon.
 
     Attributes:
         criteria: the strictest ("latency" before "throughput") of all who ask; None if nobody asks.
@@ -34,7 +34,9 @@ class Demand(NamedTuple):
     path_s: float = 0.0
 
     def joined(self, other: Demand) -> Demand:
-        """Return what both ask together."""
+        """Return the demand of both together: the stricter criteria, the earlier start and the longer
+        path.
+        """
         return Demand(
             self.criteria if self.criteria == "latency" or other.criteria is None else other.criteria,
             min(self.start_by_s, other.start_by_s),
@@ -42,16 +44,16 @@ class Demand(NamedTuple):
         )
 
     def before(self, seconds: float) -> Demand:
-        """Return what is asked of something that takes so many seconds, and whose end this is asked of."""
+        """Return the demand on the start of something that takes `seconds`, from the demand on its end."""
         return Demand(self.criteria, self.start_by_s - seconds, self.path_s + seconds)
 
 
 NOBODY = Demand(None)
-"""What is asked of a node that nobody needs yet."""
+"""Demand on a node whose results are not needed yet."""
 
 
 def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> dict[int, Demand]:
-    """Return what is asked of each node that values in `asked`, and effects, come of; others are left out.
+    """Return the demand on each node that values in `asked`, and effects, depend on; others are left out.
 
     It takes time in proportion to those nodes and what they read.
     """
@@ -68,7 +70,7 @@ def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> 
 
 
 def changes(before: Mapping[int, Demand], now: Mapping[int, Demand]) -> dict[int, Demand]:
-    """Return what is asked now of those nodes of which something else was asked before."""
+    """Return the new demands on the nodes whose demand has changed."""
     found = {node: demand for node, demand in now.items() if before.get(node) != demand}
     found.update((node, NOBODY) for node in before if node not in now)
     return found
@@ -79,7 +81,7 @@ def _joined(demand: Demand | None, other: Demand) -> Demand:
 
 
 def _sources_first(live: LiveGraph, ends: list[int]) -> list[tuple[Node, list[Node]]]:
-    """The nodes that `ends` come of, they included, with what they read: each after all that it reads."""
+    """Return the nodes that `ends` depend on, `ends` included, with what each reads, sources first."""
     order: list[tuple[Node, list[Node]]] = []
     seen: set[int] = set()
     for end in ends:

@@ -1,4 +1,4 @@
-"""The instances of one engine, as its scheduler sees them: the fleet, and how long requests wait for it."""
+"""The instances of one engine as its scheduler sees them: the fleet, and how long requests wait for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stretto.sched.results import Completed, failed
 
 
 class EngineInstances:
-    """A `Fleet`, and since when it serves nobody.
+    """A `Fleet` that also knows since when no instance serves.
 
     While no instance serves, requests wait: `recover_s` where one is starting or suspect, `no_replica_s`
     where none is. A request whose query has a deadline waits until that where there is hope.
@@ -29,7 +29,7 @@ class EngineInstances:
 
     @property
     def fleet(self) -> Fleet:
-        """The machine, to be looked at. Transitions go through the methods here."""
+        """The fleet, to be read. Transitions go through the methods here."""
         return self._fleet
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
@@ -54,7 +54,7 @@ class EngineInstances:
         return True
 
     def answered(self, instance: InstanceId) -> None:
-        """Note that an instance has done what it was given."""
+        """Note that an instance has answered a request."""
         self._fleet.answered(instance)
 
     def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
@@ -83,13 +83,15 @@ class EngineInstances:
         self._note(now_s)
 
     def expire(self, now_s: float) -> list[FleetAction]:
-        """Start what has waited for its delay, and give up starts that take too long."""
+        """Start instances whose delay is over, and give up starts that take too long."""
         actions = self._fleet.expire(now_s)
         self._note(now_s)
         return actions
 
     def next_due_s(self, waiting: Iterable[Entry], now_s: float) -> float | None:
         """Return when, after now, `expire`, a probe or `fail_waiting` may have something to do."""
+        if self._unserved_s is None and not self._fleet.is_hopeful:
+            return None
         dues = [self._fleet.next_due_s(), *map(self._fleet.probe_s, self._fleet.suspects)]
         if self._unserved_s is not None:
             dues += map(self._limit_s, waiting)
@@ -122,7 +124,7 @@ class EngineInstances:
         return error
 
     def _note(self, now_s: float) -> None:
-        """Keep since when nobody serves, and since when there is no hope that somebody will."""
+        """Note since when no instance serves, and since when none can be expected to."""
         is_served = bool(self._fleet.serving)
         is_hopeless = not is_served and not self._fleet.is_hopeful
         has_new_hope = self._hopeless_s is not None and not is_hopeless

@@ -1,4 +1,4 @@
-"""The lower tier: the schedulers of all engines, and which of them have something to schedule."""
+"""The schedulers of all engines, and which of them may have something to schedule."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EngineEvent: TypeAlias = (
 
 
 class EngineTier:
-    """Engine schedulers by name. Whatever may let one of them start something makes it dirty.
+    """The schedulers of all engines, by name. One that may have something to schedule is marked dirty.
 
     Raises:
         ConfigError: two engines have one name, or a policy or a placement is unknown.
@@ -96,7 +96,7 @@ class EngineTier:
         return scheduler.queries_in(event.instance)
 
     def handle(self, event: EngineEvent, now_s: float) -> tuple[list[Report], list[Action]]:
-        """Hand an event to the scheduler of its engine."""
+        """Pass an event to the scheduler of its engine."""
         self._dirty[event.engine] = None
         scheduler = self.schedulers[event.engine]
         match event:
@@ -132,7 +132,7 @@ class EngineTier:
     # --- what queries want
 
     def add(self, request: Request, now_s: float) -> str:
-        """Let a request wait at its engine; return the engine's name."""
+        """Queue a request at its engine; return the engine's name."""
         engine = request.node.engine
         assert engine is not None
         self.schedulers[engine].add(request, now_s)
@@ -140,28 +140,28 @@ class EngineTier:
         return engine
 
     def withdraw(self, engine: str, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop what an engine has of one node of a query."""
+        """Drop the work of one node of a query at an engine."""
         self._dirty[engine] = None
         return self.schedulers[engine].withdraw(query, node, now_s)
 
     def ask(self, engine: str, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that something else is asked of nodes of a query than before."""
+        """Note that the demands on nodes of a query have changed."""
         self._dirty[engine] = None
         self.schedulers[engine].ask(query, demands)
 
     def end_query(self, engine: str, query: str) -> list[Action]:
-        """Drop what an engine has of a query."""
+        """Drop all work of a query at an engine."""
         self._dirty[engine] = None
         return self.schedulers[engine].end_query(query)
 
     # --- checks
 
     def is_idle(self) -> bool:
-        """Whether no engine has work."""
+        """Return whether no engine has work."""
         return all(scheduler.is_idle() for scheduler in self.schedulers.values())
 
     def check_engines(self, egraph: ExecutionGraph) -> None:
-        """Raises ConfigError when there is a node that nothing of the right kind runs."""
+        """Check that each node has an engine of the right kind. Raises ConfigError."""
         for node in egraph.nodes:
             if node.engine is None:
                 continue
@@ -172,7 +172,7 @@ class EngineTier:
                 raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 
     def check_drain(self, engine: str, instance: InstanceId) -> None:
-        """Raises ConfigError when there is no such instance, or it is draining or gone."""
+        """Check that an instance can be drained. Raises ConfigError if it is unknown, draining or gone."""
         self.schedulers[engine].instances.fleet.check_drain(instance)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
@@ -181,6 +181,6 @@ class EngineTier:
         return [(f"{fleet.engine}/{i}", fleet.replica(i)) for fleet in fleets for i in fleet.live]
 
     def check_invariants(self) -> None:
-        """Check those of every scheduler; for tests."""
+        """Check the invariants of every scheduler. For tests."""
         for scheduler in self.schedulers.values():
             scheduler.check_invariants()

@@ -1,8 +1,8 @@
-"""How many tokens an answer will have, learned from those that have ended.
+"""The expected length of an answer, learned from answers that have ended.
 
 `max_tokens` is a limit, not a prediction: callers set it far above what models write. So budgets, loads and
-prices use the mean length of earlier answers of the same step of the same template. One object per engine:
-models differ in how much they write.
+prices use the mean length of earlier answers of the same step of the same template. There is one object per
+engine, because models differ in how much they write.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from stretto.sched.request import Request
 from stretto.tasks import Usage
 
 _PRIOR = 256
-"""Tokens expected before any answer of a step has ended: a long answer in a conversation, of which published
-traces have means of about 200 tokens, rather than the limit, which may be a whole context."""
+"""Number of tokens expected before any answer of a step has ended.
+
+It is that of a long answer in a conversation (published traces have means of about 200 tokens), rather than
+the limit, which may be a whole context.
+"""
 _LEAST_SHARE = 0.05
-"""Weight of a new answer in the mean once many have been seen: it follows a workload that changes."""
+"""Weight of a new answer in the mean once many have been seen: so the mean follows a workload that
+changes.
+"""
 _MAX_SOURCES = 1024
 
 
@@ -32,7 +37,10 @@ class _Mean:
 
 
 class ExpectedOutputs:
-    """Mean lengths by (template, step); if there are too many, the one observed longest ago is forgotten."""
+    """Mean answer lengths by (template, step), learned as answers end.
+
+    If there are too many, the mean that was updated longest ago is forgotten.
+    """
 
     def __init__(self) -> None:
         self._means: dict[tuple[str, str], _Mean] = {}
@@ -40,11 +48,13 @@ class ExpectedOutputs:
 
     @property
     def typical(self) -> int:
-        """Tokens of an answer, whatever its step."""
+        """Mean number of tokens of an answer, over all steps."""
         return round(self._all.tokens) if self._all.num_observed else _PRIOR
 
     def expected(self, request: Request) -> int:
-        """Tokens that each item of a request will generate; at most its limit, and 0 for a prefill."""
+        """Return the tokens that each item of a request is expected to generate: at most its limit, 0
+        for a prefill.
+        """
         if request.decode is None:
             return 0
         mean = self._means.get((request.node.template, request.step))
@@ -52,7 +62,7 @@ class ExpectedOutputs:
         return min(expected, request.decode.max_tokens)
 
     def observe(self, request: Request, num_tokens: int) -> None:
-        """An answer has ended after so many tokens."""
+        """Learn that an answer has ended after `num_tokens`."""
         if request.decode is None:
             return
         source = request.node.template, request.step
@@ -65,7 +75,7 @@ class ExpectedOutputs:
 
 
 def num_output_tokens(usage: Usage, value: object) -> int:
-    """Tokens of an answer: what the engine reports, or an estimate from its text if it reports nothing."""
+    """Return the tokens of an answer: what the engine reports, else an estimate from its text."""
     if usage.num_output_tokens:
         return usage.num_output_tokens
     texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []

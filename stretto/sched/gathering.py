@@ -1,7 +1,7 @@
-"""What a node finds at its in ports when it opens.
+"""The inputs of a node when it opens: present, absent or failed.
 
 A required value that is absent skips the node, whatever else has failed. Otherwise the first failure, in the
-order of the ports, is the node's own. A failed hint is no hint.
+order of the ports, is the node's own. A failed hint counts as no hint.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from stretto.sched.values import UNSET, Values
 
 @dataclass(slots=True)
 class Gathered:
-    """The values at the ports that have one, or why the node cannot run.
+    """The values found at the in ports of a node, or why the node cannot run.
 
-    `failure` comes with the place of its port, as a port before it, whose stream has not ended, may fail too.
+    `failure` comes with the place of its port, as an earlier port whose stream has not ended may fail too.
     """
 
     inputs: dict[str, object] = field(default_factory=dict)
@@ -29,15 +29,17 @@ class Gathered:
 
 
 def gather(node: Node, values: Values) -> Gathered:
-    """The values at the ports of `node`, as far as they are there.
+    """Return the values at the in ports of `node`, as far as they have come.
 
     Raises:
-        BadReply: a port takes an item of what is no list.
+        BadReply: a port takes an item of a value that is not a list.
     """
     found = Gathered()
     passed_over: tuple[int, Failure] | None = None
     for place, arg in enumerate(node.ins):
-        value = item_of(values[arg.value], arg.index)
+        value = values[arg.value]
+        if arg.index is not None:
+            value = item_of(value, arg.index)
         if value is UNSET:
             continue
         if value is ABSENT:
@@ -57,10 +59,10 @@ def gather(node: Node, values: Values) -> Gathered:
 
 
 def item_of(value: object, index: int | None) -> object:
-    """Item `index` of a list; absent beyond its end.
+    """Return item `index` of a list, `ABSENT` beyond its end; without an index, the value itself.
 
     Raises:
-        BadReply: the value is no list.
+        BadReply: the value is not a list.
     """
     if index is None or value is ABSENT or value is UNSET or isinstance(value, Failure):
         return value
@@ -70,8 +72,10 @@ def item_of(value: object, index: int | None) -> object:
 
 
 def _failure_at(arg: In, node: Node, value: object) -> Failure | None:
-    """The failure that `value` is at this port; a port that takes items, or passes over failures, takes lists
-    in which some have failed."""
+    """Return the failure that `value` means at this port, or None.
+
+    A port that takes items, or passes over failures, accepts lists in which some items have failed.
+    """
     if arg.each or node.spec.passes_over_failures:
         return value if isinstance(value, Failure) else None
     return first_failure(value)

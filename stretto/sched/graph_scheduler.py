@@ -1,4 +1,4 @@
-"""The upper tier: the running graph of one query.
+"""The scheduler of one query: its running graph.
 
 Its rules, whole:
 
@@ -42,7 +42,7 @@ from stretto.tasks import QueryRecord
 
 
 class GraphScheduler:
-    """Nodes and values of one query. What its methods lead to is noted in `outcome`, until it is taken.
+    """The running graph of one query: nodes and values. Methods note their consequences in `outcome`.
 
     Attributes:
         live: what is connected to what, and the values.
@@ -71,12 +71,12 @@ class GraphScheduler:
         names: Mapping[str, str],
         under: Node | None = None,
     ) -> dict[str, tuple[int, int | None]]:
-        """Let a graph join the running one; the values of its outputs, each with an item index.
+        """Add a graph to the running one; return the value of each output with an item index.
 
         Args:
-            inputs: the value that each of its inputs is.
-            names: what text of its outputs is shown as.
-            under: the node that has expanded to it.
+            inputs: id of the value of each of its inputs.
+            names: name under which the text of each output is shown.
+            under: the node that the graph replaces, if any.
 
         Raises:
             CapacityError: too many nodes live.
@@ -99,7 +99,7 @@ class GraphScheduler:
     # --- events
 
     def complete(self, node_id: int, lo: int, results: Sequence[object]) -> None:
-        """Work on items from `lo` on is done; some results may be failures. A repeated result is ignored."""
+        """Set the results of items from `lo` on; some may be failures. A repeated result is ignored."""
         node = self.nodes.get(node_id)
         if node is None:
             return
@@ -113,7 +113,7 @@ class GraphScheduler:
             self._fail(node, error)
 
     def deliver(self, node_id: int, offset: int, piece: str) -> None:
-        """A running decode has produced a piece: item number `offset`, or text from that character on.
+        """Take a piece of a running decode: item number `offset`, or text from that character on.
 
         What was delivered before (by an attempt that was lost) is passed over.
         """
@@ -132,19 +132,21 @@ class GraphScheduler:
             self._fail(self.nodes[node_id], error)
 
     def cancel_all_but(self, needed: Collection[int]) -> None:
-        """Let every node that is not `needed` leave, with its work."""
+        """Cancel every node that is not `needed`, with its work."""
         for node in [node for node_id, node in self.nodes.items() if node_id not in needed]:
             self._retire(node)
             self.outcome.withdrawn.append(node)
             self.live.cut(node)
 
     def settle(self) -> None:
-        """Open or feed what has been woken, and what that leads to.
+        """Open or feed the nodes that have been woken, and those that become ready by it.
 
         A queue, not recursion: chains of absent nodes may be long. It begins in the order of the graph, so
         that a prefill goes before those that it is a hint for.
         """
-        woken = self.live.woken = deque(sorted(self.live.woken))
+        woken = self.live.woken
+        if len(woken) > 1:
+            woken = self.live.woken = deque(sorted(woken))
         while woken:
             node = self.nodes.get(woken.popleft())
             if node is None:
@@ -155,14 +157,14 @@ class GraphScheduler:
                 self._fail(node, error)
 
     def take_outcome(self) -> Outcome:
-        """Return what has been noted since the last time."""
+        """Return the outcome noted since the last call, and begin a new one."""
         outcome, self.outcome = self.outcome, Outcome()
         settled, self.live.settled = self.live.settled, []
         outcome.settled += settled
         return outcome
 
     def check_invariants(self) -> None:
-        """For tests: states agree with what blocks and with what flows."""
+        """Check that states agree with the counters and with the streams. For tests."""
         self.live.check_invariants()
         for node in self.nodes.values():
             state = self._states[node.id]
@@ -187,7 +189,8 @@ class GraphScheduler:
         if node.hints and not any(self._states[reader] is NodeState.WAITING for reader in node.hints):
             self._end_with(node, ABSENT)
             return
-        self._withdraw_hint(node)
+        if node.hint_from:
+            self._withdraw_hint(node)
         found = gather(node, self.values)
         if found.is_absent:
             self._end_with(node, ABSENT)
@@ -205,11 +208,11 @@ class GraphScheduler:
             self._send(node, found.inputs, 0, 1, ())
 
     def _withdraw_hint(self, reader: Node) -> None:
-        """`reader` has opened or ended: end the prefill ahead of it if that can help nobody any more.
+        """End the prefill ahead of `reader`, which has opened or ended, if it can help no other node.
 
         A mapped reader is several: some of its items may find in the cache what is computed for others.
         """
-        if not reader.hint_from or self._states[reader.hint_from[0]] is not NodeState.OPEN:
+        if self._states[reader.hint_from[0]] is not NodeState.OPEN:
             return
         node = self.nodes[reader.hint_from[0]]
         is_only = len(node.hints) == 1 and not reader.is_mapped
@@ -263,7 +266,9 @@ class GraphScheduler:
     def _send_one_by_one(
         self, node: Node, inputs: Mapping[str, object], lo: int, hi: int, each: tuple[str, ...]
     ) -> None:
-        """Some item cannot stand in a prompt: that one alone has failed."""
+        """Send the items of a node one by one: one of them cannot stand in a prompt, and only that one
+        fails.
+        """
         for i in range(lo, hi):
             row = dict(inputs)
             for port in each:
@@ -288,13 +293,14 @@ class GraphScheduler:
             self._end(node, [kv])
             self._end(decode, [decoded])
         elif len(node.outs) == 1:
-            self._check_pieces(node, result)
+            if node.decode is not None:
+                self._check_pieces(node, result)
             self._end(node, [True if node.is_effect else result])
         else:
             self._end(node, by_port(node, result))
 
     def _check_pieces(self, node: Node, value: object) -> None:
-        """What streamed out of a decode is the beginning of its value."""
+        """Check that the pieces that streamed out of a decode are the beginning of its value."""
         self._streams.end_pieces(node, value)
         self._shown.check_end(node, value)
 
@@ -313,7 +319,7 @@ class GraphScheduler:
             self._end(decode, values[1:])
 
     def _fail(self, node: Node, error: StrettoError) -> None:
-        """A node has failed as a whole; unless it has ended, that is its end."""
+        """End a node that has failed as a whole, unless it has ended."""
         if node.id in self.nodes:
             self._end_with(node, Failure(error.at(node.name)))
 
@@ -322,7 +328,8 @@ class GraphScheduler:
 
     def _end(self, node: Node, outputs: Sequence[object]) -> None:
         self._retire(node)
-        self._withdraw_hint(node)
+        if node.hint_from:
+            self._withdraw_hint(node)
         for out, value in zip(node.outs, outputs, strict=True):
             if isinstance(value, Failure):
                 if node.is_effect:
@@ -332,14 +339,15 @@ class GraphScheduler:
             self.live.bring(out, value)
 
     def _retire(self, node: Node) -> None:
-        """Forget a node, and let those go on that only follow it."""
+        """Forget a node, and wake those that wait for it without reading it."""
         self._states.move(node, NodeState.ENDED)
         self._streams.drop(node)
-        self._shown.drop(node)
+        if node.decode is not None:
+            self._shown.drop(node)
         self.live.retire(node)
 
     def _splice(self, node: Node, inputs: Mapping[str, object]) -> None:
-        """Grow by what `node` expands to; the subgraph's output becomes its own."""
+        """Add the subgraph that `node` expands to; the subgraph's output becomes its own."""
         sub = subgraph_of(node, inputs, self._expand)
         ids = dict(zip(sub.inputs, self.values.add(len(sub.inputs)), strict=True))
         outputs = self.grow(sub, ids, {}, node)
@@ -352,7 +360,7 @@ class GraphScheduler:
 
 
 def _evaluate(node: Node, inputs: Mapping[str, object]) -> list[object]:
-    """Control flow, perhaps registered by a user: whatever it raises is a failure of that step."""
+    """Evaluate control flow, perhaps a user's own op: whatever it raises is a failure of that step."""
     assert node.spec.evaluate is not None
     try:
         return by_port(node, node.spec.evaluate(inputs, node.config))

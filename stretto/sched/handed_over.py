@@ -1,4 +1,4 @@
-"""Requests that an instance has and has not started: the ranks they were given, and which of them changed."""
+"""The requests that an instance has and has not started, with the ranks that they were given."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from stretto.sched.orders.order import Rank
 from stretto.sched.request import Entry
 
 _MARGIN = 0.5
-"""Change of a rank's first element, in seconds or rounds, that is worth messages."""
+"""Least change of a rank's first element, in seconds or rounds, that is worth messages."""
 _MESSAGES_PER_CHANGE = 4
-"""Messages that a change of a query (something was added, or started) pays for, on average: the ranks of many
-requests are corrected after many changes, those of few at once."""
+"""Number of messages that each change of a query (an addition, or a start) pays for, on average.
+
+So the ranks of many requests are corrected after many changes, those of few at once.
+"""
 
 
 class HandedOver:
-    """All requests of an entry that have not started have the same rank at their instances."""
+    """The requests that instances of one engine have not started, and their ranks.
+
+    All such requests of an entry have the same rank at their instances.
+    """
 
     def __init__(self, engine: str) -> None:
         self._engine = engine
@@ -27,14 +32,14 @@ class HandedOver:
         self._num_changes: dict[Entry, int] = {}
 
     def add(self, running: Running, rank: Rank) -> Rank:
-        """A request goes to its instance; the rank that it gets there."""
+        """Note that a request goes to its instance; return the rank that it gets there."""
         entry = running.entry
         self._unstarted.setdefault(entry.query, {}).setdefault(entry, {})[running.task] = running
         self._num_changes.setdefault(entry, 0)
         return self._ranks.setdefault(entry, rank)
 
     def remove(self, running: Running) -> None:
-        """A request has started, or was given up."""
+        """Note that a request has started, or was given up."""
         entry = running.entry
         entries = self._unstarted[entry.query]
         del entries[entry][running.task]
@@ -52,8 +57,12 @@ class HandedOver:
     def reprioritise(
         self, num_changes: Mapping[str, int], rank_of: Callable[[Entry], Rank]
     ) -> list[Reprioritise]:
-        """New ranks for requests of queries that have changed so often since the last call, if theirs differ
-        by more than the margin from those they have."""
+        """Return new ranks for requests whose query has changed, if the change is worth the messages.
+
+        Args:
+            num_changes: number of changes of each query since the last call.
+            rank_of: function that gives the present rank of an entry.
+        """
         actions = []
         for query, num in num_changes.items():
             for entry, tasks in self._unstarted.get(query, {}).items():

@@ -1,4 +1,4 @@
-"""What is connected to what in the running graph of one query, and the values that flow there.
+"""The connections of the running graph of one query, and the values that flow there.
 
 A value that is set wakes the nodes that read it, and is passed on along the links of graphs that have
 joined (`splicing.py`). Nodes leave when they have ended. Nothing here knows what a node does.
@@ -12,28 +12,28 @@ from dataclasses import dataclass
 
 from stretto.core import Failure
 from stretto.errors import BadReply, CapacityError
-from stretto.graph.compile import ExecutionGraph, In, Node, rebase
+from stretto.graph.compile import ExecutionGraph, Node, rebase
 from stretto.sched.gathering import item_of
 from stretto.sched.splicing import Link, Links
 from stretto.sched.values import UNSET, Values
 
 MAX_NODES = 100_000
-"""Nodes that may live at a time."""
+"""Largest number of nodes of one query at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A graph that has joined: `nodes` are its own, and `values[i]` is the id of its value `i`."""
+    """A graph that has joined the running one: its nodes, and in `values[i]` the id of its value `i`."""
 
     nodes: Sequence[Node]
     values: Sequence[int]
 
 
 class LiveGraph:
-    """Nodes that have not ended, and values that somebody may still read.
+    """The live nodes of one query, and the values that may still be read.
 
     Attributes:
-        nodes: those that have not ended, by id. Ids are never used again.
+        nodes: nodes that have not ended, by id. Ids are never used again.
         effects: ids of the effects that have still to happen, in order of their coming.
         woken: ids of nodes that may go on, perhaps more than once or in vain; whoever runs the nodes takes
             them out.
@@ -58,11 +58,11 @@ class LiveGraph:
     # --- nodes come and go
 
     def join(self, egraph: ExecutionGraph, inputs: Mapping[str, int], under: Node | None = None) -> Joined:
-        """Let a graph join the running one.
+        """Add a graph to the running one.
 
         Args:
-            inputs: the value that each of its inputs is.
-            under: the node that has expanded to it.
+            inputs: id of the value of each of its inputs.
+            under: the node that the graph replaces, if any.
 
         Raises:
             CapacityError: too many nodes live.
@@ -77,30 +77,33 @@ class LiveGraph:
         is_same = base == 0 and ids == list(range(len(ids)))
         nodes = egraph.nodes if is_same else rebase(egraph, base, ids, under)
         for value_id, readers in zip(ids, egraph.readers, strict=True):
-            self._add_readers(value_id, [(base + node, place) for node, place in readers])
-        for node in nodes:
-            self._add(node, [base + follower for follower in egraph.followers[node.id - base]])
+            if readers:
+                moved = readers if is_same else tuple((base + node, place) for node, place in readers)
+                self._add_readers(value_id, moved)
+        for node, followers in zip(nodes, egraph.followers, strict=True):
+            self._add(node, followers if is_same else tuple(base + follower for follower in followers))
         return Joined(nodes, ids)
 
     def retire(self, node: Node) -> None:
         """Forget a node, and wake those that only follow it."""
         del self.nodes[node.id], self._blocking[node.id]
-        self.effects.pop(node.id, None)
+        if node.is_effect:
+            self.effects.pop(node.id, None)
         for out in node.outs:
             del self._producers[out]
         for arg in node.ins:
             self.values.leave(arg.value)
-        for follower in self._followers.pop(node.id):
+        for follower in self._followers.pop(node.id, ()):
             self._unblock(follower)
 
     def cut(self, node: Node) -> None:
-        """Let the values of a node that was cancelled reach nobody."""
+        """Cut the out values of a cancelled node off from their readers."""
         for out in node.outs:
             self._readers.pop(out, None)
             self._links.take(out)
 
     def is_blocked(self, node: Node) -> bool:
-        """Whether a node waits for values or predecessors before it opens."""
+        """Return whether a node waits for values or predecessors before it opens."""
         return self._blocking[node.id] > 0
 
     # --- values come
@@ -108,13 +111,13 @@ class LiveGraph:
     def bring(self, value_id: int, value: object) -> None:
         """Set a value, once: wake its readers, and pass it on."""
         self.values.set(value_id, value)
-        if value_id in self._watched:
-            self.settled.append((self._watched[value_id], value))
+        if (name := self._watched.get(value_id)) is not None:
+            self.settled.append((name, value))
         for node_id, place in self._readers.pop(value_id, ()):
             node = self.nodes.get(node_id)
             if node is None:
                 continue
-            if _blocks(node.ins[place]):
+            if node.ins[place].blocks:
                 self._unblock(node_id)
             else:
                 self.woken.append(node_id)
@@ -129,7 +132,7 @@ class LiveGraph:
                 self.woken.append(node_id)
 
     def watch(self, value_id: int, name: str) -> None:
-        """Keep a value, and note under `name` that it has come."""
+        """Keep a value, and report it under `name` when it is set."""
         self.values.use(value_id)
         self._watched[value_id] = name
 
@@ -141,24 +144,24 @@ class LiveGraph:
             self._links.drop_value(value_id)
 
     def link(self, source: int, index: int | None, target: int) -> None:
-        """Let value `source`, or an item of it, become value `target` too."""
+        """Pass value `source`, or one item of it, on to value `target`."""
         if (value := self.values[source]) is not UNSET:
             self._pass_on(value, Link(index, value=target))
         else:
             self._links.add(source, Link(index, value=target))
 
     def link_to_node(self, source: int, index: int | None, node: Node) -> None:
-        """Let value `source`, or an item of it, become what an expanded node returns."""
+        """Pass value `source`, or one item of it, on as the result of an expanded node."""
         self._links.add(source, Link(index, node=node.id))
 
     def take_returned(self, node: Node) -> object:
-        """Return what an expanded node returns, once: `UNSET` if it has not come."""
+        """Take the result of an expanded node, once: `UNSET` if it has not come."""
         return self._returned.pop(node.id, UNSET)
 
     # --- what comes of what
 
     def producer(self, value_id: int) -> Node | None:
-        """Return the live node that a value comes of, through links too; None if there is none (yet)."""
+        """Return the live node that produces a value, through links too; None if there is none (yet)."""
         source: int | None = value_id
         while source is not None:
             if (producer := self._producers.get(source)) is not None:
@@ -167,7 +170,9 @@ class LiveGraph:
         return None
 
     def sources(self, node: Node) -> list[Node]:
-        """Return the live nodes that a node reads or follows, or that an expanded node returns."""
+        """Return the live nodes that a node reads or follows, or that produce the result of an expanded
+        node.
+        """
         found = [self.producer(arg.value) for arg in node.ins]
         found += [self.nodes.get(before) for before in node.after]
         if (value_id := self._links.behind_node(node.id)) is not None:
@@ -175,7 +180,7 @@ class LiveGraph:
         return [source for source in found if source is not None]
 
     def behind(self, values: Iterable[int]) -> set[int]:
-        """The ids of live nodes that `values` and effects come of."""
+        """Return the ids of the live nodes that `values` and effects depend on."""
         found = set(self.effects)
         found.update(node.id for node in map(self.producer, values) if node is not None)
         open_nodes = list(found)
@@ -187,34 +192,38 @@ class LiveGraph:
         return found
 
     def check_invariants(self) -> None:
-        """For tests: counters agree with what they count."""
+        """Check that counters agree with what they count. For tests."""
         for node in self.nodes.values():
-            blocked = sum(1 for arg in node.ins if _blocks(arg) and self.values[arg.value] is UNSET)
+            blocked = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is UNSET)
             blocked += sum(1 for other in node.after if other in self.nodes)
             assert self._blocking[node.id] == blocked, node.name
         assert list(self.effects) == [node.id for node in self.nodes.values() if node.is_effect]
 
-    def _add_readers(self, value_id: int, readers: Sequence[tuple[int, int]]) -> None:
-        for _ in readers:
-            self.values.use(value_id)
-        if readers and self.values[value_id] is UNSET:
+    def _add_readers(self, value_id: int, readers: tuple[tuple[int, int], ...]) -> None:
+        self.values.use(value_id, len(readers))
+        if self.values[value_id] is UNSET:
             self._readers[value_id] = (*self._readers.get(value_id, ()), *readers)
 
-    def _add(self, node: Node, followers: Iterable[int]) -> None:
+    def _add(self, node: Node, followers: tuple[int, ...]) -> None:
         self.nodes[node.id] = node
-        self._followers[node.id] = tuple(followers)
-        self._producers.update(dict.fromkeys(node.outs, node.id))
+        if followers:
+            self._followers[node.id] = followers
+        for out in node.outs:
+            self._producers[out] = node.id
         if node.is_effect:
             self.effects[node.id] = None
-        there = sum(1 for arg in node.ins if _blocks(arg) and self.values[arg.value] is not UNSET)
-        self._blocking[node.id] = node.num_blocking - there
-        if self._blocking[node.id] == 0:
+        blocking = node.num_blocking
+        if len(self.values):
+            blocking -= sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is not UNSET)
+        self._blocking[node.id] = blocking
+        if not blocking:
             self.woken.append(node.id)
 
     def _unblock(self, node_id: int) -> None:
-        if node_id in self.nodes:
-            self._blocking[node_id] -= 1
-            if self._blocking[node_id] == 0:
+        blocking = self._blocking.get(node_id)
+        if blocking is not None:
+            self._blocking[node_id] = blocking - 1
+            if blocking == 1:
                 self.woken.append(node_id)
 
     def _pass_on(self, value: object, link: Link) -> None:
@@ -229,8 +238,3 @@ class LiveGraph:
                 Failure(value.error.at(node.name)) if isinstance(value, Failure) else value
             )
             self.woken.append(node.id)
-
-
-def _blocks(arg: In) -> bool:
-    """Whether a node waits for the whole value at this port before it opens."""
-    return arg.piece is None and not arg.is_hint

@@ -18,13 +18,15 @@ from stretto.graph.compile import Node
 
 
 class NodeState(Enum):
-    """How far a node has come."""
+    """The state of a node of a running graph, from waiting to ended."""
 
     WAITING = "waiting"
     OPEN = "open"
     FLOWING = "flowing"
     EXPANDED = "expanded"
     ENDED = "ended"
+
+    __hash__ = object.__hash__  # that of Enum is written in Python, and every move looks states up
 
 
 TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
@@ -34,7 +36,7 @@ TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
     NodeState.EXPANDED: frozenset((NodeState.ENDED,)),
     NodeState.ENDED: frozenset(),
 }
-"""From each state to those that may come next."""
+"""Table of the states that may follow each state."""
 
 
 class NodeStates:
@@ -47,16 +49,16 @@ class NodeStates:
         return self._states.get(node_id, NodeState.ENDED)
 
     def add(self, node: Node) -> None:
-        """A new node, which waits."""
+        """Add a new node, in the state WAITING."""
         self._states[node.id] = NodeState.WAITING
 
     def move(self, node: Node, to: NodeState) -> None:
-        """Let `node` take its next state.
+        """Move `node` to its next state.
 
         Raises:
             InternalError: the table does not allow the move.
         """
-        state = self[node.id]
+        state = self._states.get(node.id, NodeState.ENDED)
         if to not in TRANSITIONS[state]:
             raise InternalError(f"node {node.id} cannot go from {state.value} to {to.value}", step=node.name)
         if to is NodeState.ENDED:

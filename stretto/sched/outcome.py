@@ -1,4 +1,4 @@
-"""What one event of a query led to."""
+"""The outcome of one event of a query."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from stretto.sched.request import Request
 
 @dataclass(slots=True)
 class Outcome:
-    """Work for engines, what the caller is told, and the end of the query.
+    """The outcome of one event of a query: work for engines, what the caller is told, and the query's end.
 
     Attributes:
-        withdrawn: nodes of which nothing is wanted any more, wherever their work is.
+        work: requests for engines.
+        withdrawn: nodes whose work is no longer wanted, wherever it is.
         text: (variable, more text of it).
-        settled: (variable, its value), of those that have come.
+        settled: (variable, its value) of the variables that have come.
         failed_effects: failures of steps that should have changed something outside.
-        demands: (node, what is asked of it), of those of which something else was asked before.
-        outputs: of a query that has ended well.
-        error: of one that has failed.
+        demands: (node, what is asked of it) of the nodes of which something else was asked before.
+        outputs: outputs of a query that has ended well.
+        error: error of a query that has failed.
     """
 
     work: list[Request] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Where the prefills of one LLM engine run, or have run, that other requests take as a hint.
+"""A record of where the prefills of one LLM engine run, or have run, that other requests take as a hint.
 
 A request does not wait for the prefill of its beginning. So its hint is looked up when it is placed: the
 instance that computes the beginning by then, or has computed it.
@@ -14,7 +14,9 @@ from stretto.sched.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """An instance that holds `num_tokens` of a prompt, or computes them now; None if there is no such one."""
+    """A hint where to place a request: the instance that holds or computes `num_tokens` of its prompt,
+    or None.
+    """
 
     instance: int | None
     num_tokens: int
@@ -29,23 +31,25 @@ class _Prefill:
 
 
 class PrefillsAhead:
-    """Prefills by query and node, as long as their query lives."""
+    """The prefills of one LLM engine, by query and node, as long as their query lives."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._prefills: dict[str, dict[int, _Prefill]] = {}
 
     def start(self, request: Request, instance: int, num_tokens: int) -> None:
-        """A prefill has been handed to `instance`."""
+        """Note that a prefill has been handed to `instance`."""
         self._prefills.setdefault(request.query, {})[request.node.id] = _Prefill(instance, num_tokens)
 
     def end(self, query: str, node: int) -> None:
-        """A prefill, if the node is one, has computed all its tokens."""
+        """Note that a node has ended; if it is a prefill, it has computed all its tokens."""
         if (prefill := self._prefills.get(query, {}).get(node)) is not None:
             prefill.is_running = False
 
     def stop(self, query: str, node: int, started_s: float | None, now_s: float) -> None:
-        """A prefill was cancelled; what it has computed by then is a guess from the engine's profile."""
+        """Note that a prefill was cancelled; how much it has computed is estimated from the engine's
+        profile.
+        """
         prefill = self._prefills.get(query, {}).get(node)
         if prefill is None:
             return
@@ -56,17 +60,17 @@ class PrefillsAhead:
             prefill.num_tokens = min(prefill.num_tokens, int(elapsed_s / token_s)) if token_s else 0
 
     def lose(self, instance: int) -> None:
-        """An instance has died with its cache."""
+        """Forget the prefills of an instance that has died with its cache."""
         for prefills in self._prefills.values():
             for node in [node for node, prefill in prefills.items() if prefill.instance == instance]:
                 del prefills[node]
 
     def forget(self, query: str) -> None:
-        """A query has ended."""
+        """Forget the prefills of a query that has ended."""
         self._prefills.pop(query, None)
 
     def hint_of(self, request: Request) -> Hint:
-        """Where the longest beginning of the prompts of `request` is held or computed, as far as is known."""
+        """Return where the longest known beginning of a request's prompts is held or computed."""
         if request.hint is None and request.hint_nodes:
             prefills = self._prefills.get(request.query, {})
             for node in request.hint_nodes:

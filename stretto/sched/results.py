@@ -1,19 +1,19 @@
-"""What engine schedulers report to the system after an event."""
+"""The reports of engine schedulers to the system after an event."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from stretto.core import Failure
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.sched.request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """Results of a node's items from `lo` on; a `Failure` in place of what has failed for good."""
+class Completed(NamedTuple):
+    """Report: results of a node's items from `lo` on, with a `Failure` in place of each that has failed
+    for good.
+    """
 
     query: str
     node: int
@@ -21,9 +21,8 @@ class Completed:
     results: Sequence[object]
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """A piece of a running decode: item number `offset`, or text from that character on."""
+class Delivered(NamedTuple):
+    """Report: a piece of a running decode, which is item number `offset`, or text from that character on."""
 
     query: str
     node: int
@@ -35,17 +34,19 @@ Report: TypeAlias = Completed | Delivered
 
 
 def failed(request: Request, lo: int, hi: int, error: StrettoError) -> Completed:
-    """Items `lo` to `hi` have failed for good."""
+    """Return the report that items `lo` to `hi` have failed for good."""
     return Completed(request.query, request.node.id, lo, (Failure(error.at(request.step)),) * (hi - lo))
 
 
 def is_worth_retrying(error: StrettoError) -> bool:
-    """Whether the instance was at fault rather than the request."""
+    """Return whether an error is the instance's fault rather than the request's."""
     return isinstance(error, EngineUnavailable | EngineTimeout)
 
 
 def completed(request: Request, lo: int, hi: int, num_items: int | None, result: object) -> Completed:
-    """What one task has answered for items `lo` to `hi`; what is wrong with it has failed."""
+    """Return the report of what one task has answered for items `lo` to `hi`; a wrong answer counts as
+    failed.
+    """
     step = request.node.name
     if isinstance(result, StrettoError):
         return failed(request, lo, hi, result)

@@ -1,13 +1,13 @@
 """A query as its caller sees it: a session of named variables, to which graphs are added while it lives.
 
     submit      a one-shot query: one graph, every output wanted; one that fails, or an item of it, ends it
-    extend      one more graph. Its inputs are variables, come or to come; its outputs become variables
-    provide     a variable comes from outside
-    want        somebody waits for a variable, with criteria and perhaps a deadline: what it comes of goes
-                before what nobody waits for, and what is wanted for latency before all else
-    unwant      that one has left. Nothing is cancelled by it
-    drop        nobody will ask for a variable again: what only serves it is cancelled, its value is let go
-    close       the end; what has not come yet fails
+        extend      one more graph. Its inputs are variables, with or without a value; its outputs become
+        variables provide     a variable gets its value from outside
+    want        a caller waits for a variable, with criteria and perhaps a deadline: the work that produces it
+                goes before work that no caller waits for, and work for latency before all else
+    unwant      that caller has left. This cancels nothing
+    drop        the variable is given up: work that only serves it is cancelled, its value is freed
+    close       the end; variables without a value fail
 
 A variable is settled once: by a value, `ABSENT` or a `Failure`. A failed variable fails those that need it
 and nothing else; the session goes on.
@@ -34,7 +34,7 @@ from stretto.tasks import Objective, QueryRecord
 
 
 class Session:
-    """One query. Each public method handles one event and returns its `Outcome`.
+    """A query with named variables. Each public method handles one event and returns its `Outcome`.
 
     Raises:
         UserError: from `submit` and `extend`, for a graph that does not fit.
@@ -52,12 +52,12 @@ class Session:
 
     @property
     def is_one_shot(self) -> bool:
-        """Whether it ends by itself."""
+        """Whether the query ends by itself, with its outputs."""
         return self._outputs is not None
 
     @property
     def open_variables(self) -> list[str]:
-        """Names of those that have not been settled."""
+        """Names of the variables that are not settled yet."""
         return [name for name in self._variables if name not in self._settled]
 
     def submit(self, egraph: ExecutionGraph, inputs: Mapping[str, object]) -> Outcome:
@@ -92,13 +92,13 @@ class Session:
         return self._take()
 
     def provide(self, name: str, value: object) -> Outcome:
-        """A variable comes from outside. One that is there, or comes of a graph, stays as it is."""
+        """Set a variable from outside. A variable that is set, or that a graph produces, is not changed."""
         if name not in self._settled and name not in self._produced:
             self.graph.live.bring(self._variable(name), value)
         return self._take()
 
     def want(self, name: str, criteria: Objective | None = None, deadline_s: float | None = None) -> Outcome:
-        """Somebody waits for a variable, which may be one of a graph still to come.
+        """Note that a caller waits for a variable, perhaps of a graph that is added later.
 
         Args:
             criteria: what that one asks of queues and instances; None for what the session asks.
@@ -115,7 +115,7 @@ class Session:
     def unwant(
         self, name: str, criteria: Objective | None = None, deadline_s: float | None = None
     ) -> Outcome:
-        """One of those who waited for a variable, with these criteria and this deadline, has left."""
+        """Note that a caller with these criteria and this deadline no longer waits for a variable."""
         wants, demand = self._wants.get(name), self._demand(criteria, deadline_s)
         if wants is not None and demand in wants:
             before = self._asked(name)
@@ -129,7 +129,7 @@ class Session:
         return self._take()
 
     def drop(self, name: str) -> Outcome:
-        """Nobody will ask for a variable again. Graphs that read it keep what they need."""
+        """Give a variable up. Graphs that read it keep what they need."""
         if (value_id := self._variables.pop(name, None)) is None:
             return self._take()
         if name not in self._settled:
@@ -148,21 +148,21 @@ class Session:
         return self._take()
 
     def close(self, error: StrettoError) -> list[tuple[str, Failure]]:
-        """The end: what has not come yet fails with `error`."""
+        """End the session: variables without a value fail with `error`."""
         return [(name, Failure(error)) for name in self.open_variables]
 
     def complete(self, node: int, lo: int, results: Sequence[object]) -> Outcome:
-        """Work of a node is done."""
+        """Take the results of a node's work."""
         self.graph.complete(node, lo, results)
         return self._take()
 
     def deliver(self, node: int, offset: int, piece: str) -> Outcome:
-        """A running decode has produced a piece."""
+        """Take a piece of a running decode."""
         self.graph.deliver(node, offset, piece)
         return self._take()
 
     def picture(self) -> QueryPicture:
-        """What is still to be done."""
+        """Return a picture of the query: what is still to be done."""
         return QueryPicture(
             self.query,
             self.record.tenant,
@@ -172,7 +172,7 @@ class Session:
         )
 
     def check_invariants(self) -> None:
-        """For tests."""
+        """Check that the parts of the session agree. For tests."""
         self.graph.check_invariants()
         assert set(self._settled) <= set(self._variables)
 
@@ -190,12 +190,12 @@ class Session:
         return Demand(criteria or self.record.criteria, math.inf if deadline_s is None else deadline_s)
 
     def _asked(self, name: str) -> Demand | None:
-        """What all who wait for a variable ask of it together; None if nobody waits."""
+        """Return what all callers that wait for a variable ask of it together; None if none waits."""
         wants = self._wants.get(name)
         return reduce(Demand.joined, wants) if wants else None
 
     def _deduce(self) -> None:
-        """Deduce what is asked of nodes from what is asked of variables; note what has changed."""
+        """Deduce the demands on nodes from the demands on variables; note which have changed."""
         if self.is_one_shot:
             return
         self.graph.has_expanded = False
@@ -207,7 +207,7 @@ class Session:
                 self.graph.outcome.demands.append((node, demand))
 
     def _take(self) -> Outcome:
-        """Let the graph go on, and take what has come of it."""
+        """Let the running graph go on, and return its outcome."""
         self.graph.settle()
         if self.graph.has_expanded:
             self._deduce()
@@ -218,11 +218,13 @@ class Session:
                 self._wants.pop(name, None)
         if self._outputs is None:
             return outcome
-        outcome.settled = []
-        failed = [first_failure(self._settled.get(name)) for name in self._outputs]
-        failure = next(filter(None, (*failed, *outcome.failed_effects)), None)
-        if failure is not None:
-            outcome.error = failure.error
+        failed = list(outcome.failed_effects)
+        if outcome.settled:
+            failures = {name: first_failure(value) for name, value in outcome.settled}
+            failed[:0] = filter(None, map(failures.get, self._outputs))
+            outcome.settled = []
+        if failed:
+            outcome.error = failed[0].error
         elif not self.graph.live.effects and len(self._settled) == len(self._outputs):
             outcome.outputs = {name: self._settled[name] for name in self._outputs}
         return outcome

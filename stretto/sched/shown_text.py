@@ -1,4 +1,4 @@
-"""The text of decodes that callers have already seen: it goes on to its end, and never changes."""
+"""The text of decodes that callers have already seen, which must never change."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from stretto.sched.values import Values
 
 
 class ShownText:
-    """What has been shown of each streamed output of one query."""
+    """The text shown so far of each streamed output of one query."""
 
     def __init__(self) -> None:
         self._streamed: dict[int, tuple[StreamedOutput, ...]] = {}
         self._shown: dict[tuple[int, str], str] = {}
 
     def add(self, node_id: int, outputs: tuple[StreamedOutput, ...]) -> None:
-        """A decode whose text may be shown."""
+        """Add a decode whose text may be shown."""
         self._streamed[node_id] = outputs
 
     def show(self, node: Node, offset: int, text: str, values: Values) -> list[tuple[str, str]]:
-        """New text, by output, of a decode that is certain to be that output; once begun it goes on.
+        """Return the new text to show, by output, of a decode that is certain to be that output.
 
         Raises:
             BadReply: a second attempt contradicts what was shown.
@@ -40,12 +40,12 @@ class ShownText:
         return new_text
 
     def drop(self, node: Node) -> None:
-        """A node has ended."""
+        """Forget a node that has ended."""
         for output in self._streamed.pop(node.id, ()):
             self._shown.pop((node.id, output.name), None)
 
     def check_end(self, node: Node, value: object) -> None:
-        """Raises BadReply if the whole `value` does not begin with what was shown of it."""
+        """Check that the whole `value` begins with the text that was shown. Raises BadReply."""
         for output in self._streamed.get(node.id, ()):
             shown = self._shown.get((node.id, output.name), "")
             if not isinstance(value, str) or not value.startswith(shown):

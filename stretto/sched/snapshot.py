@@ -1,4 +1,4 @@
-"""An immutable picture of what a system is doing."""
+"""An immutable picture of what a system of schedulers is doing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from stretto.cluster.transitions import State
 
 @dataclass(frozen=True, slots=True)
 class QueryPicture:
-    """One query: a session, or one that runs a single graph.
+    """A picture of one query: a session, or a query that runs a single graph.
 
-    `num_nodes` are the steps still to end, `open_variables` the outputs and variables still to come.
+    `num_nodes` is the number of steps that have not ended; `open_variables` are the outputs and variables
+    that have not come.
     """
 
     query: str
@@ -26,7 +27,7 @@ class QueryPicture:
 
 @dataclass(frozen=True, slots=True)
 class InstancePicture:
-    """One instance that is not gone, and how many tasks it runs."""
+    """A picture of one instance that is not gone, with the number of tasks it runs."""
 
     instance: InstanceId
     state: State
@@ -35,7 +36,7 @@ class InstancePicture:
 
 @dataclass(frozen=True, slots=True)
 class EnginePicture:
-    """One engine: items that wait in its queue, and its fleet."""
+    """A picture of one engine: the number of items in its queue, and its instances."""
 
     engine: str
     num_waiting: int
@@ -50,7 +51,7 @@ def engine_picture(fleet: Fleet, num_waiting: int, running: Mapping[InstanceId, 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All queries, in order of arrival, and all engines."""
+    """A picture of all queries, in order of arrival, and of all engines."""
 
     queries: tuple[QueryPicture, ...]
     engines: tuple[EnginePicture, ...]

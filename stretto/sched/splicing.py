@@ -1,4 +1,4 @@
-"""Growth of a running graph: subgraphs join it, and their outputs are passed on."""
+"""The growth of a running graph: subgraphs join it, and their outputs are passed on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stretto.errors import EngineFailure, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph, Node
 
 Expand = Callable[[str, Mapping[str, object]], ExecutionGraph]
-"""From the `body` of an `expand` and its inputs to the subgraph, optimised and compiled."""
+"""A function from the `body` of an `expand` and its inputs to the subgraph, optimised and compiled."""
 
 
 def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None) -> ExecutionGraph:
-    """What `node` expands to.
+    """Return the subgraph that an `expand` node becomes.
 
     Raises:
-        StrettoError: it cannot be expanded; the error names the step.
+        StrettoError: the node cannot be expanded; the error names the step.
     """
     if expand is None:
         raise UserError("this query cannot expand", step=node.name)
@@ -33,7 +33,7 @@ def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where a value goes when it comes, or its item `index`: to another value, or to an expanded node."""
+    """A link from a value, or its item `index`, to another value or to an expanded node that waits for it."""
 
     index: int | None
     value: int | None = None
@@ -41,7 +41,7 @@ class Link:
 
 
 class Links:
-    """All links of one running graph."""
+    """The links of one running graph, by source value and by target."""
 
     def __init__(self) -> None:
         self._links: dict[int, list[Link]] = {}
@@ -49,7 +49,7 @@ class Links:
         self._to_node: dict[int, int] = {}
 
     def add(self, source: int, link: Link) -> None:
-        """Let the value `source` be passed on."""
+        """Add a link from the value `source`."""
         self._links.setdefault(source, []).append(link)
         if link.value is not None:
             self._to_value[link.value] = source
@@ -57,8 +57,10 @@ class Links:
             self._to_node[link.node] = source
 
     def take(self, source: int) -> list[Link]:
-        """The links of a value that has come."""
-        links = self._links.pop(source, [])
+        """Remove and return the links of a value that has come."""
+        links = self._links.pop(source, None)
+        if links is None:
+            return []
         for link in links:
             if link.value is not None:
                 del self._to_value[link.value]
@@ -67,15 +69,15 @@ class Links:
         return links
 
     def drop_value(self, value_id: int) -> None:
-        """Nothing is passed on to this value any more."""
+        """Remove the link to a value."""
         source = self._to_value.pop(value_id, None)
         if source is not None:
             self._links[source] = [link for link in self._links[source] if link.value != value_id]
 
     def behind_value(self, value_id: int) -> int | None:
-        """The value that will be passed on to this one."""
+        """Return the value that will be passed on to `value_id`, or None."""
         return self._to_value.get(value_id)
 
     def behind_node(self, node_id: int) -> int | None:
-        """The value that an expanded node waits for."""
+        """Return the value that an expanded node waits for, or None."""
         return self._to_node.get(node_id)

@@ -1,7 +1,7 @@
-"""Items that flow between mapped nodes: fed in as they arrive, passed on in order.
+"""The items that flow between mapped nodes: fed in as they arrive, passed on in order.
 
 Results are put in place by index, so the order of arrival never shows. An item that is absent or has failed
-is so in its place. When a whole stream has failed, so has the node, once all its streams have ended: one of
+keeps its place. When a whole stream has failed, so has the node, once all its streams have ended: one of
 them may still turn out to be absent.
 """
 
@@ -19,10 +19,14 @@ from stretto.sched.values import UNSET, Values
 
 @dataclass(slots=True)
 class Mapped:
-    """Progress of an open mapped node over its items.
+    """The progress of an open mapped node over its items.
 
-    `results[:flowed]` have been passed on; `total` is None while a stream may still grow. `failure` is that
-    of a whole input, with the place of its port.
+    Attributes:
+        piece: number of items with which work may start while a stream still grows.
+        failure: failure of a whole input, with the place of its port.
+        taken: number of items that have arrived and were handed out.
+        flowed: number of leading results that have been passed on.
+        total: number of all items; None while a stream may still grow.
     """
 
     inputs: Mapping[str, object]
@@ -35,7 +39,7 @@ class Mapped:
     results: list[object] = field(default_factory=list)
 
     def put(self, lo: int, results: Sequence[object]) -> None:
-        """Results of the items from `lo` on; those that are there already stay."""
+        """Put results of the items from `lo` on in their places; results that are there already stay."""
         for i, result in enumerate(results, lo):
             if self.results[i] is UNSET:
                 self.results[i] = result
@@ -49,7 +53,7 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Items `lo` to `hi` of a mapped node that may run, with all its inputs."""
+    """A range of items of a mapped node that may run, `lo` to `hi` (half-open), with all its inputs."""
 
     lo: int
     hi: int
@@ -65,18 +69,17 @@ class Streams:
         self.mapped: dict[int, Mapped] = {}
 
     def open(self, node: Node, gathered: Gathered) -> None:
-        """A mapped node has its whole inputs; its items may come."""
+        """Open a mapped node whose whole inputs are there, so that its items may come."""
         pieces = [arg.piece for arg in node.ins if arg.piece is not None]
         self.mapped[node.id] = Mapped(gathered.inputs, min(pieces, default=1), gathered.failure)
 
     def feed(self, node: Node, values: Values) -> list[Items] | AbsentType | Failure:
-        """The items that have arrived since the last time; absent and failed ones are done already.
+        """Return the items that have arrived since the last call; absent and failed ones are done already.
 
-        Returns:
-            the end of the node instead, if its streams make out that it has none.
+        If a whole stream is absent or has failed, the node's own end is returned instead.
 
         Raises:
-            BadReply: what should be a list is none.
+            BadReply: a value that should be a list is not one.
         """
         mapped = self.mapped[node.id]
         ended = [values[arg.value] for arg in node.ins if arg.each]
@@ -115,10 +118,10 @@ class Streams:
         ]
 
     def flow(self, node: Node, nodes: Mapping[int, Node]) -> tuple[int, ...]:
-        """Pass on finished items in order; the values that have grown by them.
+        """Pass on finished items in order; return the ids of the values that have grown.
 
         Raises:
-            BadReply: a result has not the parts that it should.
+            BadReply: a result lacks one of its parts.
         """
         mapped = self.mapped[node.id]
         start = mapped.flowed
@@ -133,9 +136,9 @@ class Streams:
         return outs
 
     def close(self, node: Node, nodes: Mapping[int, Node]) -> list[object]:
-        """The out values of a mapped node that is done, a fused decode's too; the node leaves.
+        """Remove a mapped node that is done; return its out values, those of a fused decode included.
 
-        They are lists, but an effect has happened, or has failed with its first failed item.
+        They are lists; that of an effect is True, or the failure of its first failed item.
         """
         mapped = self.mapped.pop(node.id)
         if node.is_effect:
@@ -143,13 +146,14 @@ class Streams:
         return [self.growing.pop(out, []) for out in _item_outs(node, nodes)]
 
     def drop(self, node: Node) -> None:
-        """A node has ended; what there still is of its items goes."""
+        """Remove what is left of a node that has ended."""
         self.mapped.pop(node.id, None)
-        for out in node.outs:
-            self.growing.pop(out, None)
+        if self.growing:
+            for out in node.outs:
+                self.growing.pop(out, None)
 
     def append(self, value_id: int, offset: int, item: object) -> bool:
-        """Add an item to a list that grows; False if it is not the next one."""
+        """Add an item to a list that grows; return False if it is not the next one."""
         growing = self.growing.setdefault(value_id, [])
         if offset != len(growing):
             return False
@@ -157,23 +161,23 @@ class Streams:
         return True
 
     def end_pieces(self, node: Node, value: object) -> None:
-        """A decode has ended with `value`; what streamed out of it must be the beginning of that.
+        """End the list that streamed out of a decode, which must be the beginning of the decode's `value`.
 
         Raises:
-            BadReply: it is not.
+            BadReply: the value begins otherwise.
         """
         growing = self.growing.pop(node.outs[0], None)
         if growing is not None and (not isinstance(value, list) or value[: len(growing)] != growing):
             raise BadReply("the items it streamed are not those it returned", step=node.name)
 
     def check_invariants(self) -> None:
-        """For tests: counters agree with the results they count."""
+        """Check that counters agree with the results they count. For tests."""
         for node_id, mapped in self.mapped.items():
             assert mapped.flowed <= mapped.num_done <= mapped.taken <= len(mapped.results), node_id
             assert mapped.num_done == sum(1 for result in mapped.results if result is not UNSET), node_id
 
     def _columns(self, node: Node, values: Values) -> dict[str, Sequence[object]]:
-        """What there is of each stream, by port."""
+        """Return the items of each stream that have come, by port."""
         columns: dict[str, Sequence[object]] = {}
         for arg in node.ins:
             if not arg.each:
@@ -188,14 +192,14 @@ class Streams:
 
 
 def by_port(node: Node, result: object) -> list[object]:
-    """The out values of an op with several out ports, from the mapping that its engine answers."""
+    """Return the values of an op with several out ports, from the mapping that its engine answered."""
     if not isinstance(result, Mapping) or any(port not in result for port in node.spec.outputs):
         raise BadReply(f"not a value for each of {', '.join(node.spec.outputs)}", step=node.name)
     return [result[port] for port in node.spec.outputs]
 
 
 def _runs_unset(results: Sequence[object], lo: int, hi: int) -> list[tuple[int, int]]:
-    """Half-open runs within `lo` to `hi` of items that have no result yet."""
+    """Return the half-open runs within `lo` to `hi` of items that have no result yet."""
     runs: list[tuple[int, int]] = []
     start = lo
     for i in range(lo, hi):
@@ -209,12 +213,14 @@ def _runs_unset(results: Sequence[object], lo: int, hi: int) -> list[tuple[int, 
 
 
 def _item_outs(node: Node, nodes: Mapping[int, Node]) -> tuple[int, ...]:
-    """The values that grow with the results of a mapped node; a fused decode's too."""
+    """Return the ids of the values that grow with a mapped node's results, those of a fused decode
+    included.
+    """
     return node.outs if node.fused is None else (*node.outs, *nodes[node.fused].outs)
 
 
 def _column_of(node: Node, results: Sequence[object], place: int, num_outs: int) -> list[object]:
-    """What `results` of a mapped node add to the value at `place` of its outs."""
+    """Return the items that `results` of a mapped node add to the value at `place` of its outs."""
     column: list[object] = []
     for result in results:
         if num_outs == 1 or result is ABSENT or isinstance(result, Failure):

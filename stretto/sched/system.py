@@ -1,4 +1,4 @@
-"""The machines, composed: graph schedulers above, engine schedulers below.
+"""The system of schedulers: one graph scheduler for each query, one engine scheduler for each engine.
 
 It turns one machine's reports into the other's events, so that drivers see only `Action`s. All work that
 an event (or several at one instant) makes ready is queued before anything is scheduled, so that batches
@@ -35,7 +35,7 @@ from stretto.messages import (
 )
 from stretto.sched.deadlines import Deadlines, Expired
 from stretto.sched.demand import Demand
-from stretto.sched.engine_tier import EngineTier
+from stretto.sched.engine_tier import EngineEvent, EngineTier
 from stretto.sched.outcome import Outcome
 from stretto.sched.results import Completed, Report
 from stretto.sched.session import Session
@@ -45,11 +45,11 @@ from stretto.tasks import QueryRecord
 from stretto.vocabulary import DEFAULT, Vocabulary
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
-"""From the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
+"""A function from the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
 
 
 class System:
-    """All schedulers of a process. One call of `handle` at a time; the driver carries out what it says.
+    """All schedulers of a process, as one machine: the driver calls `handle` and carries out the actions.
 
     A bug, here or in code of a user's own, ends the queries that the event concerns, and no others.
 
@@ -64,7 +64,7 @@ class System:
         expand: ExpandWith | None = None,
         vocabulary: Vocabulary = DEFAULT,
     ) -> None:
-        """Start no instance: `AddInstance` does, of the deployments' replicas and of others.
+        """Start no instance yet: `AddInstance` events do, for the deployments' replicas and for others.
 
         Raises:
             ConfigError: two engines have one name, or a policy or a placement is unknown.
@@ -79,7 +79,7 @@ class System:
         self._actions: list[Action] = []
 
     def handle(self, events: Sequence[Event], now_s: float) -> list[Action]:
-        """All that is to be done after `events`, which happened at (or by) `now_s`, in order."""
+        """Return the actions that follow from `events`, which happened at (or by) `now_s`, in order."""
         for event in events:
             self._handle(event, now_s)
         while (engine := self._engines.next_dirty()) is not None:
@@ -88,18 +88,18 @@ class System:
         return actions
 
     def is_idle(self) -> bool:
-        """Whether no query is running and no engine has work."""
+        """Return whether no query is running and no engine has work."""
         return not self.queries and self._engines.is_idle()
 
     def snapshot(self) -> Snapshot:
-        """What all queries and engines are doing now."""
+        """Return a picture of what all queries and engines are doing now."""
         return Snapshot(
             tuple(session.picture() for session in self.queries.values()),
             tuple(scheduler.picture() for scheduler in self.schedulers.values()),
         )
 
     def check_invariants(self) -> None:
-        """For tests: those of every machine, and that every one-shot query has something to wait for."""
+        """Check every machine, and that every one-shot query has something to wait for. For tests."""
         self._engines.check_invariants()
         for session in self.queries.values():
             session.check_invariants()
@@ -107,11 +107,11 @@ class System:
         assert not self._engines.is_idle() or not stuck, f"{stuck} wait for nothing"
 
     def check_engines(self, egraph: ExecutionGraph) -> None:
-        """Raises ConfigError when there is a node that nothing of the right kind runs."""
+        """Check that each node has an engine of the right kind. Raises ConfigError."""
         self._engines.check_engines(egraph)
 
     def check_drain(self, engine: str, instance: InstanceId) -> None:
-        """Raises ConfigError when there is no such instance, or it is draining or gone."""
+        """Check that an instance can be drained. Raises ConfigError if it is unknown, draining or gone."""
         self._engines.check_drain(engine, instance)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
@@ -121,6 +121,15 @@ class System:
     # --- events
 
     def _handle(self, event: Event, now_s: float) -> None:
+        if isinstance(event, EngineEvent):
+            concerned = self._engines.queries_of(event)
+            try:
+                reports, actions = self._engines.handle(event, now_s)
+                self._actions += actions
+                self._apply(reports, now_s)
+            except Exception as error:
+                self._end_all(concerned, error)
+            return
         match event:
             case Submit(query=query) | Open(query=query):
                 if query in self.queries:
@@ -133,26 +142,21 @@ class System:
                     self._end(query, None, None if is_closed else QueryCancelled("cancelled"))
             case Wake():
                 self._wake(now_s)
-            case Extend() | Provide() | Want() | Unwant() | Drop():
+            case _:
                 if event.query in self.queries:
                     with self._bugs_end([event.query]):
                         self._in_session(event, now_s)
-            case _:
-                with self._bugs_end(self._engines.queries_of(event)):
-                    reports, actions = self._engines.handle(event, now_s)
-                    self._actions += actions
-                    self._apply(reports, now_s)
 
     @contextmanager
     def _bugs_end(self, queries: Iterable[str]) -> Iterator[None]:
-        """Whatever but a `StrettoError` is raised within, is a bug that ends `queries`; those end too."""
+        """Catch a bug within this context: an exception other than `StrettoError` ends `queries`."""
         try:
             yield
         except Exception as error:
             self._end_all(queries, error)
 
     def _end_all(self, queries: Iterable[str], error: Exception) -> None:
-        """End those of `queries` that still run with an error, or with the bug that it is."""
+        """End those of `queries` that still run, with the error, or with the bug that it is."""
         ended_by = error if isinstance(error, StrettoError) else _bug(error)
         for query in queries:
             if query in self.queries:
@@ -214,15 +218,17 @@ class System:
             session = self.queries.get(report.query)
             if session is None:
                 continue
-            with self._bugs_end([report.query]):
+            try:
                 if isinstance(report, Completed):
                     outcome = session.complete(report.node, report.lo, report.results)
                 else:
                     outcome = session.deliver(report.node, report.offset, report.piece)
                 self._carry_on(session, outcome, now_s)
+            except Exception as error:
+                self._end_all([report.query], error)
 
     def _carry_on(self, session: Session, outcome: Outcome, now_s: float) -> None:
-        """Hand on what one step of a query has led to."""
+        """Pass on the outcome of one step of a query."""
         query, engines = session.query, self._engines_of[session.query]
         for node in outcome.withdrawn:
             if node.engine is not None:
@@ -260,7 +266,7 @@ class System:
     # --- engines and time
 
     def _schedule(self, name: str, now_s: float) -> None:
-        """Let an engine start what it can. A bug there concerns all that have work at that engine."""
+        """Let an engine start work. A bug there ends all queries that have work at that engine."""
         scheduler = self.schedulers[name]
         has_deadline = self._has_deadline
         try:
@@ -278,7 +284,7 @@ class System:
             self._recover(name, error)
 
     def _recover(self, name: str, error: Exception) -> None:
-        """After a bug in the scheduler of an engine: end all that has work there, and begin anew."""
+        """End all queries with work at an engine whose scheduler had a bug, and let it begin anew."""
         queries, actions = self.schedulers[name].recover()
         self._actions += actions
         self._end_all(queries, error)
@@ -287,7 +293,7 @@ class System:
         return query in self.queries and self.queries[query].record.deadline_s is not None
 
     def _arm(self, time_s: float) -> None:
-        """Ask to be woken by then. Drivers keep the last time asked for, which is the earliest."""
+        """Ask to be woken by that time. Drivers keep the last time asked for, which is the earliest."""
         if self._armed_s is None or time_s < self._armed_s:
             self._armed_s = time_s
             self._actions.append(WakeAt(time_s))

@@ -1,4 +1,4 @@
-"""The values of one query, by id: set once, and let go after their last reader."""
+"""The values of one query by id: each is set once, and freed after its last reader."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ class _Unset:
 
 
 UNSET = _Unset()
-"""In place of a value or result that is still to come. (`None` and `ABSENT` are values.)"""
+"""Placeholder for a value or result that is still to come. (`None` and `ABSENT` are values.)"""
 
 
 class Values:
-    """A value is kept as long as somebody uses it. One that nobody uses is not kept when it is set."""
+    """The values of one query. A value is kept as long as it has users; without users it is not even set."""
 
     def __init__(self) -> None:
         self._values: dict[int, object] = {}
@@ -27,17 +27,19 @@ class Values:
         return len(self._values)
 
     def add(self, count: int) -> range:
-        """The ids of so many new values. Ids are never used again: whatever comes late finds nothing."""
+        """Return the ids of `count` new values. Ids are never used again, so that a late message finds
+        nothing.
+        """
         first = self._num_ids
         self._num_ids += count
         return range(first, self._num_ids)
 
-    def use(self, value_id: int) -> None:
-        """Somebody more will read a value."""
-        self._num_users[value_id] = self._num_users.get(value_id, 0) + 1
+    def use(self, value_id: int, count: int = 1) -> None:
+        """Add users of a value."""
+        self._num_users[value_id] = self._num_users.get(value_id, 0) + count
 
     def leave(self, value_id: int) -> None:
-        """Somebody will not read a value any more."""
+        """Remove a user of a value; without users the value is freed."""
         num_users = self._num_users[value_id] - 1
         if num_users:
             self._num_users[value_id] = num_users
@@ -46,10 +48,10 @@ class Values:
             self._values.pop(value_id, None)
 
     def is_used(self, value_id: int) -> bool:
-        """Whether somebody may still read a value."""
+        """Return whether a value still has users."""
         return value_id in self._num_users
 
     def set(self, value_id: int, value: object) -> None:
-        """A value has come."""
+        """Set a value, if it has users."""
         if value_id in self._num_users:
             self._values[value_id] = value

@@ -1,13 +1,13 @@
-"""The virtual-time driver: the production schedulers, deterministic engines, no clock.
+"""The virtual-time driver: it runs the production schedulers with deterministic engines and no clock.
 
-Time jumps from one instant to the next, and all that happens at one is handled together. A batch engine
-computes its results at once and delivers them when its profile says so. Same inputs, seed and faults, same
-run.
+Time jumps from one instant to the next, and all that happens at one instant is handled together. A batch
+engine computes its results at once and delivers them when its profile says so. Equal inputs, seed and faults
+give equal runs.
 
-An LLM engine is simulated in one of two ways. By its profile alone (`ProfiledLLM`): one prompt after the
-other, then each decode at the speed of one; what passes and graphs are compared by. Or step by step
-(`LLMInstance`), for those in `models`: the local scheduler of the in-process engine with its blocks, cache
-and batches, and a cost for each step; what loads and instances are compared by.
+An LLM engine is simulated in one of two ways. By its profile alone (`ProfiledLLM`): prompts one after the
+other, then each decode at the speed of one; used to compare passes and graphs. Or step by step
+(`LLMInstance`), for the engines in `models`: the local scheduler of the in-process engine with its blocks,
+cache and batches, and a cost for each step; used to compare loads and numbers of instances.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ _NO_EVENTS: Sequence[Event] = ()
 
 
 class VirtualDriver(VirtualTime):
-    """Runs queries to their end in virtual time.
+    """A driver that runs queries to their end in virtual time.
 
     Args:
-        deployments: engines with their replicas; executables must be deterministic, and those of LLMs
+        deployments: engines with their replicas. Executables must be deterministic, and those of LLMs
             `SteppedLLM`s. All replicas are ready at once.
-        expand: as of `System`.
-        seed: of the jitter.
+        expand: function that makes the graphs of `expand` primitives; see `System`.
+        seed: seed of the jitter.
         jitter: every duration is multiplied by a random factor between 1 and 1 + jitter.
         check: whether to check every machine's invariants after every instant.
-        models: what the instances of an LLM engine are like that is simulated step by step: the same for
-            all, or a function of the replica.
+        models: LLM engines to simulate step by step, by name: one model for all instances, or a function from
+            the replica to its model.
         batch_costs: seconds of a batch, for batch engines whose profile does not tell enough.
         faults: what goes wrong, and when.
-        keeps: whether `recorder`, `actions` and `streamed` remember the whole run; without it memory does
-            not grow with what has happened, but for the replies.
+        keeps: whether `recorder`, `actions` and `streamed` remember the whole run. Without it, only the
+            replies take more memory as the run goes on.
         observers: told of everything as it happens.
         vocabulary: the policies and placements that engines may name.
     """
@@ -145,21 +145,25 @@ class VirtualDriver(VirtualTime):
         deadline_s: float | None = None,
         passes: tuple[str, ...] = (),
     ) -> None:
-        """A query that arrives at `at_s`. Raises ConfigError if that is no time."""
+        """Let a query arrive at `at_s`.
+
+        Raises:
+            ConfigError: `at_s` is negative or not finite.
+        """
         if not 0 <= at_s < math.inf:
             raise ConfigError(f"query {query!r} cannot arrive at {at_s}")
         self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes))
 
     def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
-        """Queries by time of arrival; each is taken from the iterable when the one before has arrived."""
+        """Submit queries sorted by arrival; the next one is taken when the one before has arrived."""
         self._submit_next(iter(arrivals))
 
     def send(self, event: Event, at_s: float = 0.0) -> None:
-        """Something happens at `at_s`: a session is opened, a variable provided…"""
+        """Hand an event to the schedulers at `at_s`, for example one that opens a session."""
         self._post(at_s, event)
 
     def cancel(self, query: str, at_s: float) -> None:
-        """The caller gives `query` up at `at_s`."""
+        """Cancel `query` at `at_s`, as its caller would."""
         self._post(at_s, Cancel(query))
 
     def add(self, engine: str, replica: Replica, at_s: float) -> None:
@@ -167,11 +171,11 @@ class VirtualDriver(VirtualTime):
         self._post(at_s, AddInstance(engine, replica))
 
     def drain(self, engine: str, slot: int, at_s: float, how: DrainHow = "finish") -> None:
-        """Drain the instance that is in a slot at `at_s`."""
+        """Drain the instance that is in slot number `slot` at `at_s`."""
         self.at(at_s, lambda: [Drain(engine, i, how) for i in self._in_slot(engine, slot)])
 
     def lose(self, engine: str, slot: int, at_s: float, back_s: float | None = None) -> None:
-        """Let the instance in a slot die at `at_s`.
+        """Let the instance in slot number `slot` die at `at_s`.
 
         Its successor is ready at `back_s`, or as soon as its model is loaded. Slots are numbered from 0 in
         the order of the replicas.
@@ -190,11 +194,11 @@ class VirtualDriver(VirtualTime):
         self.at(at_s, die)
 
     def break_down(self, engine: str, instance: int) -> None:
-        """Let an instance die now, as one does whose engine raises."""
+        """Let an instance die now, as it does when its engine raises."""
         self.at(self.now_s, lambda: [self._die(key) for key in [(engine, instance)] if key in self._replicas])
 
     def run(self) -> dict[str, Reply]:
-        """Run until nothing more will happen; every query's reply."""
+        """Run until nothing more will happen; return the reply of every query."""
         with _rare_collections():
             self._run()
         return self.replies
@@ -221,26 +225,28 @@ class VirtualDriver(VirtualTime):
                 self.system.check_invariants()
 
     def duration_s(self, seconds: float) -> float:
-        """A predicted duration, jittered."""
+        """Return a predicted duration with jitter."""
         return seconds * (1.0 + self._jitter * self._random.random())
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
-        """By how much the instance is slower than it should be at that time."""
+        """Return the factor by which faults slow the instance down at time `at_s`; 1 without faults."""
         if not self._is_faulty:
             return 1.0
         return self._faults.slowness(engine, self._slot_of[engine, instance], at_s)
 
     def may_be_slow(self, engine: str, instance: int) -> bool:
-        """Whether `slowness` may ever be anything but 1."""
+        """Return whether `slowness` can ever differ from 1 for this instance."""
         slot = engine, self._slot_of[engine, instance]
         return any((slow.engine, slow.instance) == slot for slow in self._faults.slow)
 
     def on_steps(self, steps: StepsDone) -> None:
-        """An instance has taken steps."""
+        """Tell the observers that an instance has taken steps."""
         self.observers.on_steps(steps)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
-        """The caches have changed; the news may be late, and that of the dead never comes."""
+        """Report changes of an instance's prefix cache, late if the faults say so. A dead instance reports
+        nothing.
+        """
         report = KVReport(engine, instance, tuple(events))
 
         def arrive() -> Sequence[Event]:
@@ -252,7 +258,7 @@ class VirtualDriver(VirtualTime):
         self.at(self.now_s + self._faults.kv_delay_s, arrive)
 
     def llm_instances(self) -> Iterator[LLMInstance]:
-        """Those that are simulated step by step, as they are now."""
+        """Return the live instances that are simulated step by step."""
         return (llm for llm in self._llms.values() if isinstance(llm, LLMInstance))
 
     def _submit_next(self, arrivals: Iterator[tuple[float, Submit]]) -> None:
@@ -329,7 +335,7 @@ class VirtualDriver(VirtualTime):
         return InstanceLost(*key, EngineUnavailable(f"{key[0]}/{key[1]} died"))
 
     def _remove(self, key: _Key) -> None:
-        """Leave an instance behind; nothing that it still had to say is heard."""
+        """Remove an instance; messages that it still had to send are dropped."""
         del self._replicas[key]
         self._slots[key[0]][self._slot_of[key]] = None
         if (llm := self._llms.pop(key, None)) is not None:
@@ -380,7 +386,7 @@ class VirtualDriver(VirtualTime):
                 self.replies[query] = action
 
     def _wake_at(self, time_s: float) -> None:
-        """One alarm, set anew each time, as a real driver's: the schedulers ask again when they wake."""
+        """Set the one alarm, in place of the earlier one: the schedulers set it again when they wake."""
         self._num_wakes += 1
         number = self._num_wakes
         wake = (Wake(),)
@@ -410,13 +416,18 @@ class VirtualDriver(VirtualTime):
     def _run_for(
         self, key: tuple[str, int], start_s: float, seconds: float, end: Callable[[], Sequence[Event]]
     ) -> None:
-        """A batch is run from `start_s` on; `seconds` are those of an instance that is not slow."""
+        """Call `end` when a batch that starts at `start_s` is done.
+
+        `seconds` is its duration on an instance that is not slow.
+        """
         self.at(start_s + seconds * self.slowness(*key, start_s), end)
 
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """A run makes many objects and hardly a cycle: looking for those takes a fifth of its time otherwise."""
+    """Collect garbage rarely: a run makes many objects but hardly a cycle, and searching takes a fifth of its
+    time.
+    """
     thresholds = gc.get_threshold()
     gc.set_threshold(200_000, *thresholds[1:])
     try:

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated run, decided beforehand: plain data, drawn from a seed."""
+"""Faults of a simulated run, decided beforehand: plain data, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from stretto.messages import BatchDone, BatchFailed, Event, LLMReport
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """An instance dies at `at_s`; it is started anew at once, and takes work from `back_s` on, or else as
-    soon as its model is loaded."""
+    """The death of an instance at `at_s`.
+
+    It is started again at once, and takes work from `back_s` on; if that is None, when its model is loaded.
+    """
 
     engine: str
     instance: int
@@ -27,7 +29,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """What an instance begins from `from_s` to `until_s` takes `factor` times as long."""
+    """A slow period: what the instance begins from `from_s` to `until_s` takes `factor` times as long."""
 
     engine: str
     instance: int
@@ -43,12 +45,14 @@ class Slowness:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """All that goes wrong in one run.
+    """All faults of one simulated run.
 
     Attributes:
-        lost_messages: by engine, which of the messages that its instances send, counted from 0 in the order
-            of arrival, are never heard. Only the engine's `timeout_s` helps against these.
-        kv_delay_s: how late the news of what prefix caches hold arrives.
+        deaths: instances that die.
+        slow: periods in which instances are slow.
+        lost_messages: numbers of the messages from instances that are lost, by engine; messages are counted
+            from 0 in the order of arrival. Only the engine's `timeout_s` helps against these.
+        kv_delay_s: delay of the reports of what prefix caches hold.
         cancels: (query, time) of callers that give up.
     """
 
@@ -62,7 +66,7 @@ class FaultPlan:
         _check_times(self, self.kv_delay_s, *(at_s for _, at_s in self.cancels))
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
-        """The product of what slows the instance down at that time."""
+        """Return the factor by which the instance is slower than usual at that time."""
         factor = 1.0
         for slow in self.slow:
             if (slow.engine, slow.instance) == (engine, instance) and slow.from_s <= at_s < slow.until_s:
@@ -71,14 +75,14 @@ class FaultPlan:
 
 
 class LostMessages:
-    """Which messages never arrive; as `FaultPlan.lost_messages`."""
+    """A filter that drops the messages named in `FaultPlan.lost_messages`; it counts what it has seen."""
 
     def __init__(self, lost: Mapping[str, frozenset[int]]) -> None:
         self._lost = lost
         self._num_heard = dict.fromkeys(lost, 0)
 
     def takes(self, event: Event) -> bool:
-        """Whether `event` is one of them. To be asked once about each."""
+        """Return whether `event` is lost. Must be called exactly once for each event."""
         if not isinstance(event, BatchDone | BatchFailed | LLMReport) or event.engine not in self._lost:
             return False
         number = self._num_heard[event.engine]
@@ -94,11 +98,11 @@ def _check_times(fault: object, *times_s: float) -> None:
 def draw_faults(
     seed: int, instances: Mapping[str, int], queries: Sequence[str], until_s: float, *, num_faults: int = 6
 ) -> FaultPlan:
-    """About `num_faults` of every kind together, within `until_s`.
+    """Draw a random plan of about `num_faults` faults of all kinds together, all before `until_s`.
 
     Args:
-        instances: of each engine, how many.
-        queries: the callers that may give up.
+        instances: number of instances of each engine.
+        queries: queries whose callers may give up.
     """
     draw = random.Random(seed)
     engines = sorted(instances)

@@ -1,7 +1,7 @@
 """A mean latency that no schedule of many queries can beat, on the engines that they share.
 
-Each engine has to do the work of all of them, and no order of work has a smaller sum of ends than the one
-that always goes on with what has least left: with interruptions allowed it is optimal for one machine.
+Each engine has to do the work of all queries, and the order with the least sum of end times is the one that
+always goes on with what has least left: with interruptions allowed it is optimal for one machine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from stretto.sim.query_bound import Bound
 
 
 def least_mean_s(arrivals_s: Sequence[float], bounds: Sequence[Bound]) -> float:
-    """No schedule of these queries has a smaller mean latency: the best of the single bounds, and for each
-    engine of the work of all, shortest remaining work first (which is optimal for one machine)."""
+    """Return a lower bound of the mean latency of these queries, in seconds, under any schedule.
+
+    It is the largest of: the mean of the single bounds, and for each engine the mean if all its work were
+    done shortest remaining work first, which is optimal for one machine.
+    """
     means_s = [fmean(bound.seconds for bound in bounds)]
     for engine in dict.fromkeys(name for bound in bounds for name in bound.loads):
         jobs = []
@@ -32,7 +35,7 @@ def least_mean_s(arrivals_s: Sequence[float], bounds: Sequence[Bound]) -> float:
 
 
 def _least_sum_of_ends_s(jobs: Iterable[tuple[float, float]]) -> float:
-    """Of (release, work) on one machine that may interrupt what it does."""
+    """Return the least sum of end times of (release, work) jobs on one machine that may interrupt them."""
     waiting: list[float] = []
     now_s = total_s = 0.0
     for release_s, work_s in [*sorted(jobs), (math.inf, 0.0)]:

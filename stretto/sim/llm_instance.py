@@ -1,8 +1,9 @@
 """An LLM instance in virtual time: the production local scheduler, and a cost for each of its steps.
 
 Decodes that nothing can disturb are computed in one jump (`StepBatch.num_repeats`): to the next end or item
-of one of them, or until blocks run short, or somebody who waits might be let in. What comes from outside in
-the middle of a jump ends it at the next step boundary, exactly as if each step had been taken by itself:
+of one of them, or until blocks run short, or until a waiting sequence might be let in. What comes from
+outside in the middle of a jump ends it at the next step boundary, exactly as if each step had been taken by
+itself:
 
     real      step | step | step | step | step | …
     jump      ----------------------------- 5 steps
@@ -10,8 +11,8 @@ the middle of a jump ends it at the next step boundary, exactly as if each step 
     cut       ------------- and the blocks for the other three are given back
 
 Requests, cancels and releases that come while a step runs take effect when it ends, as they do in an
-in-process engine, whose driver thread listens between steps. A task is heard of often enough for the engine's
-timeout.
+in-process engine, whose driver thread listens between steps. Each task reports often enough for the
+engine's timeout.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ _AT_ONCE = 32
 
 
 class LLMInstance:
-    """One instance of an LLM engine, step by step.
+    """One instance of a simulated LLM engine, computed step by step.
 
-    `rank` orders what instances do in the same instant. (Not the order in which it was announced: a jump is
-    announced before the steps it stands for would be.)
+    `rank` orders what instances do in the same instant. (The order in which their steps were announced would
+    not do: a jump is announced before the steps it stands for would be.)
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class LLMInstance:
         self._is_dead = False
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Queue a request; what is wrong with it is told at once."""
+        """Queue a request; if it is invalid, report its failure at once."""
         try:
             self._add(task, rank)
         except StrettoError as error:
@@ -89,36 +90,36 @@ class LLMInstance:
         self._disturbed()
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Give a request another rank."""
+        """Change the rank of a queued request."""
         request = self._progress.find(task)
         if request is not None:
             self.scheduler.reprioritise(request.sequence, rank)
             self._disturbed()
 
     def cancel(self, task: int) -> None:
-        """Nothing more will be heard of the task; it leaves with the end of the step."""
+        """Cancel a task: it sends no further message, and its sequence goes when the current step ends."""
         request = self._progress.cancel(task)
         if request is not None:
             self._between_steps(lambda: self._drop(request))
 
     def release(self, query: str) -> None:
-        """Forget the prefixes that `query` left, with the end of the step."""
+        """Forget the prefixes that `query` left in the cache, when the current step ends."""
         if not self._model.keeps_released:
             self._between_steps(lambda: self.scheduler.cache.forget(query))
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the live tasks, each with the tokens it has generated in steps that are over."""
+        """Return the live tasks, each with the tokens it has generated in completed steps."""
         jump = self._jump
         num_ended = 0 if jump is None else bisect_right(jump.ends_s, self._around.now_s)
         return self._progress.suspended(() if jump is None else jump.batch.slices, num_ended)
 
     def kill(self) -> None:
-        """Nothing more will be heard of any task."""
+        """Stop for ever: no task sends a further message."""
         self._is_dead = True
         self._progress.clear()
 
     def is_idle(self) -> bool:
-        """Whether nothing waits, runs, or has still to take effect."""
+        """Return whether nothing waits, runs, or has still to take effect."""
         return self._jump is None and not self.scheduler.has_work() and not self._deferred
 
     def _add(self, task: LLMTask, rank: tuple[float, ...]) -> None:
@@ -158,7 +159,7 @@ class LLMInstance:
         self._disturbed()
 
     def _disturbed(self) -> None:
-        """Something came from outside: cut a jump, or begin a step."""
+        """Cut the current jump at the next step boundary, or begin a step: something came from outside."""
         jump, now_s = self._jump, self._around.now_s
         if jump is None:
             self._begin_soon()
@@ -169,7 +170,7 @@ class LLMInstance:
             self._fly(jump)
 
     def _begin_soon(self) -> None:
-        """When all else of this instant has happened."""
+        """Begin a step when all else of this instant has happened."""
         if not self._will_begin and not self._is_dead:
             self._will_begin = True
             self._around.at_last(self._begin, self._rank)
@@ -189,9 +190,9 @@ class LLMInstance:
         return self._report(self._progress.start(batch, now_s))
 
     def _extend(self, jump: StepJump) -> None:
-        """Know the end of some more repeats. A few at a time, as a cut may come and they cost something.
+        """Compute when some more repeats of a jump end: a few at a time, as a cut may make them useless.
 
-        Not so far that all fall silent.
+        It goes no further than the time at which some task must report again.
         """
         until_s = self._progress.beat_due_s
         num_known = len(jump.ends_s)
@@ -217,14 +218,14 @@ class LLMInstance:
         self._around.at(jump.ends_s[-1], lambda: self._land(number), self._rank)
 
     def _max_repeats(self) -> int:
-        """Until somebody's output, or an item of it, is complete."""
+        """Return how many steps can run before an output, or an item of one, is complete."""
         scheduler = self.scheduler
         if self._model.max_jump == 1 or not scheduler.running:
             return 1
         return max(1, min(self._model.max_jump, self._progress.nearest_stop(scheduler.running)))
 
     def _land(self, number: int) -> Sequence[Event]:
-        """What was in jump has been computed."""
+        """Complete the steps of a jump: its time has come."""
         jump = self._jump
         if self._is_dead or jump is None or jump.number != number:
             return ()

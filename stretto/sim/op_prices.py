@@ -1,4 +1,4 @@
-"""What a batch costs on an engine whose ops cost differently, or go by the lengths of texts."""
+"""The seconds of a batch on an engine whose ops differ in cost, or whose cost depends on lengths of texts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from stretto.messages import StartBatch
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Seconds by op: a profile for each. A batch costs the largest base of its ops, and all its units.
+    """Seconds by op, a profile for each. A batch costs the largest base of its ops, and all its units.
 
-    Units are tokens of what comes in at the port `by_tokens` (a text, or a list of hits), else as the op
-    counts them.
+    Units are tokens of the value at the port `by_tokens` (a text, or a list of hits); if that is empty, the
+    units that the op's specification counts.
     """
 
     ops: Mapping[str, Profile]
     by_tokens: str = ""
 
     def base_s(self, op: str) -> float:
-        """Of a call."""
+        """Return the seconds that one call with this op costs, whatever its size."""
         return self.ops[op].base_s
 
     def item_s(self, op: str, inputs: Mapping[str, object]) -> float:
-        """Of one application of an op, beyond the base."""
+        """Return the seconds that one application of an op adds to a call."""
         if self.by_tokens:
             units = _tokens(inputs[self.by_tokens])
         else:
@@ -36,7 +36,7 @@ class Prices:
         return self.ops[op].per_unit_s * units
 
     def batch_s(self, action: StartBatch) -> float:
-        """Of a batch."""
+        """Return the seconds of a batch."""
         seconds = max(self.base_s(task.op) for task in action.tasks)
         for task in action.tasks:
             if task.num_items is None:

@@ -1,9 +1,9 @@
-"""An LLM instance in virtual time.
+"""An LLM instance in virtual time, simulated by its profile alone.
 
 It prefills one request at a time, the smallest rank first, skipping what its cache holds, and decodes all
-its sequences side by side, each at the speed of one. Of a prefill that is cancelled the cache holds the
-segments that were computed by then. What is said is computed at once by a deterministic
-engine; this class only decides when it is heard.
+its sequences side by side, each at the speed of one. If a prefill is cancelled, the cache holds the segments
+that were computed by then. A deterministic engine computes the output at once; this class only decides when
+it is delivered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stretto.tasks import LLMEvent, LLMTask, Piece, Started
 
 
 class Timeline(Protocol):
-    """What an instance needs of its driver."""
+    """The part of a driver that a simulated instance uses: the clock, durations, and its own breakdown."""
 
     now_s: float
 
@@ -39,12 +39,12 @@ class _Prefilling:
     end_s: float
 
     def num_computed(self, num_tokens: int, now_s: float) -> float:
-        """Tokens of `num_tokens` that are computed by `now_s`."""
+        """Return how many of `num_tokens` are computed by `now_s`."""
         return num_tokens * (now_s - self.start_s) / (self.end_s - self.start_s)
 
 
 class ProfiledLLM:
-    """One instance of an LLM engine, by its profile."""
+    """One instance of a simulated LLM engine, which takes its times from the engine's profile."""
 
     def __init__(self, engine: Engine, replica: Replica, instance: int, timeline: Timeline) -> None:
         self._engine = engine
@@ -65,7 +65,7 @@ class ProfiledLLM:
         self._timeline.at(self._timeline.now_s, self._prefill_next)
 
     def cancel(self, task: int) -> None:
-        """Nothing more will be heard of the task."""
+        """Cancel a task: it sends no further message. If it is being prefilled, the next request starts."""
         self._live.discard(task)
         self._waiting.discard(task)
         current, now_s = self._prefilling, self._timeline.now_s
@@ -77,24 +77,24 @@ class ProfiledLLM:
         self._timeline.at(now_s, self._prefill_next)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Give a waiting request another rank."""
+        """Change the rank of a waiting request."""
         self._waiting.reprioritise(task, rank)
 
     def release(self, query: str) -> None:
-        """Forget the prefixes that `query` left."""
+        """Forget the prefixes that `query` left in the cache."""
         self._held.pop(query, None)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the live tasks, each with the tokens it has generated: none, for it computes no tokens."""
+        """Return the live tasks, each with an empty tuple: this instance computes no tokens."""
         return [(task, ()) for task in sorted(self._live)]
 
     def kill(self) -> None:
-        """Nothing more will be heard of any task."""
+        """Stop for ever: no task sends a further message."""
         self._live.clear()
         self._is_dead = True
 
     def _prefill_next(self) -> Sequence[Event]:
-        """Start the request of the smallest rank, if the prefill unit is free."""
+        """Start the waiting request with the smallest rank, unless another one is being prefilled."""
         if self._prefilling is not None or self._is_dead or not self._waiting:
             return ()
         task = self._waiting.pop()
@@ -105,7 +105,7 @@ class ProfiledLLM:
         return self._report(Started(task.id))
 
     def _prefilled(self, ended: _Prefilling) -> Sequence[Event]:
-        """The prompt is in: schedule the tokens to come, and go on with the next request."""
+        """End a prefill: schedule the pieces of the output, and start the next request."""
         if self._is_dead or self._prefilling is not ended:
             return ()
         task = ended.task
@@ -143,7 +143,7 @@ class ProfiledLLM:
             self._held.setdefault(cancelled.task.query, []).append(prompt[:length])
 
     def _answer(self, task: LLMTask) -> list[LLMEvent]:
-        """All the engine says about `task`, at once."""
+        """Return all events of the engine for `task`, computed at once."""
         self._executable.admit(task, ())
         events: list[LLMEvent] = []
         while self._executable.has_work():
@@ -166,7 +166,7 @@ class ProfiledLLM:
         return (LLMReport(self._engine.name, self._instance, event),)
 
     def _num_missing_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the prompt beyond the longest held prefix, in whole segments."""
+        """Return the number of prompt tokens after the longest held prefix, in whole segments."""
         held = max(
             (_common(prompt, other) for prompts in self._held.values() for other in prompts), default=0
         )

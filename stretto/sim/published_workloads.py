@@ -1,6 +1,6 @@
-"""Workloads by name: the requests of a published trace, or drawn like them, at generated times of arrival.
+"""Workloads by name: requests of a published trace, or drawn like them, at generated times of arrival.
 
-Files are looked for in the folder `traces` of the data, by the names in `WORKLOADS`.
+Trace files are looked for in the folder `traces` of the data, by the names in `WORKLOADS`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from stretto.errors import ConfigError
 from stretto.sim.synthetic_workloads import bursts, lognormal_lengths, poisson, zipf
-from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, Request, read_azure, read_lengths, read_mooncake
+from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest, read_azure, read_lengths, read_mooncake
 
 ARRIVALS: Mapping[str, Callable[[float, int], Iterator[float]]] = {"poisson": poisson, "bursts": bursts}
-"""Times of arrival by (mean rate per second, seed)."""
+"""Table of functions from (mean rate per second, seed) to endless times of arrival in seconds."""
 
 _NUM_DRAWN = 10_000
 _NUM_DOCUMENTS = 200
@@ -25,19 +25,20 @@ _EXPONENT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests to choose from.
+    """A set of requests to choose from, without times of arrival.
 
     Attributes:
-        source: where they are from, in words.
-        in_turn: taken one after the other, as neighbours share prefixes; else drawn.
+        source: origin of the requests, in words.
+        in_turn: whether requests are taken one after the other, because neighbours share prefixes; otherwise
+            they are drawn at random.
     """
 
-    requests: tuple[Request, ...]
+    requests: tuple[TraceRequest, ...]
     source: str
     in_turn: bool = False
 
-    def arriving(self, arrivals_s: Iterable[float], seed: int) -> Iterator[Request]:
-        """One for each time of arrival; taken in turn, they end with the trace."""
+    def arriving(self, arrivals_s: Iterable[float], seed: int) -> Iterator[TraceRequest]:
+        """Yield one request for each time of arrival; requests taken in turn end with the trace."""
         draw = random.Random(f"load/{seed}")
         if self.in_turn:
             for request, at_s in zip(self.requests, arrivals_s, strict=False):
@@ -48,11 +49,15 @@ class Workload:
 
 
 def workload(name: str, data: Path | None, seed: int, max_tokens: int) -> Workload:
-    """One of `WORKLOADS`, without what is longer than `max_tokens`, prompt and output together.
+    """Load a workload by name, without requests of more than `max_tokens` of prompt and output together.
+
+    Args:
+        name: a key of `WORKLOADS`.
+        data: folder that holds the folder `traces`; drawn workloads need none.
 
     Raises:
-        ConfigError: there is none of that name, it needs `data`, or nothing of it is short enough.
-        TraceError: its file cannot be used.
+        ConfigError: the name is unknown, `data` is missing, or no request is short enough.
+        TraceError: the file cannot be used.
     """
     if name not in WORKLOADS:
         raise ConfigError(f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}")
@@ -67,7 +72,7 @@ def workload(name: str, data: Path | None, seed: int, max_tokens: int) -> Worklo
     return replace(found, requests=tuple(fitting))
 
 
-def _trace(file: str, read: Callable[[Path], list[Request]], *, in_turn: bool = False) -> _Source:
+def _trace(file: str, read: Callable[[Path], list[TraceRequest]], *, in_turn: bool = False) -> _Source:
     def found(data: Path | None, seed: int) -> Workload:
         if data is None:
             raise ConfigError(f"this workload needs --data DIR, with traces/{file}")
@@ -76,19 +81,19 @@ def _trace(file: str, read: Callable[[Path], list[Request]], *, in_turn: bool = 
     return found
 
 
-def _of_lengths(path: Path) -> list[Request]:
-    return [Request(0.0, prompt, output) for prompt, output in read_lengths(path)]
+def _of_lengths(path: Path) -> list[TraceRequest]:
+    return [TraceRequest(0.0, prompt, output) for prompt, output in read_lengths(path)]
 
 
 def _like_conversations(data: Path | None, seed: int) -> Workload:
     lengths = lognormal_lengths(_NUM_DRAWN, seed)
     return Workload(
-        tuple(Request(0.0, *pair) for pair in lengths), "drawn like Azure's conversations of 2023"
+        tuple(TraceRequest(0.0, *pair) for pair in lengths), "drawn like Azure's conversations of 2023"
     )
 
 
 def _about_documents(data: Path | None, seed: int) -> Workload:
-    """Questions that begin with one of some documents, the k-th as often as 1 / (k + 1) (Zipf)."""
+    """Questions that each begin with a document; document k is used as often as 1 / (k + 1) (Zipf)."""
     documents = zipf(_NUM_DOCUMENTS, _EXPONENT, seed)
     requests = []
     for number, (question, output) in enumerate(lognormal_lengths(_NUM_DRAWN, seed)):
@@ -97,7 +102,7 @@ def _about_documents(data: Path | None, seed: int) -> Workload:
         own_first = (_NUM_DOCUMENTS + number) * 16
         blocks = (*range(first, first + _DOCUMENT_BLOCKS), *range(own_first, own_first + own))
         tokens = _DOCUMENT_BLOCKS * MOONCAKE_BLOCK_TOKENS + question
-        requests.append(Request(0.0, tokens, output, blocks))
+        requests.append(TraceRequest(0.0, tokens, output, blocks))
     length = _DOCUMENT_BLOCKS * MOONCAKE_BLOCK_TOKENS
     return Workload(
         tuple(requests), f"drawn, each after one of {_NUM_DOCUMENTS} documents of {length} tokens (Zipf)"

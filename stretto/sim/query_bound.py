@@ -1,4 +1,4 @@
-"""A time that no schedule of a query can beat, to compare measured times with.
+"""A lower bound of a query's time that no schedule can beat, to compare measured times with.
 
 The query's graph is run once, op by op, with its own deterministic engines, and every item of every list gets
 the earliest time at which it could exist:
@@ -15,9 +15,9 @@ With the instances there are, a batch engine also has to do all its work: no ear
 start, on all instances at once in full batches, and then the shortest way from it to the end of the query is
 still to go. These sums are `work_s`. All are lower bounds, and `seconds` is the best of them.
 
-`loads` say what it asks of each engine, for a bound of many queries that share them (`latency_bound.py`).
+`loads` is the query's work on each engine, for a bound of many queries that share them (`latency_bound.py`).
 
-Only for graphs whose prompts are not mapped and that do not expand, and for one query alone.
+Graphs with mapped prompts or with `expand` are not supported.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ _QUERY = "bound"
 
 @dataclass(frozen=True, slots=True)
 class EngineWork:
-    """What a query asks of an engine at least: all instances together are at work for `work_s`, no earlier
-    than `head_s` after its arrival, and `tail_s` before its end.
+    """The least work that a query asks of one engine.
 
-    Batches are full, with what other queries bring. Of an LLM there are two: every token of a prompt beyond
-    its leading constants is prefilled once, at `per_unit_s`; and tokens are decoded side by side in as many
-    sequences as may run. They do not add up, as a step may do both.
+    All instances together work for `work_s`, which begins no earlier than `head_s` after the query's arrival
+    and ends at least `tail_s` before the query's end. Batches are full, with work of other queries. An LLM
+    has two entries: every token of a prompt after its leading constants is prefilled once, at `per_unit_s`;
+    and tokens are decoded side by side in as many sequences as may run. The two do not add up, as a step may
+    do both.
     """
 
     head_s: float
@@ -57,7 +58,14 @@ class EngineWork:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Lower bounds of a query's time, what the query returns, and what it asks of each engine."""
+    """Lower bounds of a query's time, its outputs, and its work on each engine.
+
+    Attributes:
+        critical_path_s: seconds with unlimited instances.
+        work_s: seconds that follow from the work on an engine, by engine.
+        outputs: values that the query returns.
+        loads: the least work on each engine.
+    """
 
     critical_path_s: float
     work_s: Mapping[str, float]
@@ -66,7 +74,7 @@ class Bound:
 
     @property
     def seconds(self) -> float:
-        """The best of them."""
+        """The best lower bound: the largest one."""
         return max([self.critical_path_s, *self.work_s.values()])
 
 
@@ -81,8 +89,7 @@ class _Timed:
 
 @dataclass(slots=True)
 class _Work:
-    """What a batch engine has to do: when its first item can start; all units, and their seconds beside
-    those of a call."""
+    """The work of a batch engine: when its first item can start, all units, and seconds apart from calls."""
 
     head_s: float = math.inf
     units: int = 0
@@ -100,12 +107,12 @@ def lower_bound(
     prices: Mapping[str, Prices] | None = None,
     ops: Ops = OPS,
 ) -> Bound:
-    """Bounds for one query of `graph` (before or after the passes: only its values count).
+    """Compute lower bounds for one query of `graph`; passes do not matter, as only values count.
 
     Args:
         is_warm: the constants that prompts begin with are in the caches, from earlier queries.
-        prices: of batch engines whose profile does not tell enough.
-        ops: what the ops of `graph` are.
+        prices: costs of batch engines whose profile does not tell enough.
+        ops: specifications of the ops of `graph`.
     """
     run = _Run(graph, {engine.name: engine for engine in engines}, is_warm, prices or {}, ops)
     for name, _ in graph.inputs:
@@ -144,7 +151,7 @@ class _Run:
         self._least_s: dict[str, float] = {}
 
     def ref(self, ref: Ref) -> _Timed:
-        """The value of a reference; an item of a list exists when that item does."""
+        """Return the value of a reference; an item of a list exists when that item does."""
         found = self.values[ref.name, ref.port]
         if ref.index is None or found.value is ABSENT:
             return found
@@ -155,7 +162,7 @@ class _Run:
         return _Timed(found.value[ref.index], at_s)
 
     def step(self, primitive: Primitive) -> None:
-        """Run one primitive."""
+        """Run one primitive, and note its value and time."""
         spec = self._ops[primitive.op]
         args = {arg.port: self.ref(arg.ref) for arg in primitive.args}
         for arg in primitive.args:
@@ -187,7 +194,7 @@ class _Run:
         return self._engines[primitive.engine or ""].profile
 
     def _batch(self, primitive: Primitive, args: Mapping[str, _Timed], ready_s: float) -> None:
-        """All items in one call, as only the results are wanted; each item's time by itself."""
+        """Run all items in one call, as only the results are wanted; time each item by itself."""
         spec = self._ops[primitive.op]
         assert spec.outputs == ("",), f"no bound for the outputs of {primitive.op}"
         values = {port: value.value for port, value in args.items()}
@@ -229,7 +236,7 @@ class _Run:
         )
 
     def _note_work(self, primitive: Primitive, start_s: float, inputs: Mapping[str, object]) -> float:
-        """One application; the seconds of a call for nothing else."""
+        """Note one application as work; return the seconds of a call for it alone."""
         engine = primitive.engine or ""
         spec, profile, prices = self._ops[primitive.op], self._profile(primitive), self._prices.get(engine)
         units = spec.units(inputs) if spec.units else 1
@@ -263,7 +270,7 @@ class _Run:
         self.values[primitive.name, ""] = _Timed(KV(tuple(prompt)), end_s)
 
     def _note_prompt(self, primitive: Primitive, prompt: Prompt) -> None:
-        """The work of prefilling what no prompt before begins with."""
+        """Note the work of prefilling a prompt, without the longest prefix of an earlier prompt."""
         engine = primitive.engine or ""
         for end, segment in enumerate(prompt, start=1):
             if (engine, prompt[:end]) in self._prefixes or all(s.name is None for s in prompt[:end]):
@@ -301,7 +308,7 @@ class _Run:
         self.values[primitive.name, ""] = _Timed(value, times_s[-1], items_s)
 
     def loads(self) -> dict[str, EngineWork]:
-        """What the query asks of each engine; of an LLM under two names, for prompts and for outputs."""
+        """Return the query's work by engine; an LLM has two entries, for prompts and for outputs."""
         loads = {name: EngineWork(0.0, work_s, 0.0) for name, work_s in self._llm_work_s.items()}
         tails_s = self._tails_s()
         for name, work in self._work.items():
@@ -312,7 +319,9 @@ class _Run:
         return loads
 
     def work_bounds_s(self) -> dict[str, float]:
-        """For each batch engine: its first start, all its work on all instances, the shortest way on."""
+        """Return for each batch engine: its first start, plus all its work on all instances, plus the
+        shortest way on.
+        """
         tails_s = self._tails_s()
         bounds_s = {}
         for name, work in self._work.items():
@@ -324,7 +333,7 @@ class _Run:
         return bounds_s
 
     def _tails_s(self) -> dict[str, float]:
-        """For each primitive, the least time from the end of its last item to the end of the query."""
+        """Return for each primitive the least time from the end of its last item to the end of the query."""
         tails_s: dict[str, float] = {}
         for primitive in reversed(self._graph.primitives):
             tails_s[primitive.name] = max(
@@ -338,7 +347,7 @@ class _Run:
         return tails_s
 
     def _through_s(self, reader: Primitive, arg: Arg) -> float:
-        """The least time that `reader` needs for a value that arrives at `arg` last of all."""
+        """Return the least time that `reader` needs after the value at `arg`, if that arrives last."""
         if reader.op != "prefill":
             return self._least_s[reader.name]
         if reader.name not in self._prompts:
@@ -362,7 +371,7 @@ def _item_s(value: _Timed, index: int) -> float:
 
 
 def _complete(llm: SteppedLLM, step: str, prompt: Prompt, decode: Decode) -> tuple[list[str], object]:
-    """All that the LLM says to a prompt: its pieces and the value."""
+    """Return the pieces and the value of the LLM's output for a prompt."""
     llm.admit(LLMTask(0, _QUERY, step, prompt, decode), ())
     events = []
     while llm.has_work():

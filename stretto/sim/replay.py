@@ -1,6 +1,6 @@
-"""A recorded run, run again in virtual time: as it was, or with other engines, policies and passes.
+"""The replay of a recorded run in virtual time: as it was, or with other engines, policies and passes.
 
-Arrivals, sizes and output lengths are those of the record; what engines cost is fitted to the times in it.
+Arrivals, sizes and output lengths are those of the record; costs of engines are fitted to the times in it.
 Texts are filler of the recorded sizes.
 """
 
@@ -44,7 +44,10 @@ _NUM_BLOCKS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What to change: instances by engine, the policy of all engines, the passes of all queries."""
+    """Changes to a recorded run: instances by engine, the policy of all engines, the passes of all queries.
+
+    None leaves things as recorded.
+    """
 
     instances: Mapping[str, int] | None = None
     policy: str | None = None
@@ -58,7 +61,10 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A query's latency as it was and as it is in simulation; None where it failed, there for `reason`."""
+    """The latency of one query as measured and as simulated.
+
+    None stands for a query that failed; `reason` says why it did in simulation.
+    """
 
     query: str
     measured_s: float | None
@@ -67,11 +73,14 @@ class Replayed:
 
 
 def replay(run: RecordedRun, change: WhatIf = WhatIf(), vocabulary: Vocabulary = DEFAULT) -> list[Replayed]:
-    """Run it again, with the passes and policies of `vocabulary`.
+    """Run a recorded run again in virtual time; return the latencies of its queries.
+
+    Args:
+        vocabulary: ops, passes and policies that the record or the change may name.
 
     Raises:
-        UserError: an engine or policy that there is not; other passes than recorded, when the record has no
-            graphs from before the passes.
+        UserError: an engine or policy is unknown; or the passes are to change, and the record has no graphs
+            from before the passes.
     """
     engines = replay_engines(run, change, vocabulary)
     plan_cache = PlanCache({engine.name: engine.profile for engine in engines}, vocabulary)
@@ -108,7 +117,7 @@ def replay(run: RecordedRun, change: WhatIf = WhatIf(), vocabulary: Vocabulary =
 
 
 def replay_engines(run: RecordedRun, change: WhatIf, vocabulary: Vocabulary = DEFAULT) -> list[Deployment]:
-    """The engines of the record, with profiles fitted to its times, and with what is to be changed."""
+    """Return the engines of a record, changed as `change` says; profiles are fitted to the recorded times."""
     instances = dict(change.instances or {})
     names = [str(fields["name"]) for fields in run.engines]
     if unknown := [name for name in instances if name not in names]:
@@ -152,7 +161,7 @@ def _plan(
 
 
 def _by_engine(run: RecordedRun) -> dict[str, list[tuple[float, RecordedSpan]]]:
-    """(start in the run's time, span) of each engine."""
+    """Return (start in the run's time, span) pairs by engine."""
     found: dict[str, list[tuple[float, RecordedSpan]]] = defaultdict(list)
     for query in run.queries:
         for span in query.spans:
@@ -161,7 +170,7 @@ def _by_engine(run: RecordedRun) -> dict[str, list[tuple[float, RecordedSpan]]]:
 
 
 def _batches(spans: Iterable[tuple[float, RecordedSpan]]) -> list[RecordedSpan]:
-    """One of each batch: queries that share one have the same start on the same instance."""
+    """Return one span of each batch: queries that share a batch have the same start on the same instance."""
     return list({(round(start_s, 6), span.instance): span for start_s, span in spans}.values())
 
 
@@ -170,7 +179,7 @@ def _fit_batch(spans: Iterable[tuple[float, RecordedSpan]]) -> Profile | None:
 
 
 def _batch_cost(spans: Iterable[tuple[float, RecordedSpan]]) -> BatchCost | None:
-    """By the characters that a batch reads, if they tell its time better than its units do."""
+    """Return the cost by characters read, if they predict the time of a batch better than its units."""
     batches = [span for span in _batches(spans) if span.end_s - span.start_s >= LEAST_S]
     by_chars = _fit([(max(1, s.num_chars), s.end_s - s.start_s) for s in batches])
     by_units = _fit([(max(1, s.num_units), s.end_s - s.start_s) for s in batches])
@@ -196,7 +205,7 @@ def _fit(samples: Sequence[tuple[int, float]]) -> Profile | None:
 
 
 def _fit_llm(spans: Iterable[tuple[float, RecordedSpan]]) -> Profile | None:
-    """Prompts by what was not cached, up to the first piece; then the median of the time for a token.
+    """Fit prompts by their uncached tokens, up to the first piece; then take the median time for a token.
 
     A list's first piece is its first item, so its prompt's time is what is left without its tokens' time.
     """
@@ -227,9 +236,10 @@ def _model(deployment: Deployment, run: RecordedRun) -> SimulatedModel:
 
 
 class _Repeats:
-    """An output source as long as the record: the k-th request of a step is answered as the k-th was.
+    """An output source with the recorded lengths: the k-th request of a step gets the output of the k-th
+    span.
 
-    What a step says that other passes made of others is drawn from all that the engine said.
+    The length for a step that only other passes make is drawn from all lengths of the engine.
     """
 
     def __init__(self, run: RecordedRun, engine: str) -> None:
@@ -265,7 +275,7 @@ class _Repeats:
 
 
 def _chunk_sizes(run: RecordedRun) -> Any:
-    """How long the chunks of a query's documents were, for each in turn."""
+    """Return a function that gives the recorded lengths of the chunks of a query's document."""
     sizes: dict[str, list[list[int]]] = {}
     for query in run.queries:
         of_query = sizes.setdefault(query.query, [])
@@ -282,7 +292,7 @@ def _chunk_sizes(run: RecordedRun) -> Any:
 
 
 def _inputs(graph: Graph, query: RecordedQuery) -> dict[str, object]:
-    """Filler of the sizes that the query's inputs had."""
+    """Return filler inputs with the sizes that the query's inputs had."""
     types = dict(graph.inputs)
     inputs: dict[str, object] = {}
     for name, size in query.inputs.items():

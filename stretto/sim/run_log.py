@@ -1,4 +1,4 @@
-"""A run as text, to compare runs byte for byte."""
+"""A run written as text, to compare runs byte for byte."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from stretto.tasks import Done, Failed, Piece
 
 
 class RunLog(Observer):
-    """A run as lines of JSON, one for each event, action, step and cache report; times are exact.
+    """An observer that writes a run as lines of JSON, one for each event, action, step and cache report.
 
-    `digest` is over all lines; `lines` has them if they are kept.
+    Times are exact. `digest` covers all lines; `lines` has them if `keeps` is set.
     """
 
     def __init__(self, *, keeps: bool = True) -> None:
@@ -38,7 +38,7 @@ class RunLog(Observer):
 
     @property
     def digest(self) -> str:
-        """Equal digests are equal runs, byte for byte."""
+        """Hash of all lines; runs with equal digests are equal byte for byte."""
         return self._hash.hexdigest()
 
     def on_event(self, event: Event, now_s: float) -> None:
@@ -67,7 +67,7 @@ class RunLog(Observer):
 
 
 def _fields(message: Event | Action) -> list[object]:
-    """What tells a message from others; values by a digest."""
+    """Return the fields that tell a message from others, with digests in place of values."""
     match message:
         case Submit(query, egraph, inputs):
             return [query, egraph.graph.name, _digest(inputs)]

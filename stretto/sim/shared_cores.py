@@ -1,4 +1,4 @@
-"""Engines in processes of their own on few cores, in virtual time."""
+"""Engines that run in processes of their own on a few shared cores, in virtual time."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SLICE_S = 0.004
 
 
 class BusyProcesses(Observer):
-    """Which instances have something to do: each is a process, and those that do share the cores."""
+    """An observer that knows which instances are busy: each is a process, and busy ones share the cores."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, int], set[int]] = {}
 
     def engines_with(self, key: tuple[str, int]) -> list[str]:
-        """The engine of each, if the instance `key` is one of them."""
+        """Return the engine of each busy instance, with the instance `key` counted as busy."""
         return [engine for engine, _ in {key, *self._running}]
 
     def on_event(self, event: Event, now_s: float) -> None:
@@ -65,12 +65,12 @@ class BusyProcesses(Observer):
 
 
 class SharedCoresDriver(VirtualDriver):
-    """A `VirtualDriver` whose instances slow each other down.
+    """A `VirtualDriver` whose instances slow each other down, as processes on shared cores do.
 
     Args:
-        slowness_of: from whether an instance is of an LLM, and how many instances of LLMs and of other
-            engines are busy, to how much slower it is than alone. It is looked up for each step of an LLM and
-            for slices of a few milliseconds of a batch.
+        slowness_of: function from (whether an instance is an LLM's, number of busy LLM instances, number of
+            other busy instances) to the factor by which the instance is slower than alone. It is called for
+            each step of an LLM, and for slices of a few milliseconds of a batch.
 
     `models` take each step by itself: a jump over many would not see what others begin. `steps_s` has the
     seconds of LLMs' steps, by engine.
@@ -124,22 +124,25 @@ class SharedCoresDriver(VirtualDriver):
 
 @dataclass(frozen=True, slots=True)
 class RememberedConfig:
-    """The engine that knows the answers, and those that are known: by what was asked."""
+    """Configuration of `Remembered`: the real engine, and the known answers by a pickle of the task."""
 
     engine: Deployment
     answers: dict[bytes, object] = field(default_factory=dict)
 
 
 class Remembered:
-    """A `BatchEngine` that gives the real engine's answers and computes each once. For engines without state:
-    so simulation finds and reads what reality does, and need not embed every text again."""
+    """A `BatchEngine` that gives the real engine's answers and computes each only once.
+
+    It is for engines without state. So a simulation finds what reality finds, and need not embed every text
+    again.
+    """
 
     def __init__(self, config: RememberedConfig) -> None:
         self._config = config
         self._engine: BatchEngine | None = None
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Answer the tasks in order."""
+        """Return the answers to the tasks, in order."""
         known = self._config.answers
         keys = [pickle.dumps((t.op, t.inputs, t.config, t.num_items, t.each)) for t in tasks]
         for key, task in zip(keys, tasks, strict=True):
@@ -151,21 +154,21 @@ class Remembered:
         return [known[key] for key in keys]
 
     def release(self, query: str) -> None:
-        """Nothing is kept for a query."""
+        """Do nothing: nothing is kept for a query."""
 
     def close(self) -> None:
-        """Let go of the real engine."""
+        """Close the real engine."""
         if self._engine is not None:
             self._engine.close()
 
 
 def own_vectors(config: object) -> MemoryVectors:
-    """Vectors in memory that outlive no instance: collections of queries are all there are."""
+    """Return a new vector store in memory, which only holds the collections of running queries."""
     return MemoryVectors(MemoryVectorsConfig())
 
 
 def remembering(deployments: Iterable[Deployment]) -> list[Deployment]:
-    """The same engines for simulation, in this process; those with state are the real ones."""
+    """Return the deployments for simulation in this process; those without state remember their answers."""
     found = []
     for deployment in deployments:
         if not deployment.engine.is_llm and not deployment.engine.keeps_state:

@@ -1,4 +1,4 @@
-"""What a simulated LLM instance is like, and what it needs of its driver."""
+"""The description of a simulated LLM instance, and the interface to its driver."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from stretto.sim.synthetic_output import OutputSource, prompt_ids
 
 @dataclass(frozen=True, slots=True)
 class SimulatedModel:
-    """What the instances of a simulated LLM engine are like.
+    """The properties of the instances of a simulated LLM engine.
 
     Attributes:
-        scheduler: of each instance.
+        scheduler: configuration of each instance's local scheduler.
         cost: seconds of a step.
-        output_source: what they say.
-        max_jump: steps at once; 1 takes each by itself.
+        output_source: function that gives the outputs.
+        max_jump: largest number of steps computed at once; 1 takes each by itself.
         keeps_released: a released query's prefixes stay until their room is needed.
-        caches: prefixes are found again; without, every prompt is computed whole.
-        tokenize: the tokens of a prompt.
-        loading_s: until an instance that is started anew can serve, as by a preset's `loading`. Those of the
-            beginning are there at once.
+        caches: prefixes are found again; without it, every prompt is computed whole.
+        tokenize: function from a prompt to its tokens.
+        loading_s: seconds until an instance that is started again can serve (see a preset's `loading`). The
+            instances of the beginning are ready at once.
     """
 
     scheduler: SchedulerConfig
@@ -42,7 +42,7 @@ class SimulatedModel:
 
 
 class Surroundings(Protocol):
-    """What an instance needs of its driver."""
+    """The part of a driver that a step-by-step instance uses: the clock, faults, and its observers."""
 
     now_s: float
 

@@ -1,4 +1,4 @@
-"""A batch of a simulated LLM instance that is being computed, perhaps many times over in one jump."""
+"""A batch that a simulated LLM instance is computing, perhaps many times over in one jump."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from stretto.llm.step_batch import StepBatch
 
 @dataclass(slots=True)
 class StepJump:
-    """Each repeat ends at one of `ends_s`, as far as they are known yet.
+    """A batch and the times at which its repeats end.
 
-    `num_repeats` may be less than the batch's. `factors` are the jitter of each repeat, if there is any;
-    `number` tells this landing from earlier ones that were announced.
+    Attributes:
+        num_repeats: number of repeats; may be less than the batch's own.
+        number: tells this jump's landing from earlier announced ones.
+        ends_s: end of each repeat, as far as known yet.
+        factors: jitter of each repeat, if there is any.
     """
 
     batch: StepBatch
@@ -30,18 +33,20 @@ class StepJump:
     factors: list[float] = field(default_factory=list)
 
     def num_repeats_by(self, now_s: float) -> int:
-        """As many as have begun before `now_s`, at least one."""
+        """Return how many repeats have begun before `now_s`, at least 1."""
         return bisect_left(self.ends_s, now_s) + 1
 
     def extend(self, times_s: list[float]) -> None:
-        """The next repeats take so long."""
+        """Append the ends of the next repeats, which take `times_s` seconds each."""
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         self.ends_s += islice(accumulate(times_s, initial=end_s), 1, None)
 
     def extend_unsteadily(
         self, times_s: list[float], factors: list[float], slowness: Callable[[float], float]
     ) -> None:
-        """The same with a factor for each, and another one that depends on when it begins."""
+        """Append the ends of the next repeats; jitter and the slowness at that time multiply their
+        durations.
+        """
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         for factor, seconds in zip(factors, times_s, strict=True):
             end_s += seconds * (factor * slowness(end_s))
@@ -49,7 +54,10 @@ class StepJump:
         self.factors += factors
 
     def cut(self, num_repeats: int, scheduler: LocalScheduler) -> list[float]:
-        """No more than so many repeats; the blocks for the others go back. Returns the others' jitter."""
+        """Reduce the jump to `num_repeats` and give the blocks of the other repeats back.
+
+        Returns the jitter factors of the removed repeats.
+        """
         self.num_repeats = num_repeats
         scheduler.shorten(self.batch, num_repeats)
         unused = self.factors[num_repeats:]
@@ -58,7 +66,9 @@ class StepJump:
 
 
 class Jitter:
-    """Factors between 1 and 1 + `jitter`: one for each step, however many are taken at once."""
+    """A source of random factors between 1 and 1 + `jitter`, one for each step, however many are taken at
+    once.
+    """
 
     def __init__(self, jitter: float, seed: str) -> None:
         self._jitter = jitter
@@ -66,12 +76,12 @@ class Jitter:
         self._unused: list[float] = []
 
     def take(self, num_steps: int) -> list[float]:
-        """Of the next steps."""
+        """Return the factors of the next `num_steps` steps."""
         factors, self._unused = self._unused[:num_steps], self._unused[num_steps:]
         while len(factors) < num_steps:
             factors.append(1.0 + self._jitter * self._random.random() if self._jitter else 1.0)
         return factors
 
     def give_back(self, factors: list[float]) -> None:
-        """Those of steps that were not taken are the next ones."""
+        """Put back factors of steps that were not taken; the next `take` returns them first."""
         self._unused = factors + self._unused

@@ -1,4 +1,4 @@
-"""What a step's cost depends on, the times of many steps at once, and the simplest cost."""
+"""The shape that a step's cost depends on, the times of many steps at once, and the simplest cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stretto.llm.step_batch import StepBatch
 
 
 def batch_shape(batch: StepBatch) -> StepShape:
-    """The shape of a batch's first repeat."""
+    """Return the shape of a batch's first repeat."""
     prefills = prefill_tokens = longest_prefill = pairs = decodes = context = longest = 0
     for sequence, start, num_tokens, _ in batch.slices:
         if num_tokens == 1 and start >= sequence.num_prompt_tokens:
@@ -30,11 +30,11 @@ def batch_shape(batch: StepBatch) -> StepShape:
 
 
 def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -> list[float]:
-    """Seconds of repeats [first, first + num_steps) of a batch whose first repeat has that shape, in whole
-    nanoseconds.
+    """Return the seconds of repeats [first, first + num_steps) of a batch, in whole nanoseconds.
 
-    Costs grow evenly with the context for long stretches; on such a one, three steps tell those between.
-    Rounded, what is found like that is what each step by itself would give.
+    `shape` is that of the batch's first repeat. Costs grow evenly with the context for long stretches; within
+    one, three steps determine those between. Rounded, these are the times that each step by itself would
+    give.
     """
     if num_steps < 5:
         shapes = (shape.after(repeat) if repeat else shape for repeat in range(first, first + num_steps))
@@ -53,15 +53,15 @@ def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -
 
 @dataclass(frozen=True, slots=True)
 class ProfileCost:
-    """By an engine's profile: prompts cost what a batch does, and decodes side by side a step of so many."""
+    """A step cost from an engine's profile: prompts cost what a batch does, decodes a step of so many."""
 
     profile: Profile
 
     def step_s(self, shape: StepShape) -> float:
-        """Of one step."""
+        """Return the seconds of one step."""
         seconds = self.profile.batch_s(shape.prefill_tokens) if shape.prefill_tokens else 0.0
         return seconds + (self.profile.decode_s(shape.num_decodes) if shape.num_decodes else 0.0)
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Of steps of decodes."""
+        """Return the seconds of `num_repeats` steps of decodes."""
         return num_repeats * self.step_s(shape)

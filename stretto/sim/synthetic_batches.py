@@ -1,7 +1,7 @@
-"""A batch engine for virtual time: results of the right shape and number, that cost next to nothing.
+"""A batch engine for virtual time: results of the right shape and number that cost next to nothing.
 
-How long a batch takes is the profile's business. What is answered depends on the inputs alone, so that runs
-can be compared; that a query finds these chunks rather than those means nothing.
+The engine's profile says how long a batch takes. Answers depend on the inputs alone, so that runs can be
+compared; which chunks a query finds has no meaning.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ _CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class SyntheticConfig:
-    """`chunk_chars` says how long the chunks of a document are, in characters; None: as the settings say."""
+    """Configuration of `SyntheticBatch`.
+
+    Attributes:
+        chunk_chars: function from (query, document) to the lengths of its chunks, in characters; None takes
+            the chunk size in the task's settings.
+    """
 
     chunk_chars: Callable[[str, Document], Sequence[int]] | None = None
 
 
 class SyntheticBatch:
-    """A `BatchEngine` for every op that runs on one."""
+    """A `BatchEngine` that answers every batch op with synthetic results."""
 
     def __init__(self, config: SyntheticConfig) -> None:
         self._chunk_chars = config.chunk_chars
         self._collections: dict[str, dict[tuple[str, int], Chunk]] = {}
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Answer the tasks in order."""
+        """Return the answers to the tasks, in order."""
         return [self._answer(task) for task in tasks]
 
     def release(self, query: str) -> None:
@@ -40,7 +45,7 @@ class SyntheticBatch:
         self._collections.pop(query, None)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def _answer(self, task: Task) -> object:
         if task.num_items is None:
@@ -80,7 +85,7 @@ class SyntheticBatch:
         return self._collections.setdefault(name, {})
 
     def _search(self, task: Task, inputs: Mapping[str, object], number: int) -> list[Hit]:
-        """Neighbours in the order of the collection, from a place that the query's vector says."""
+        """Return neighbours in the order of the collection, from a position given by the query's vector."""
         found = self._collection(task, inputs)
         chunks = [found[place] for place in sorted(found)]
         count = min(_whole(task, "k", 4), len(chunks))

@@ -1,7 +1,7 @@
-"""What a simulated LLM says, and the tokens of its prompts: synthetic, and the same in every run.
+"""Synthetic outputs of a simulated LLM and tokens of its prompts, the same in every run.
 
-A token is four characters of text (`costs.tokens`), and its id is these characters. So equal text is equal
-tokens, from the first character on, and prefixes are shared exactly where prompts begin alike.
+A token is four characters of text (`costs.tokens`), and its id is made of these characters. So equal text
+has equal tokens, from the first character on, and prefixes are shared exactly where prompts begin alike.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _FILLER = "x" * 4096
 
 @dataclass(frozen=True, slots=True)
 class SyntheticOutput:
-    """An output: its value, how many tokens it takes, and after how many each item of a list is complete."""
+    """A simulated output: its value, its number of tokens, and after how many tokens each list item is
+    complete.
+    """
 
     value: str | list[str]
     num_tokens: int
@@ -35,14 +37,14 @@ class SyntheticOutput:
 
 
 OutputSource: TypeAlias = Callable[[LLMTask, Decode], SyntheticOutput]
-"""Decides what is said. Raises a StrettoError to fail the task; any other takes the instance down."""
+"""A function that decides an output. A StrettoError fails the task; any other takes the instance down."""
 
 OutputLength: TypeAlias = Callable[[LLMTask, Decode], int]
-"""How many tokens a task's output takes, if it may: it never takes more than `max_tokens`."""
+"""A function that gives an output's length in tokens; it is cut at `max_tokens`."""
 
 
 def token_ids(text: str) -> list[int]:
-    """`num_tokens(text)` ids."""
+    """Return synthetic token ids of a text, `num_tokens(text)` of them."""
     count = num_tokens(text)
     if not text.isascii():
         return [crc32(text[4 * i : 4 * i + 4].encode("utf-8", "replace")) for i in range(count)]
@@ -55,7 +57,7 @@ def token_ids(text: str) -> list[int]:
 
 
 def _filling_start(text: str) -> int:
-    """From here on the text is its last character, repeated; at most a few characters too late."""
+    """Return where the text becomes one character repeated to its end; a few characters late at most."""
     start = len(text)
     step = 1 << start.bit_length()
     while step >= 4:
@@ -71,14 +73,14 @@ def _ascii_ids(text: str, count: int) -> list[int]:
 
 
 def prompt_ids(prompt: Prompt) -> list[int]:
-    """The ids of all segments, each tokenised by itself."""
+    """Return the token ids of all segments of a prompt, each tokenised by itself."""
     if len(prompt) == 1:
         return token_ids(prompt[0].text)
     return [token for segment in prompt for token in token_ids(segment.text)]
 
 
 def filler(name: str, tokens: int) -> str:
-    """Text of so many tokens, at least 1, that begins differently for every name."""
+    """Return a text of `tokens` tokens (at least 1) that begins differently for every name."""
     head = blake2b(name.encode(), digest_size=8).hexdigest()
     length = 4 * max(tokens, 1) - 1
     if length > len(_FILLER):
@@ -87,14 +89,18 @@ def filler(name: str, tokens: int) -> str:
 
 
 def chars(name: str, length: int, word: str = "") -> str:
-    """Text of so many characters, at least 1, that begins with `word` and then differently for every name."""
+    """Return a text of `length` characters (at least 1): `word`, then a beginning that differs for every
+    name.
+    """
     head = f"{word} " if word else ""
     text = head + filler(name, length // 4 + 5)
     return text[: max(length, 1)].strip() or "x"
 
 
 def filler_output(length: OutputLength, *, num_items: int = 3) -> OutputSource:
-    """Filler texts of the length that `length` says; a list has `num_items` items of equal length."""
+    """Return an output source of filler texts with given lengths; a list has `num_items` items of equal
+    length.
+    """
 
     def speak(task: LLMTask, decode: Decode) -> SyntheticOutput:
         tokens = max(1, min(length(task, decode), decode.max_tokens))
@@ -111,21 +117,23 @@ def filler_output(length: OutputLength, *, num_items: int = 3) -> OutputSource:
 
 
 def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
-    """As a trace gives them, by the query's name."""
+    """Return output lengths that a trace gives, looked up by the query's name."""
     return lambda task, decode: lengths[task.query]
 
 
 def drawn_lengths(
     known: LengthsBySource, model: str, seed: int, templates: Mapping[str, str] = MappingProxyType({})
 ) -> OutputLength:
-    """Lengths that a model was counted to have, drawn anew for every task: the same for the same seed, query,
-    step and number of the task, whatever else runs.
+    """Return output lengths drawn from counted lengths of a model, anew for every task.
+
+    A length only depends on the seed, the query, the step and the number of the task, whatever else runs.
 
     Args:
-        templates: by step, as `known` calls them; other steps have the model's own.
+        known: counted lengths by model and template.
+        templates: template name of each step, as in `known`; other steps take the model's own lengths.
 
     Raises:
-        ConfigError: nothing is known of the model.
+        ConfigError: `known` has no lengths of the model.
     """
     known.of(model)
 
@@ -137,12 +145,14 @@ def drawn_lengths(
 
 
 def as_max_tokens(task: LLMTask, decode: Decode) -> int:
-    """Every output is as long as it may be."""
+    """Return the largest allowed output length, whatever the task."""
     return decode.max_tokens
 
 
 def output_as_of(executable: SteppedLLM) -> OutputSource:
-    """The answers of a deterministic engine; each of their pieces takes `num_tokens` of its text."""
+    """Return an output source that gives a deterministic engine's answers, one `num_tokens` for each piece's
+    text.
+    """
 
     def speak(task: LLMTask, decode: Decode) -> SyntheticOutput:
         executable.admit(task, ())
@@ -170,7 +180,7 @@ def output_as_of(executable: SteppedLLM) -> OutputSource:
 
 
 def output_ids(said: SyntheticOutput) -> list[int]:
-    """The ids of an output's tokens. A text's are those that it has as a part of a later prompt."""
+    """Return the token ids of an output. Those of a text are the ids it has as part of a later prompt."""
     text = said.value if isinstance(said.value, str) else json.dumps(said.value)
     ids = token_ids(text)
     return ids[: said.num_tokens] + [0] * (said.num_tokens - len(ids))

@@ -1,4 +1,4 @@
-"""Workloads for the simulator: when requests arrive, how long they are, and what they share.
+"""Workloads for the simulator: when requests arrive, how long they are, and which prefixes they share.
 
 Everything random comes from a seed. Lengths are those of a trace, or drawn from it.
 """
@@ -14,11 +14,11 @@ from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.messages import Submit
 from stretto.sim.synthetic_output import filler
-from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, Request
+from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 
 
 def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
-    """Times of arrival, without end."""
+    """Yield times of arrival of a Poisson process, in seconds, without end."""
     draw = random.Random(f"poisson/{seed}")
     at_s = 0.0
     while True:
@@ -27,7 +27,7 @@ def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
 
 
 def bursts(rate_per_s: float, seed: int, *, burst_s: float = 2.0, share: float = 0.2) -> Iterator[float]:
-    """Times of arrival at a mean rate, all of them within bursts that take up `share` of the time.
+    """Yield times of arrival at a mean rate, all of them within bursts that take up `share` of the time.
 
     Bursts last `burst_s` on average, the pauses accordingly; within a burst arrivals are Poisson.
     """
@@ -43,7 +43,7 @@ def bursts(rate_per_s: float, seed: int, *, burst_s: float = 2.0, share: float =
 
 
 def zipf(num: int, exponent: float, seed: int) -> Iterator[int]:
-    """Numbers below `num`, the k-th as often as 1 / (k + 1) ** exponent: which document, which prompt."""
+    """Yield random numbers below `num`, the k-th as often as 1 / (k + 1) ** exponent, without end."""
     draw = random.Random(f"zipf/{seed}")
     ends = list(accumulate((k + 1) ** -exponent for k in range(num)))
     while True:
@@ -51,8 +51,10 @@ def zipf(num: int, exponent: float, seed: int) -> Iterator[int]:
 
 
 def lognormal_lengths(num: int, seed: int) -> list[tuple[int, int]]:
-    """Lengths like those of Azure's conversations, where the trace is not at hand: prompts of 1020 tokens
-    in the median and 1155 on average, outputs of 129 and 211; at most 4096 and 1000."""
+    """Draw lengths (prompt tokens, output tokens) like those of Azure's conversations, without the trace.
+
+    Prompts have a median of 1020 tokens and a mean of 1155, outputs 129 and 211; at most 4096 and 1000.
+    """
     draw = random.Random(f"lognormal/{seed}")
     return [
         (
@@ -63,8 +65,8 @@ def lognormal_lengths(num: int, seed: int) -> list[tuple[int, int]]:
     ]
 
 
-def prompt_text(name: str, request: Request) -> str:
-    """A text of so many tokens as the request's prompt has; its own, or made of the pieces it shares."""
+def prompt_text(name: str, request: TraceRequest) -> str:
+    """Return a text of as many tokens as the request's prompt has; requests that share blocks share text."""
     if not request.blocks:
         return filler(name, request.prompt_tokens)
     text = "".join(filler(f"block {i}", MOONCAKE_BLOCK_TOKENS) + "|" for i in request.blocks)
@@ -72,7 +74,7 @@ def prompt_text(name: str, request: Request) -> str:
 
 
 def request_graph(max_tokens: int, engine: str = "llm") -> ExecutionGraph:
-    """The smallest app: a prompt, completed."""
+    """Return the smallest app as a compiled graph: one prompt, completed."""
     text = (
         f"graph request(%prompt: text)\n%kv = prefill([%prompt]) : kv @{engine}\n"
         f"%text = decode(%kv) {{max_tokens={max_tokens}}} : text @{engine}\nreturn %text"
@@ -81,13 +83,17 @@ def request_graph(max_tokens: int, engine: str = "llm") -> ExecutionGraph:
 
 
 def submits(
-    requests: Iterable[Request],
+    requests: Iterable[TraceRequest],
     egraph: ExecutionGraph,
     note_length: Callable[[str, int], None],
     *,
     prefix: str = "r",
 ) -> Iterator[tuple[float, Submit]]:
-    """Queries of `request_graph`, as the requests arrive; `note_length` is told each output's length."""
+    """Yield (arrival, query) pairs of `request_graph`, one for each request.
+
+    Args:
+        note_length: called with each query's name and output length.
+    """
     for number, request in enumerate(requests):
         query = f"{prefix}{number}"
         note_length(query, request.output_tokens)

@@ -1,4 +1,4 @@
-"""The tasks on board of a simulated LLM instance, and how much of their output has been told."""
+"""The tasks of a simulated LLM instance, and how much of their output has been reported."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started, Usage
 
 @dataclass(slots=True)
 class TaskProgress:
-    """A text is told when its first token exists and when it ends (and in between whenever it is asked),
-    items of lists when they are complete.
+    """The progress of one task.
+
+    A text is reported when its first token exists, when it ends, and in between whenever asked; an item of a
+    list is reported when it is complete.
 
     Attributes:
-        said: the whole output, and `ids` its tokens; None for a prefill.
-        stop: the length of the sequence at which there is something to tell.
-        told_s: when something was told last; None before its first step.
+        said: the whole output; None for a prefill.
+        ids: tokens of the output.
+        stop: length of the sequence at which there is something to report.
+        told_s: time of the last report; None before the first step.
     """
 
     task: LLMTask
@@ -40,11 +43,14 @@ class TaskProgress:
             self.stop += max(first, sequence.num_generated + 1)
 
     def generated(self, num_ahead: int = 0) -> tuple[int, ...]:
-        """Return the tokens of its output so far, and so many of those to come."""
+        """Return the output tokens generated so far, and the next `num_ahead`."""
         return tuple(self.ids[: self.sequence.num_generated + num_ahead])
 
     def tell(self, now_s: float, told: list[LLMEvent]) -> bool:
-        """Append what there is to say to `told`; whether the output is over. There has to be some of it."""
+        """Append new pieces of the output to `told`; return whether the output is complete.
+
+        At least one token must exist.
+        """
         said, num_output = self.said, self.sequence.num_generated
         assert said is not None
         is_over = num_output >= said.num_tokens
@@ -67,10 +73,10 @@ class TaskProgress:
 
 
 class ProgressTable:
-    """All that an instance has on board, by task and by sequence.
+    """All tasks of an instance, by task and by sequence.
 
-    A cancelled task is nobody's any more, while its sequence stays until the end of the step. Of each task
-    that writes a text something is heard every `beat_s` at least, from its first step on.
+    A cancelled task is removed at once, its sequence at the end of the step. Each task that writes a text
+    reports at least every `beat_s` seconds, from its first step on.
     """
 
     def __init__(self, beat_s: float) -> None:
@@ -81,23 +87,24 @@ class ProgressTable:
         self._num_unstarted = 0
 
     def add(self, request: TaskProgress) -> None:
-        """It waits for its first step."""
+        """Add a task that waits for its first step."""
         self._by_task[request.task.id] = self._by_sequence[request.sequence.id] = request
         self._num_unstarted += 1
 
     def find(self, task: int) -> TaskProgress | None:
-        """The request of a task that was not cancelled, if it is here."""
+        """Return the progress of a task that is here and not cancelled, or None."""
         return self._by_task.get(task)
 
     def cancel(self, task: int) -> TaskProgress | None:
-        """Nothing more is told of a task; who it was, if it was here."""
+        """Stop reporting a task; return its progress, or None if it is not here."""
         return self._by_task.pop(task, None)
 
     def suspended(self, slices: Sequence[Slice], num_ended: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the tasks of which something is still told, each with the tokens it has generated.
+        """Return the tasks that still report, each with the tokens it has generated.
 
         Args:
-            slices: what is being computed; `num_ended` steps of it are over.
+            slices: the batch that is being computed.
+            num_ended: how many of its steps are over.
         """
         num_ahead = {piece.sequence.id: num_ended for piece in slices if piece.samples}
         return [
@@ -105,22 +112,24 @@ class ProgressTable:
         ]
 
     def clear(self) -> None:
-        """Nothing more is told of any task."""
+        """Stop reporting any task."""
         self._by_task.clear()
 
     def drop(self, request: TaskProgress) -> None:
-        """Its sequence goes."""
+        """Remove the sequence of a task."""
         if self._by_sequence.pop(request.sequence.id, None) is not None and request.told_s is None:
             self._num_unstarted -= 1
 
     def nearest_stop(self, running: list[TokenSequence]) -> int:
-        """In how many tokens there is something to tell of one of them; not positive while prompts are
-        computed."""
+        """Return after how many tokens one of the running sequences has something to report.
+
+        The number is not positive while prompts are computed.
+        """
         by_sequence = self._by_sequence
         return min([by_sequence[s.id].stop - len(s.tokens) for s in running])
 
     def start(self, batch: StepBatch, now_s: float) -> list[LLMEvent]:
-        """A step begins; tells of those of whom it is the first one."""
+        """Note that a step begins; return a `Started` for each task whose first step it is."""
         started: list[LLMEvent] = []
         for piece in batch.slices if self._num_unstarted else ():
             request = self._by_sequence[piece.sequence.id]
@@ -135,8 +144,9 @@ class ProgressTable:
     def sample(
         self, batch: StepBatch, num_repeats: int, now_s: float
     ) -> tuple[dict[int, list[int]], list[TaskProgress]]:
-        """The tokens that so many steps sample, by sequence, and those of whom there may be something to tell
-        when the sequences have them."""
+        """Return the tokens that `num_repeats` steps sample, by sequence, and the tasks that may report after
+        them.
+        """
         sampled: dict[int, list[int]] = {}
         to_tell: list[TaskProgress] = []
         is_beat = now_s >= self.beat_due_s
@@ -153,7 +163,7 @@ class ProgressTable:
         return sampled, to_tell
 
     def tell(self, requests: list[TaskProgress], now_s: float, told: list[LLMEvent]) -> list[TaskProgress]:
-        """Append what there is to say after a step; returns those that are over, which go."""
+        """Append the reports of a step to `told`; remove the tasks that are over, and return them."""
         over = []
         for request in requests:
             sequence, said = request.sequence, request.said
@@ -179,7 +189,7 @@ class ProgressTable:
         return over
 
     def note_beat(self, now_s: float) -> None:
-        """If there was a beat by now: the next one."""
+        """Compute when the next regular reports are due, if the last ones were due by now."""
         if now_s >= self.beat_due_s:
             told_s = (request.told_s for request in self._by_sequence.values())
             dues_s = (at_s + self._beat_s for at_s in told_s if at_s is not None)

@@ -1,7 +1,7 @@
-"""Readers of published traces of LLM requests, as files have them: .csv, .jsonl, also .gz.
+"""Readers of published traces of LLM requests, in the published formats: .csv, .jsonl, also .gz.
 
-What does not fit is refused with the file, the row (counted from 1 in the data, headings not counted) and the
-reason, before anything is simulated.
+What does not fit is refused before anything is simulated. The error names the file, the row (counted from 1
+in the data, headings not counted) and the reason.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _MOST = 10**9  # of tokens, and of seconds: no trace has as many
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TraceRequest:
     """One LLM request of a trace.
 
     Attributes:
-        blocks: what its prompt consists of, in pieces of 512 tokens (the last may be shorter): equal ids in
-            equal places are equal prefixes. Empty: it shares nothing with others.
+        arrival_s: seconds since the trace began.
+        blocks: ids of the prompt's pieces of 512 tokens (the last may be shorter): equal ids in equal places
+            are equal prefixes. An empty tuple shares nothing with others.
     """
 
     arrival_s: float
@@ -41,16 +42,16 @@ class Request:
 
 
 class TraceError(UserError):
-    """A trace that cannot be used: names file, row and reason. (Row 0: the file as a whole.)"""
+    """A trace cannot be used; the message names file, row and reason. Row 0 is the file as a whole."""
 
 
-def read_azure(path: Path) -> list[Request]:
-    """Azure's traces of 2023 ("code" and "conv"), as published or with `arrival_s` in seconds.
+def read_azure(path: Path) -> list[TraceRequest]:
+    """Read one of Azure's traces of 2023 ("code" or "conv"), as published or with `arrival_s` in seconds.
 
     Source: Splitwise (ISCA 2024), AzurePublicDataset.
     """
     columns = {"arrival_s": "TIMESTAMP", "prompt_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"}
-    requests: list[Request] = []
+    requests: list[TraceRequest] = []
     first: datetime | None = None
     for row in _csv_rows(path, columns):
         if row.is_renamed:
@@ -59,32 +60,37 @@ def read_azure(path: Path) -> list[Request]:
             arrival_s = (at - first).total_seconds()
         else:
             arrival_s = row.seconds("arrival_s")
-        requests.append(Request(arrival_s, row.count("prompt_tokens"), row.count("output_tokens", least=0)))
+        requests.append(
+            TraceRequest(arrival_s, row.count("prompt_tokens"), row.count("output_tokens", least=0))
+        )
         row.check_order(requests)
     return _not_empty(path, requests)
 
 
-def read_mooncake(path: Path) -> list[Request]:
-    """Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`.
+def read_mooncake(path: Path) -> list[TraceRequest]:
+    """Read Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`, `output_length`,
+    `hash_ids`.
 
     Source: Mooncake (FAST 2025).
     """
-    requests: list[Request] = []
+    requests: list[TraceRequest] = []
     for row in _json_rows(path):
         tokens = row.count("input_length")
         ids = row.fields.get("hash_ids")
         if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
-            raise row.error("hash_ids is no list of whole numbers from 0 on")
+            raise row.error("hash_ids must be a list of whole numbers from 0 on")
         if not (len(ids) - 1) * MOONCAKE_BLOCK_TOKENS < tokens <= len(ids) * MOONCAKE_BLOCK_TOKENS:
             raise row.error(f"{len(ids)} hash_ids for {tokens} tokens; one for each {MOONCAKE_BLOCK_TOKENS}")
         arrival_s = row.seconds("timestamp") / 1000
-        requests.append(Request(arrival_s, tokens, row.count("output_length", least=0), tuple(ids)))
+        requests.append(TraceRequest(arrival_s, tokens, row.count("output_length", least=0), tuple(ids)))
         row.check_order(requests)
     return _not_empty(path, requests)
 
 
 def read_lengths(path: Path) -> list[tuple[int, int]]:
-    """(prompt tokens, output tokens) of a CSV without times, as of arXiv summarisation."""
+    """Read (prompt tokens, output tokens) pairs from a CSV without times, such as that of arXiv
+    summarisation.
+    """
     columns = {"prompt_tokens": "num_prefill_tokens", "output_tokens": "num_decode_tokens"}
     pairs = [
         (row.count("prompt_tokens"), row.count("output_tokens", least=0)) for row in _csv_rows(path, columns)
@@ -111,7 +117,7 @@ class _Row:
     def seconds(self, name: str) -> float:
         value = self._number(name)
         if not 0 <= value <= 1000 * _MOST:
-            raise self.error(f"{name} is {self.fields[name]}: negative, or no time at all")
+            raise self.error(f"{name} is {self.fields[name]}: it must be a time of at least 0")
         return value
 
     def timestamp(self, name: str) -> datetime:
@@ -119,10 +125,10 @@ class _Row:
             at = datetime.fromisoformat(str(self.fields[name]))
             return at if at.tzinfo else at.replace(tzinfo=UTC)
         except ValueError as error:
-            raise self.error(f"{name} is {self.fields[name]!r}, no date and time") from error
+            raise self.error(f"{name} is {self.fields[name]!r}, not a date and time") from error
 
-    def check_order(self, requests: list[Request]) -> None:
-        """The last request does not arrive before the one before it."""
+    def check_order(self, requests: list[TraceRequest]) -> None:
+        """Check that the last request does not arrive before the one before it."""
         if len(requests) > 1 and requests[-1].arrival_s < requests[-2].arrival_s:
             at_s, before_s = requests[-1].arrival_s, requests[-2].arrival_s
             raise self.error(f"arrives at {at_s:g} s, before the row above it ({before_s:g} s)")
@@ -141,7 +147,7 @@ class _Row:
 
 
 def _csv_rows(path: Path, columns: Mapping[str, str]) -> Iterator[_Row]:
-    """Rows with the columns, called by our names or all by those that they have where they come from."""
+    """Yield rows with the wanted columns, whether the file uses our names or the published ones."""
     reader = csv.DictReader(_lines(path))
     try:
         found = list(reader.fieldnames or [])

@@ -1,4 +1,4 @@
-"""Virtual time: what will happen, and when. It jumps from one instant at which something does to the next."""
+"""Virtual time: a heap of what will happen and when. Time jumps from one such instant to the next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto.messages import Event
 
 
 class VirtualTime:
-    """A heap of happenings; `now_s` is the instant of the last ones."""
+    """A heap of calls to make at given times; `now_s` is the instant of the last ones made."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -20,7 +20,7 @@ class VirtualTime:
     def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
         """Call `happen` at that time; what it returns goes to the schedulers.
 
-        Of one instant, the lowest rank goes first, then what was announced first.
+        Within one instant, the lowest rank goes first, then what was announced first.
         """
         heapq.heappush(self._heap, (at_s, False, rank, next(self._order), happen))
 
@@ -29,11 +29,14 @@ class VirtualTime:
         heapq.heappush(self._heap, (self.now_s, True, rank, next(self._order), happen))
 
     def is_over(self) -> bool:
-        """Whether nothing more will happen."""
+        """Return whether nothing more will happen."""
         return not self._heap
 
     def next_events(self) -> list[Event]:
-        """Go to the next instant, and let all that it brings happen, but for what comes last of it."""
+        """Go to the next instant, make its calls, and return their events.
+
+        The calls of `at_last` come in a round of their own, after all others of the instant.
+        """
         heap = self._heap
         self.now_s, is_last = heap[0][:2]
         events: list[Event] = []

@@ -22,7 +22,9 @@ def chrome_trace(recorder: Recorder) -> dict[str, Any]:
 
 
 def span_title(span: Span) -> str:
-    """Title of a span: its steps, as `embed`, or `embed, embed.1 ×128` for a batch of 128 items."""
+    """Return the title of a span: its steps, such as `embed`, or `embed, embed.1 ×128` for a batch of
+    128 items.
+    """
     steps = list(dict.fromkeys(part.step for part in span.parts))
     shown = ", ".join(steps) if len(steps) <= 3 else f"{steps[0]}, {steps[1]} and {len(steps) - 2} more"
     num_items = sum(part.num_items for part in span.parts)

@@ -47,7 +47,7 @@ def colours_of(engines: Iterable[str]) -> dict[str, str]:
 
 
 def draw_graph(graph: Graph | ExecutionGraph, *, title: str, engines: Iterable[str] = ()) -> str:
-    """Draw a graph; the size follows from its content.
+    """Draw a graph as SVG; the size follows from its content.
 
     `engines` are others that colours are kept for, so that several drawings agree. A graph with ops that are
     not Stretto's is drawn as an execution graph, which knows what its ops are.

@@ -65,7 +65,7 @@ def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
 
 
 def graph_page(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """Build a page of sections (heading, text, svg): a graph before, between and after its passes.
+    """Build an HTML page of sections (heading, text, svg): a graph before, between and after its passes.
 
     The text is shown line by line, unchanged; the svg is markup from `draw_graph`, or empty.
     """

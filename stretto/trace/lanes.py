@@ -41,7 +41,7 @@ def lanes(recorder: Recorder) -> list[Lane]:
 
 
 def horizon_s(recorder: Recorder) -> float:
-    """Latest recorded time; spans that still run are cut off there."""
+    """Return the latest recorded time; spans that still run are cut off there."""
     times_s = [0.0]
     for span in recorder.spans:
         times_s += [span.start_s, span.end_s or span.start_s, *span.marks_s[-1:]]
@@ -51,20 +51,20 @@ def horizon_s(recorder: Recorder) -> float:
 
 
 def origin_s(recorder: Recorder) -> float:
-    """Earliest recorded time."""
+    """Return the earliest recorded time."""
     starts_s = [query.start_s for query in recorder.queries.values()]
     starts_s += [span.start_s if span.queued_s is None else span.queued_s for span in recorder.spans]
     return min(starts_s, default=0.0)
 
 
 def running_s(span: Span, until_s: float) -> tuple[float, float]:
-    """Start and end of a span's run; an empty interval at its end if it never left the queue."""
+    """Return the start and end of a span's run; equal times if it never left the queue."""
     end_s = until_s if span.end_s is None else span.end_s
     return (span.start_s, end_s) if span.started else (end_s, end_s)
 
 
 def pack(intervals: Sequence[tuple[float, float]]) -> list[int]:
-    """Choose for each interval the lowest lane that is free when it begins. O(n log n)."""
+    """Return for each interval the lowest lane that is free when it begins. O(n log n)."""
     numbers = [0] * len(intervals)
     busy: list[tuple[float, int]] = []
     free: list[int] = []
@@ -78,7 +78,7 @@ def pack(intervals: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """Total length of the union of intervals."""
+    """Return the total length of the union of intervals."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(intervals):
         total += max(0.0, end - max(start, reached))

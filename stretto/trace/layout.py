@@ -26,7 +26,7 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A placed node: left edge, vertical centre, and size."""
+    """A node with its place: left edge, vertical centre, and size."""
 
     x: float
     y: float
@@ -60,7 +60,7 @@ _Links: TypeAlias = Mapping[_Stop, list[_Stop]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A finished layout.
+    """The finished layout of a graph.
 
     Attributes:
         routes: points of each edge: it leaves a box, enters and leaves the columns of its bends, arrives.

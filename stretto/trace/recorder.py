@@ -1,4 +1,4 @@
-"""What ran when: spans of batches and LLM requests, written by both drivers while they run.
+"""A record of what ran when: spans of batches and LLM requests, written by both drivers while they run.
 
 A span is one bar of the time line: a batch on an instance, or one request on an LLM instance.
 Times are in the driver's seconds.
@@ -31,7 +31,7 @@ from stretto.tasks import Done, Failed, Piece, Started, Usage
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One query's share of a span."""
+    """One query's share of a span: which step it ran, and on how many items."""
 
     query: str
     step: str
@@ -41,11 +41,15 @@ class Part:
 
 @dataclass(slots=True)
 class Span:
-    """A bar: on `instance` of `engine`, from `start_s` to `end_s`.
+    """One bar of the time line: what ran on `instance` of `engine`, from `start_s` to `end_s`.
 
-    `queued_s` is when an LLM instance was handed the request (it may start it later); `marks_s` are the
-    times of its pieces. `end_s` is None while it runs; `outcome` says how it ended. A request that ended
-    in the instance's queue has not `started`, and `start_s` is when it was handed over.
+    Attributes:
+        end_s: None while it runs.
+        queued_s: when an LLM instance was handed the request, which it may start later; None for a batch.
+        marks_s: times of the pieces of an output.
+        outcome: how it ended.
+        started: False for a request that ended in the instance's queue; `start_s` is then when it was handed
+            over.
     """
 
     engine: str
@@ -62,7 +66,7 @@ class Span:
 
 @dataclass(slots=True)
 class QuerySpan:
-    """A query from its submission to its reply."""
+    """The span of a query, from its submission to its reply. `end_s` is None while it runs."""
 
     query: str
     graph: str
@@ -72,11 +76,11 @@ class QuerySpan:
 
 
 MAX_SPANS = 100_000
-"""Spans that a recorder keeps unless told otherwise: about 50 MB, and an hour of 30 spans a second."""
+"""Number of spans that a recorder keeps by default: about 50 MB, an hour of 30 spans a second."""
 
 
 class Recorder(Observer):
-    """Collects spans from the messages that pass between the schedulers and a driver.
+    """An observer that collects spans from the messages between the schedulers and a driver.
 
     Args:
         max_spans: how many ended spans are kept, and how many ended queries. When there are more, the oldest
@@ -166,7 +170,7 @@ class Recorder(Observer):
             self._bound_spans()
 
     def _close_all(self, engine: str, instance: int, now_s: float, outcome: str) -> None:
-        """All that was running on an instance has ended with it."""
+        """Close all spans of an instance: they ended with it."""
         for spans in (self._batches, self._requests):
             for key in [key for key in spans if key[:2] == (engine, instance)]:
                 self._close(spans.pop(key), now_s, outcome)
@@ -187,7 +191,7 @@ class Recorder(Observer):
             self.num_dropped_queries += num_excess
 
     def _num_excess(self, num_ended: int) -> int:
-        """How many to drop when that many have ended."""
+        """Return how many ended entries to drop when there are `num_ended`."""
         if self._max_spans is None or num_ended <= self._max_spans:
             return 0
         return num_ended - (self._max_spans - self._max_spans // 8)

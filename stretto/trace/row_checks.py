@@ -15,8 +15,8 @@ _MAX = 10**9  # largest count, and largest number of seconds: sums of larger one
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of value: `what` describes it in messages, `holds` decides whether a value is of it."""
+class FieldKind:
+    """A kind of JSON value: `what` describes it in messages, `holds` decides whether a value is of it."""
 
     what: str
     holds: Callable[[Any], bool]
@@ -38,33 +38,33 @@ def _is_sizes(value: Any) -> bool:
     return all(map(_is_sizes, value)) if isinstance(value, list) else _is_count(value)
 
 
-TEXT = Kind("a text", _is_text)
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-COUNT = Kind(f"a whole number from 0 to {_MAX}", _is_count)
-NUMBER = Kind(f"a whole number from 1 to {_MAX}", lambda value: _is_count(value) and value > 0)
-SECONDS = Kind(f"a time from 0 to {_MAX} s", _is_seconds)
-OBJECT = Kind("an object", lambda value: isinstance(value, dict))
-SIZES = Kind("a size or a list of sizes", _is_sizes)
+TEXT = FieldKind("a text", _is_text)
+FLAG = FieldKind("true or false", lambda value: isinstance(value, bool))
+COUNT = FieldKind(f"a whole number from 0 to {_MAX}", _is_count)
+NUMBER = FieldKind(f"a whole number from 1 to {_MAX}", lambda value: _is_count(value) and value > 0)
+SECONDS = FieldKind(f"a time from 0 to {_MAX} s", _is_seconds)
+OBJECT = FieldKind("an object", lambda value: isinstance(value, dict))
+SIZES = FieldKind("a size or a list of sizes", _is_sizes)
 
 
-def list_of(kind: Kind) -> Kind:
-    """The kind of lists whose items are all of `kind`."""
-    return Kind(
+def list_of(kind: FieldKind) -> FieldKind:
+    """Return the kind of lists whose items are all of `kind`."""
+    return FieldKind(
         f"a list, each {kind.what}", lambda value: isinstance(value, list) and all(map(kind.holds, value))
     )
 
 
-def one_of(names: Collection[str]) -> Kind:
-    """The kind of texts that are in `names`."""
-    return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
+def one_of(names: Collection[str]) -> FieldKind:
+    """Return the kind of texts that are in `names`."""
+    return FieldKind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
 
 
-def or_null(kind: Kind) -> Kind:
-    """The kind of values that are null or of `kind`."""
-    return Kind(f"{kind.what}, or null", lambda value: value is None or kind.holds(value))
+def or_null(kind: FieldKind) -> FieldKind:
+    """Return the kind of values that are null or of `kind`."""
+    return FieldKind(f"{kind.what}, or null", lambda value: value is None or kind.holds(value))
 
 
-def check_row(row: Any, kinds: Mapping[str, Kind]) -> None:
+def check_row(row: Any, kinds: Mapping[str, FieldKind]) -> None:
     """Check that a row is an object with exactly these fields, each of its kind.
 
     Raises:
@@ -82,6 +82,6 @@ def check_row(row: Any, kinds: Mapping[str, Kind]) -> None:
 
 
 def shortened(value: object) -> str:
-    """Text of a value for a message, shortened if it is long."""
+    """Return the text of a value for a message, shortened if it is long."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

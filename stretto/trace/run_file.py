@@ -59,7 +59,8 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpan:
-    """A query's share of a batch, or one of its LLM requests. Times are in seconds from its arrival.
+    """A recorded query's share of a batch, or one of its LLM requests. Times are seconds from the query's
+    arrival.
 
     Attributes:
         num_units: units of the whole batch, or of the request's prompt, as the schedulers count them.
@@ -90,7 +91,7 @@ class RecordedSpan:
 
 @dataclass(frozen=True, slots=True)
 class RecordedQuery:
-    """A query: which graph, when it arrived, and what came of it."""
+    """A recorded query: which graph it ran, when it arrived, and how it ended."""
 
     query: str
     graph: int
@@ -104,7 +105,7 @@ class RecordedQuery:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGraph:
-    """A graph; `is_optimised` when only what the passes made of it is known."""
+    """A recorded graph; `is_optimised` if only the result of the passes is known."""
 
     graph: Graph
     is_optimised: bool
@@ -112,7 +113,7 @@ class RecordedGraph:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """All of a file. `engines` are the fields of `Engine` that are plain values, and its `Profile`."""
+    """The whole content of a run file. `engines` are the plain fields of each `Engine`, and its `Profile`."""
 
     engines: tuple[Mapping[str, Any], ...]
     graphs: tuple[RecordedGraph, ...]
@@ -138,7 +139,7 @@ class _Query:
 
 
 class RunRecorder(Observer):
-    """Writes a run to a file as its queries end.
+    """An observer that writes a run to a file as its queries end.
 
     Args:
         before_passes: graphs as they were lowered, by name, so that a replay can choose other passes.
@@ -167,7 +168,7 @@ class RunRecorder(Observer):
         self._write({"schema": SCHEMA, "version": VERSION, "engines": described})
 
     def close(self) -> None:
-        """No more will come."""
+        """Close the file."""
         self._file.close()
 
     def on_event(self, event: Event, now_s: float) -> None:
@@ -297,7 +298,7 @@ class RunRecorder(Observer):
 
 
 def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
-    """Characters of all texts that the tasks read."""
+    """Return the number of characters of all texts that the tasks read."""
     return sum(
         sum(len(segment.text) for segment in task.prompt)
         if isinstance(task, LLMTask)
@@ -307,7 +308,9 @@ def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
 
 
 def total_size(size: Any) -> int:
-    """Characters of a size as files have it: a number, a text's, or a list of sizes."""
+    """Return the characters of a recorded size: a number, the size of a text, or the sum of a list of
+    sizes.
+    """
     if isinstance(size, dict):
         return int(size["chars"])
     return sum(map(total_size, size)) if isinstance(size, list) else int(size)

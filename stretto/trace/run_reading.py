@@ -1,4 +1,4 @@
-"""Reads what `RunRecorder` wrote. All of it is checked here, so that a replay need not."""
+"""The reader of files that `RunRecorder` wrote. It checks everything, so that a replay need not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stretto.trace.row_checks import (
     SECONDS,
     SIZES,
     TEXT,
-    Kind,
+    FieldKind,
     check_row,
     list_of,
     one_of,
@@ -39,9 +39,9 @@ from stretto.vocabulary import DEFAULT, Vocabulary
 
 _MAX_CHARS = 2 * 10**9  # of all texts of a run, which a replay makes anew
 _SLACK_S = 1e-6
-_MESSAGE = Kind("a text", lambda value: isinstance(value, str))  # may name files that are no Unicode
-_AGE = Kind("a time from 0 on", lambda value: value == math.inf or SECONDS.holds(value))
-_TIMEOUT = Kind("a time above 0 s", lambda value: SECONDS.holds(value) and value > 0)
+_MESSAGE = FieldKind("a text", lambda value: isinstance(value, str))  # may name files that are no Unicode
+_AGE = FieldKind("a time from 0 on", lambda value: value == math.inf or SECONDS.holds(value))
+_TIMEOUT = FieldKind("a time above 0 s", lambda value: SECONDS.holds(value) and value > 0)
 _ROWS = list_of(OBJECT)
 
 _ENGINE = {
@@ -97,7 +97,7 @@ _TEXT_INPUT = {"chars": COUNT, "id": TEXT}
 
 
 def read_run(path: Path, vocabulary: Vocabulary = DEFAULT) -> RecordedRun:
-    """A recorded run, of a runtime with this vocabulary.
+    """Read a recorded run, of a runtime with this vocabulary.
 
     Raises:
         UserError: the file cannot be read or is none; names file, line and reason.

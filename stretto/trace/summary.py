@@ -13,7 +13,7 @@ from stretto.trace.recorder import QuerySpan, Recorder, Span
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """Totals of one engine.
+    """The totals of one engine in a recording.
 
     Attributes:
         num_instances: number of instances that ran something.
@@ -40,7 +40,7 @@ class EngineRow:
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """Totals of one query.
+    """The totals of one query in a recording.
 
     Attributes:
         wall_s: seconds from submission to reply, or to the end of the recording.
@@ -71,7 +71,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Summary of a recording; `wall_s` is the time from its first event to its last."""
+    """The summary of a recording; `wall_s` is the time from its first event to its last."""
 
     wall_s: float
     engines: tuple[EngineRow, ...]
@@ -130,7 +130,7 @@ def _query_row(query: QuerySpan, spans: list[Span], until_s: float) -> QueryRow:
 
 
 def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wait, ...]:
-    """The spans that a query waited for, one after the other, found backwards from its end.
+    """Return the spans that a query waited for, one after the other, found backwards from its end.
 
     Before a span began, the query is taken to have waited for the span that ended, or delivered a piece, last
     until then. This is a guess, because a recording has no edges. If two spans end together, the one that
@@ -161,6 +161,6 @@ def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wai
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Nearest-rank quantile of some values; `share` is between 0 and 1."""
+    """Return the nearest-rank quantile of some values; `share` is between 0 and 1."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]

@@ -12,7 +12,7 @@ from benchmarks.costs.recorded_replay import replay
 from benchmarks.costs.recorded_runs import STEPS, RealRun, load_real_runs
 from benchmarks.costs.runs import FEATURES, RUNS
 from benchmarks.costs.step_profiles import load_profiles
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
 from stretto.errors import ConfigError, DocumentError
@@ -21,7 +21,9 @@ REQUESTS = [[100, 30], [60, 20], [900, 10], [200, 30]]
 
 
 def run_steps() -> list[tuple[StepShape, float]]:
-    """What the scheduler makes of the requests: all prompts fit into the first steps, none is padded much."""
+    """Return the steps that the scheduler makes of the requests: all prompts fit the first steps,
+    little padding.
+    """
     cost = LLMStepCost(FEATURES, numbers(**TRUE))
     shapes = [StepShape(2, 160, 100, 8080), StepShape(1, 900, 900, 405450), StepShape(1, 200, 200, 20100)]
     running = [[prompt, output - 1] for prompt, output in REQUESTS]
@@ -43,7 +45,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_all_forms_are_compared_on_what_they_have_not_seen(data: Path) -> None:
-    report = measure(Options(), data)
+    report = measure(BenchmarkOptions(), data)
     means = report.table(MEAN)
     physical, lines = means["physical"].values, means["per_batch_lines"].values
     assert isinstance(physical["fitted to %"], float)
@@ -72,7 +74,7 @@ def test_a_recorded_run_is_found_again(data: Path) -> None:
 
 
 def crowded(*, swaps: bool, num_requests: int = 30) -> RealRun:
-    """100 blocks; prompts of 5, which grow to 8."""
+    """Return a run with 100 blocks and prompts of 5 blocks, which grow to 8."""
     requests = ((80, 40),) * num_requests
     return RealRun("crowded", requests, 100, 2048, (), in_order=True, swaps=swaps, default_policy=True)
 
@@ -130,4 +132,4 @@ def test_what_is_wrong_with_runs_is_named(data: Path) -> None:
 def test_the_benchmark_needs_its_data(tmp_path: Path) -> None:
     for folder in (None, tmp_path):
         with pytest.raises(ConfigError, match="needs --data DIR"):
-            run_benchmark(Options(data=folder))
+            run_benchmark(BenchmarkOptions(data=folder))

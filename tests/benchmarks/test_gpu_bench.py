@@ -48,7 +48,7 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_attention_is_timed_together_and_not() -> None:
     skip_unless_kernels_run()
-    sizes = attention.Sizes(2, 16, (2,), (64,), 1, torch.float32)
+    sizes = attention.AttentionSizes(2, 16, (2,), (64,), 1, torch.float32)
     rows = list(attention.measure_attention(HERE, sizes))
     names = [row.name.partition(", ")[2] for row in rows]
     assert names == [attention.TOGETHER, attention.ONE_COPY, attention.COPIES, attention.TORCH]
@@ -59,7 +59,7 @@ def test_attention_is_timed_together_and_not() -> None:
 
 def test_attention_is_the_same_however_it_is_timed() -> None:
     skip_unless_kernels_run()
-    sizes = attention.Sizes(2, 16, (3,), (64,), 1, torch.float32)
+    sizes = attention.AttentionSizes(2, 16, (3,), (64,), 1, torch.float32)
     kv = attention._filled(HERE, sizes, 12)
     parts, q_BHD = attention._parts(kv, sizes, 3, 64)  # noqa: N806
     together, alone = (
@@ -78,7 +78,7 @@ def test_model_is_timed_step_by_step() -> None:
         "num_key_value_heads": 2,
         "max_position_embeddings": 512,
     }
-    sizes = model.Sizes(config, (1, 3), 16, 4, 200, (2,), "float32")
+    sizes = model.ModelSizes(config, (1, 3), 16, 4, 200, (2,), "float32")
     rows = list(model.measure_model(HERE, sizes, 1e9))
     decoding = [row for row in rows if row.table == model.DECODING]
     assert [row.name for row in decoding] == ["1 at once", "3 at once"]

@@ -1,4 +1,4 @@
-"""How the LLM benchmark measures: who is asked for what, and what becomes of the answers."""
+"""The measurements of the LLM benchmark: which contestant gets which request, and how answers are counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.llm.benchmark import (
 from benchmarks.llm.contestants import VLLMServer
 from benchmarks.llm.model import NEW_TOKENS
 from benchmarks.llm.steps import LOOP, SHARING
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Row
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, InternalError
 
@@ -72,7 +72,7 @@ def vllm() -> Iterator[Callable[..., tuple[VLLMServer, Requests]]]:
 
 def test_all_contestants_complete_the_same_prompts() -> None:
     one, other = Counting("one"), Counting("other")
-    rows = throughput_rows([one, other], 2, Options())
+    rows = throughput_rows([one, other], 2, BenchmarkOptions())
     assert one.prompts == other.prompts
     assert [len(prompts) for prompts in one.prompts] == 3 * [1, 4, 16]
     assert [row.name for row in rows[:2]] == ["one, 1 at once", "other, 1 at once"]

@@ -1,4 +1,4 @@
-"""Bounds of loads."""
+"""Lower bounds of the mean latency under load."""
 
 import pytest
 from hypothesis import given

@@ -8,7 +8,7 @@ from benchmarks.overhead.benchmark import IN_PARALLEL, NODES, WAITING, OverheadS
 from benchmarks.overhead.peers import EXPECTED, PEERS, Peer
 from benchmarks.overhead.planning import PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS
 from benchmarks.overhead.queues import QUEUES, WaitingQueries
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from stretto.sched.orders import ORDERS
 
 TOY = OverheadSize(
@@ -55,7 +55,7 @@ def test_an_end_and_an_admission_take_as_many_calls_whether_few_or_many_wait(pol
 def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
     missing = Peer("Absent", "benchmarks.overhead.peers.no_such_file", "no-such-package")
     monkeypatch.setattr("benchmarks.overhead.benchmark.PEERS", (*PEERS[:3], missing))
-    report = measure(TOY, Options(seed=3))
+    report = measure(TOY, BenchmarkOptions(seed=3))
     assert {row.table for row in report.rows} == {
         *(NODES, IN_PARALLEL, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, QUEUES, WAITING),
     }

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.openai_stub import OpenAIStub, Reply
 
-from benchmarks.registry import Options, run
-from benchmarks.vllm.benchmark import BASE, VARIANTS, Asked, compare, differing, goals_of, rows_of
+from benchmarks.registry import BenchmarkOptions, run
+from benchmarks.vllm.benchmark import BASE, VARIANTS, AnsweredQuestion, compare, differing, goals_of, rows_of
 from stretto.core import Document, Section
 from stretto.deployment import deploy
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
@@ -28,14 +28,14 @@ def answer(body: Mapping[str, Any]) -> Reply:
     return Reply((f"There are {len(str(body['prompt']))}", " voices."))
 
 
-def asked(breaks: bool = False) -> dict[str, list[Asked]]:
-    """Of all questions; with `breaks` but the last, whose list of queries is cut off."""
+def asked(breaks: bool = False) -> dict[str, list[AnsweredQuestion]]:
+    """Return an answer to every question; with `breaks`, the last one's list of queries is cut off."""
 
     def answer_or_break(body: Mapping[str, Any]) -> Reply:
         is_broken = breaks and "JSON" in str(body["prompt"]) and QUESTIONS[-1] in str(body["prompt"])
         return Reply(('["voic',)) if is_broken else answer(body)
 
-    async def run_all() -> tuple[dict[str, list[Asked]], int]:
+    async def run_all() -> tuple[dict[str, list[AnsweredQuestion]], int]:
         async with OpenAIStub(answer_or_break) as stub:
             engines = [
                 deploy(name, FakeBatch, FakeBatchConfig(), runs_in="loop")
@@ -48,7 +48,7 @@ def asked(breaks: bool = False) -> dict[str, list[Asked]]:
                 contract="llm",
                 runs_in="loop",
             )
-            return await compare([*engines, llm], DOCUMENTS, QUESTIONS, Options(), "float32")
+            return await compare([*engines, llm], DOCUMENTS, QUESTIONS, BenchmarkOptions(), "float32")
 
     found, num_left_out = asyncio.run(run_all())
     assert num_left_out == int(breaks)

@@ -6,7 +6,7 @@ from benchmarks.common.virtual_engines import LengthLLM, Lengths, inputs, questi
 from benchmarks.passes.benchmark import PassesSize, measure
 from benchmarks.passes.real import BUSY, REAL, RealConfig
 from benchmarks.passes.virtual import ABLATION, END_TO_END, PAPER, POLICIES_ONE, Setting, end_to_end_s
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from stretto.core import Segment
 from stretto.costs.tokens import num_tokens
 from stretto.graph.passes.pipeline import PASSES
@@ -17,7 +17,7 @@ VIRTUAL = PassesSize(num_chunks=140, num_queries=2, seeds=1, real=None)
 
 
 def test_the_virtual_part_has_every_table_and_keeps_its_bounds() -> None:
-    report = measure(VIRTUAL, Options())
+    report = measure(VIRTUAL, BenchmarkOptions())
     rows = report.table(END_TO_END)
     assert rows[PAPER].origin == "quoted"
     for row in rows.values():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.sim.benchmark import SPEED, SimSize, measure
 from stretto.sim.traces import TraceError
 
@@ -14,7 +14,7 @@ TOY = SimSize(instances=3, requests=40, saturating=20, max_running=8)
 
 
 def test_it_says_how_much_was_simulated_how_fast() -> None:
-    report = measure(TOY, Options())
+    report = measure(TOY, BenchmarkOptions())
     rows = report.table(SPEED)
     assert list(rows) == ["calls of apps", "like-conversations", "about-documents"]
     for row in rows.values():
@@ -31,4 +31,4 @@ def test_it_says_how_much_was_simulated_how_fast() -> None:
 
 def test_a_folder_without_the_traces_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"azure_llm_2023_conv\.csv"):
-        measure(TOY, Options(data=tmp_path))
+        measure(TOY, BenchmarkOptions(data=tmp_path))

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.registry import Options
+from benchmarks.registry import BenchmarkOptions
 from benchmarks.teola.benchmark import TeolaSize, measure
-from benchmarks.teola.compare import Setting, compare
+from benchmarks.teola.compare import Scenario, compare
 from benchmarks.teola.costs import SLOW, LinearStep, engines, models, one_token, prices, prompt
 from benchmarks.teola.overhead import _noting, idle_s
 from benchmarks.teola.schemes import ALL, HAND_WRITTEN, OURS, PAPERS, SCHEMES, Scheme
@@ -25,7 +25,7 @@ from benchmarks.teola.tables import (
     TAILS,
     VARIANTS,
 )
-from benchmarks.teola.workload import DATASETS, SAMPLE, Sizes, queries, sizes
+from benchmarks.teola.workload import DATASETS, SAMPLE, DatasetSizes, queries, sizes
 from stretto.core import ABSENT, Chunk, Hit
 from stretto.costs.shape import StepShape
 from stretto.errors import DocumentError
@@ -35,13 +35,13 @@ from stretto.tasks import Task
 Testbed.__test__ = False  # type: ignore[attr-defined]
 POLICY = SCHEMES[OURS].policy
 SCHEME_LIST = list(SCHEMES.values())
-SMALL = {name: Sizes(of.questions, tuple(n // 8 for n in of.documents)) for name, of in SAMPLE.items()}
+SMALL = {name: DatasetSizes(of.questions, tuple(n // 8 for n in of.documents)) for name, of in SAMPLE.items()}
 
 
 @pytest.mark.parametrize("app", DATASETS)
 def test_every_scheme_answers_the_same_and_none_beats_a_bound(app: str) -> None:
     """`compare` asserts both; alone, ours is no slower than any."""
-    (one,) = compare(Setting(Testbed("7B"), (app,), 4, (0,)), SMALL, SCHEME_LIST, [0.0])
+    (one,) = compare(Scenario(Testbed("7B"), (app,), 4, (0,)), SMALL, SCHEME_LIST, [0.0])
     for scheme in SCHEMES:
         assert one.speed_up(OURS, scheme) >= 1.0, scheme
     assert one.bound_s <= one.mean_s(OURS) <= 1.2 * one.bound_s
@@ -50,7 +50,7 @@ def test_every_scheme_answers_the_same_and_none_beats_a_bound(app: str) -> None:
 
 @pytest.mark.parametrize("app", ["naive", "advanced"])
 def test_under_load_ours_is_faster_than_all(app: str) -> None:
-    setting = Setting(Testbed("7B"), (app,), 16, (0,))
+    setting = Scenario(Testbed("7B"), (app,), 16, (0,))
     (one,) = compare(setting, SAMPLE, SCHEME_LIST, [0.8])
     for scheme in (*PAPERS, HAND_WRITTEN):
         assert one.speed_up(OURS, scheme) > 1.0, scheme
@@ -59,7 +59,7 @@ def test_under_load_ours_is_faster_than_all(app: str) -> None:
 def test_apps_share_engines() -> None:
     """Side by side, queries come by time, of both; and the one app makes the other wait."""
     testbed = Testbed("7B")
-    setting = Setting(testbed, ("naive", "advanced"), 16, (0,))
+    setting = Scenario(testbed, ("naive", "advanced"), 16, (0,))
     (one,) = compare(setting, SAMPLE, [SCHEMES[OURS]], [0.8])
     asked = setting.asked(SAMPLE, one.per_s, 0)
     assert [query.at_s for query in asked] == sorted(query.at_s for query in asked)
@@ -75,7 +75,7 @@ def test_both_policies_that_know_queries_beat_blind_batches_that_never_wait() ->
     """Documents of very different sizes wait for one embedding engine."""
     blind = Scheme("blind", ALL, "throughput", fill_timeout_s=0.0)
     knowing = [Scheme(policy, ALL, policy) for policy in ("topology_aware", POLICY)]
-    (one,) = compare(Setting(Testbed("7B"), ("advanced",), 24, (0,)), SAMPLE, [blind, *knowing], [0.8])
+    (one,) = compare(Scenario(Testbed("7B"), ("advanced",), 24, (0,)), SAMPLE, [blind, *knowing], [0.8])
     assert one.speed_up("topology_aware", "blind") > 1.03
     assert one.speed_up(POLICY, "topology_aware") > 1.05
     assert one.p99_s[POLICY] < 1.25 * one.p99_s["blind"]
@@ -93,7 +93,7 @@ def test_both_branches_of_search_are_taken() -> None:
 
 
 def test_documents_become_as_many_chunks_as_their_size_says() -> None:
-    known = {**SAMPLE, "finqa": Sizes((40,), (1020 * 5 + 8,))}
+    known = {**SAMPLE, "finqa": DatasetSizes((40,), (1020 * 5 + 8,))}
     (query,) = queries("naive", known, 1, 0.0, 0, dataset="finqa")
     (document,) = query.inputs["files"]  # type: ignore[misc]
     assert len(document.sections) == 6
@@ -205,7 +205,7 @@ def test_sizes_come_from_a_folder(tmp_path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(gzip.compress(json.dumps(row).encode()))
     known = sizes(tmp_path)
-    assert known["truthfulqa"] == Sizes([8], [7])
+    assert known["truthfulqa"] == DatasetSizes([8], [7])
     assert known["finqa"].documents == [96 * 15]
     assert known["hotpotqa"].questions == [6]
 
@@ -221,7 +221,7 @@ def test_the_report_has_every_table_and_goal() -> None:
         batching_queries=2,
         places=("thread",),
     )
-    report = measure(size, Options())
+    report = measure(size, BenchmarkOptions())
     assert {row.table for row in report.rows} == {
         *(END_TO_END, SPEED_UPS, TAILS, PASSES, BATCHING, BATCHING_BOTH, OVERHEAD, SHARING, VARIANTS, SPEEDS),
     }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common.scripted_apps import fresh_questions
-from benchmarks.rag.hand_written.programs import Program
+from benchmarks.rag.hand_written.programs import HandWrittenProgram
 from benchmarks.rag.hand_written.servers import serving
 from benchmarks.teola.schemes import HAND_WRITTEN, OURS
 from stretto.apps import advanced_rag, naive_rag, search_empowered
@@ -64,7 +64,7 @@ def test_programs_answer_what_the_apps_do() -> None:
                 ),
             ]
         async with serving(engines()) as servers:
-            first, second, third = (Program(servers, f"q{n}", 40, 8) for n in range(3))
+            first, second, third = (HandWrittenProgram(servers, f"q{n}", 40, 8) for n in range(3))
             by_hand = list(
                 await asyncio.gather(
                     first.naive(QUESTION, DOCUMENTS),
@@ -86,14 +86,14 @@ def test_what_fails_is_raised_and_the_server_goes_on() -> None:
     async def run() -> None:
         async with serving(engines(fail=True)) as servers:
             with pytest.raises(EngineFailure, match="broken"):
-                await Program(servers, "q", 8, 8).naive(QUESTION, DOCUMENTS)
+                await HandWrittenProgram(servers, "q", 8, 8).naive(QUESTION, DOCUMENTS)
             assert await servers.batch["chunking"].each("q", "chunk", {"files": DOCUMENTS[:1]}, {"tokens": 9})
 
     asyncio.run(run())
 
 
 class Dying(StandIn):
-    """Its first step is its last."""
+    """An engine whose first step is its last."""
 
     def step(self) -> list[LLMEvent]:
         raise RuntimeError("out of memory")
@@ -115,7 +115,7 @@ def test_nobody_waits_for_an_llm_that_has_died() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_what_ends_while_engines_are_made_leaves_no_thread(number: int) -> None:
-    """As Ctrl-C does, which cancels."""
+    """Cancel while engines are made, as Ctrl-C does."""
     may_go_on, is_made = threading.Event(), threading.Event()
 
     def slow(config: object) -> Any:
@@ -153,7 +153,7 @@ def test_requests_of_a_program_are_of_its_tenant() -> None:
     async def run() -> None:
         noting = [deploy(name, Noting, StandInConfig(), contract="llm") for name in ("llm", "llm_small")]
         async with serving([*engines()[:-2], *noting]) as servers:
-            await Program(servers, "q", 8, 8, "round 1").search(QUESTION)
+            await HandWrittenProgram(servers, "q", 8, 8, "round 1").search(QUESTION)
 
     asyncio.run(run())
     assert set(tenants) == {"round 1"}
@@ -169,7 +169,7 @@ def test_questions_are_different_and_repeat_with_their_seed() -> None:
 
 
 class Asked:
-    """Answers at once, and notes (app, question, tenant)."""
+    """An engine that answers at once, and notes (app, question, tenant)."""
 
     def __init__(self) -> None:
         self.noted: list[tuple[str, str, str]] = []
@@ -182,11 +182,11 @@ class Asked:
 @pytest.mark.parametrize(("due_s", "num_rounds"), [(float("inf"), 3), (0.0, 1)])
 def test_every_round_has_questions_and_a_cache_of_its_own(due_s: float, num_rounds: int) -> None:
     from benchmarks.rag.benchmark import ALONE, TOGETHER, RagSize, run_app
-    from benchmarks.registry import Options
+    from benchmarks.registry import BenchmarkOptions
 
     size = RagSize(num_queries=2, rounds=3)
     asks = {OURS: Asked(), HAND_WRITTEN: Asked()}
-    results = asyncio.run(run_app(asks, "naive", size, DOCUMENTS, due_s, Options()))
+    results = asyncio.run(run_app(asks, "naive", size, DOCUMENTS, due_s, BenchmarkOptions()))
     noted = asks[OURS].noted
     assert sorted(asks[HAND_WRITTEN].noted) == sorted(noted)
     of_tenants: dict[str, set[str]] = {}
@@ -223,11 +223,11 @@ def test_schemes_run_for_real() -> None:
         pytest.importorskip(package)
     from benchmarks.common.checkpoint import TINY
     from benchmarks.rag.benchmark import LATENCIES, SPEED_UPS, SPREADS, RagSize, measure
-    from benchmarks.registry import Options
+    from benchmarks.registry import BenchmarkOptions
 
     schemes = (HAND_WRITTEN, OURS)
     size = RagSize(("search",), schemes, num_queries=1, rounds=1, max_chars=800, answer_tokens=4, shape=TINY)
-    report = measure(size, Options())
+    report = measure(size, BenchmarkOptions())
     assert len(report.table(LATENCIES)) == len(report.table(SPEED_UPS)) == 2
     assert len(report.table(SPREADS)) == 4
     for row in report.table(LATENCIES).values():

@@ -12,7 +12,7 @@ import pytest
 from support.machines import compiled
 
 from benchmarks.twin.alone import alone, choose_evenly, measure_batches, slowdown
-from benchmarks.twin.compare import Cell, Run, agreement_rows, goals, ranking_rows, rankings
+from benchmarks.twin.compare import Cell, TwinRun, agreement_rows, goals, ranking_rows, rankings
 from benchmarks.twin.costs import BatchFit, RequestStepCost, Sharing, fit_batches, fit_requests
 from stretto.core import Document, Section, Segment
 from stretto.costs.profile import Profile
@@ -104,7 +104,7 @@ def test_an_llm_may_suffer_less_than_its_neighbour() -> None:
 
 
 class Counting(FakeBatch):
-    """Counts how often it is asked."""
+    """An engine that counts how often it is asked."""
 
     asked = 0
 
@@ -179,7 +179,7 @@ def test_requests_cost_more_than_their_steps() -> None:
 
 
 class Clockwork:
-    """Takes as many seconds as it was asked times before, and notes what it was asked."""
+    """An engine that takes as many seconds as it had requests before, and notes its requests."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []
@@ -231,8 +231,8 @@ def test_the_smallest_and_the_largest_batch_are_chosen() -> None:
 
 
 def cell(scheme: str, runs: Sequence[Sequence[float]], simulated: Sequence[float], answer: str = "a") -> Cell:
-    measured = tuple(Run(tuple(run), ("a",) * len(run)) for run in runs)
-    return Cell("naive", "alone", scheme, measured, Run(tuple(simulated), (answer,) * len(simulated)))
+    measured = tuple(TwinRun(tuple(run), ("a",) * len(run)) for run in runs)
+    return Cell("naive", "alone", scheme, measured, TwinRun(tuple(simulated), (answer,) * len(simulated)))
 
 
 def test_errors_are_against_the_mean_of_the_runs_and_beside_their_spread() -> None:
@@ -292,7 +292,7 @@ def test_other_answers_are_counted() -> None:
 
 
 def test_the_slowdown_is_of_the_part_that_is_shared() -> None:
-    """Of 4 s of work, 3 take 6 beside another, and the last takes 1."""
+    """A job of 4 s has 3 s that take 6 s beside another job, and a last one that takes 1 s."""
     assert slowdown(4.0, 7.0, 6.0) == pytest.approx(2.0)
     assert slowdown(4.0, 6.0, 6.0) == pytest.approx(1.5)
     assert slowdown(4.0, 3.9, 3.0) == 1.0
@@ -346,9 +346,9 @@ def test_a_machine_is_simulated_under_schemes_that_differ() -> None:
     from benchmarks.common.scripted_apps import fresh_questions
     from benchmarks.teola.schemes import OURS
     from benchmarks.twin.costs import MachineCosts
-    from benchmarks.twin.machine import ALONE, TOGETHER, Machine
+    from benchmarks.twin.machine import ALONE, TOGETHER, TwinMachine
 
-    machine = Machine(DOCUMENTS, ("search",), (OURS, "LlamaDist-PO"), 8)
+    machine = TwinMachine(DOCUMENTS, ("search",), (OURS, "LlamaDist-PO"), 8)
     batches, requests = machine.rehearse(fresh_questions(DOCUMENTS, 2, "rehearsal"))
     assert set(batches) == {"web"}
     assert len({task.id for task in requests}) == len(requests)

@@ -2,15 +2,15 @@ import json
 
 import pytest
 
-from checks.pass_equality import Asked, Tally, main
+from checks.pass_equality import CheckedAnswer, Tally, main
 from stretto.core import Chunk, Hit
 
 
 def asked(
     answer: str, hits: list[tuple[int, float]], logit_gap: float = 1.0, search_gap: float = 1.0
-) -> Asked:
+) -> CheckedAnswer:
     sources = tuple(Hit(Chunk("a", index, str(index)), score) for index, score in hits)
-    return Asked(answer, sources, logit_gap, search_gap)
+    return CheckedAnswer(answer, sources, logit_gap, search_gap)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def asked(
         (asked("x", [(1, 0.5)]), asked("x", []), "unexcused"),
     ],
 )
-def test_only_near_ties_excuse_a_difference(base: Asked, other: Asked, outcome: str) -> None:
+def test_only_near_ties_excuse_a_difference(base: CheckedAnswer, other: CheckedAnswer, outcome: str) -> None:
     tally = Tally()
     tally.add("case", base, other)
     assert (tally.excused, len(tally.unexcused)) == {

@@ -18,7 +18,7 @@ from support.openai_stub import Reply
 from test_documents import write_pdf
 
 from stretto.apps import naive_rag
-from stretto.cli.ask.answers import Answer
+from stretto.cli.ask.answers import PrintedAnswer
 from stretto.cli.ask.questions import Questions
 from stretto.cli.indexing import Indexed, IndexingRecorder, indexing_template
 from stretto.core import Document, Section
@@ -101,7 +101,7 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
 
 
 def _graphs_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object, object]]:
-    """What is submitted from now on: template, files, deadline."""
+    """Return a list that gets all that is submitted from now on: template, files, deadline."""
     submitted: list[tuple[str, object, object]] = []
     submit = Runtime.submit
 
@@ -305,8 +305,8 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         ),
         (docs(doc, "--set", "search.top_k=3"), "ConfigError: advanced_rag has no component 'search'"),
         (docs(doc, "--set", "searching.k=3"), "ConfigError: searching: there is no setting 'k'"),
-        (docs(doc, "--set", "searching.top_k=many"), "ConfigError: searching: top_k='many' is no int"),
-        (docs(doc, "--set", "searching.top_k=true"), "ConfigError: searching: top_k=True is no int"),
+        (docs(doc, "--set", "searching.top_k=many"), "ConfigError: searching: top_k must be int, got 'many'"),
+        (docs(doc, "--set", "searching.top_k=true"), "ConfigError: searching: top_k must be int, got True"),
         (docs(doc, "--set", "synthesis.prompt={question}"), "ConfigError: synthesis: a prompt does not use"),
         (
             docs(doc, "--llm", tmp_path / "nowhere"),
@@ -339,7 +339,10 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
             docs(doc, "--set", "searching.top_k=" + "[" * 100_000),
             "ConfigError: --set searching.top_k: the value is nested too deeply",
         ),
-        (docs(doc, "--set", "searching.top_k=" + "[" * 900 + "]" * 900), "ConfigError: searching: top_k="),
+        (
+            docs(doc, "--set", "searching.top_k=" + "[" * 900 + "]" * 900),
+            "ConfigError: searching: top_k must be int, got ",
+        ),
         (questions("deep.jsonl"), f"UserError: --questions {tmp_path}/deep.jsonl, line 1: neither"),
         (docs(doc, "--trace", tmp_path / "t.html"), f"UserError: --trace {tmp_path}/t.trace.json: is a fold"),
         (docs(doc, "--collection", " "), "UserError: the collection has no name"),
@@ -441,7 +444,7 @@ def test_the_small_model_is_held_to_json(
     held: list[object] = []
 
     class Noting(Questions):
-        async def run(self, engines: object, errors: object) -> list[Answer]:
+        async def run(self, engines: object, errors: object) -> list[PrintedAnswer]:
             held.append(self.configuration.get("query_expansion", {}).get("constrained"))
             return []
 

@@ -68,7 +68,7 @@ def questions(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def deployed(monkeypatch: pytest.MonkeyPatch) -> list[Deployment]:
-    """Engines that a runtime is asked to start from now on; none starts."""
+    """Return a list of the engines that a runtime is asked to start from now on; none starts."""
     found: list[Deployment] = []
 
     async def note(self: Runtime) -> Runtime:
@@ -143,7 +143,7 @@ def test_several_llms_are_replicas_of_one_engine(stretto: CommandLine, doc: Path
 def test_the_file_of_the_readme_runs(
     stretto: CommandLine, doc: Path, questions: Path, tmp_path: Path
 ) -> None:
-    """With a server of the test's, and the small model for the checkpoint."""
+    """The example runs with a server of the test's, and with the small model as the checkpoint."""
     (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     with serving(says_an_inn) as url:
         for shown, used in (("checkpoints/small", MINI), ("http://127.0.0.1:8000", url)):
@@ -162,7 +162,7 @@ def test_the_file_of_the_readme_runs(
 def test_options_shape_the_llm(
     stretto: CommandLine, doc: Path, tmp_path: Path, deployed: list[Deployment], tiny_checkpoint: Path
 ) -> None:
-    """Those of a directory leave the server beside it alone."""
+    """Options of a directory do not change the server beside it."""
     url = "http://127.0.0.1:9"
     options = ("--device", "auto", "--dtype", "bfloat16", "--replicas", 2, "--runs-in", "process")
     llms = ("--llm", tiny_checkpoint, "--llm", url, "--api", "chat", "--policy", "topology_aware")

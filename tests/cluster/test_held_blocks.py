@@ -1,4 +1,4 @@
-"""Folded reports equal what the instances hold, whatever they say in whatever order."""
+"""Applied reports equal what the instances hold, in whatever order they come."""
 
 from __future__ import annotations
 

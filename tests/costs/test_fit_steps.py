@@ -19,7 +19,7 @@ FEATURES = StepFeatures(SMALL, GPU)
 
 
 def measured(seed: int, noise: float, hiccups: float, *, with_parts: bool = True) -> list[MeasuredStep]:
-    """The true cost, with noise; some steps take four times as long."""
+    """Return steps with the true cost and noise; some steps take four times as long."""
     draw = random.Random(seed)
     steps = []
     for shape in shapes():
@@ -36,7 +36,7 @@ def measured(seed: int, noise: float, hiccups: float, *, with_parts: bool = True
 
 
 def mean_error(cost: LLMStepCost) -> float:
-    """Against the truth without noise."""
+    """Return the mean error against the true cost without noise."""
     errors = [abs(cost.step_s(shape) / true_cost().step_s(shape) - 1) for shape in shapes()]
     return sum(errors) / len(errors)
 

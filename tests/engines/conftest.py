@@ -1,4 +1,4 @@
-"""What is slow to make is made once: the embedding model and the embedded database."""
+"""Fixtures that are slow to make and are made once: the embedding model and the embedded database."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def in_process(kind: str) -> None:
 
 
 def check_events(events: list[LLMEvent]) -> None:
-    """Started, pieces, ending; each task on its own; the pieces make up the value."""
+    """Check the events of each task: started, pieces, ending; the pieces make up the value."""
     for _, of_task in groupby(sorted(events, key=lambda event: event.task), key=lambda event: event.task):
         started, *pieces, ending = of_task
         assert isinstance(started, Started)

@@ -1,4 +1,4 @@
-"""The engines of this machine, as one asks for them."""
+"""The engines of this machine as the catalogue makes them."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def test_a_bad_environment_is_a_config_error(
 
 @pytest.mark.parametrize("url", ["http://x/?key=1", "http://x/#part"])
 def test_a_url_ends_with_its_path(url: str) -> None:
-    with pytest.raises(ConfigError, match="behind its path"):
+    with pytest.raises(ConfigError, match="must end with its path"):
         OpenAIServer(OpenAIServerConfig(url))
 
 

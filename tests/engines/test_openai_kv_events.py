@@ -111,7 +111,9 @@ def test_numbers_tell_gaps_repetitions_and_restarts() -> None:
 def received(
     send: Callable[[Publisher], Any], num_batches: int, *, has_replay: bool = True
 ) -> tuple[list[KVEvent], list[int]]:
-    """The events of the first batches that a stream gives, and from where replays were asked for."""
+    """Return the events of the first batches of a stream, and the numbers from which replays were asked
+    for.
+    """
 
     async def main() -> tuple[list[KVEvent], list[int]]:
         async with asyncio.timeout(20), publishing() as publisher:

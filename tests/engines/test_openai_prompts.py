@@ -28,7 +28,7 @@ Pages = Mapping[str, Callable[[Mapping[str, Any]], str]]
 
 
 def alike(body: Mapping[str, Any]) -> str:
-    """`/tokenize` of a server with the tiny checkpoint."""
+    """Return the answer of a server's `/tokenize` that has the tiny checkpoint."""
     return json.dumps({"tokens": TOKENIZER.encode(body["prompt"], add_special_tokens=False).ids})
 
 
@@ -45,7 +45,7 @@ def generate(
     decode: Decode | None = None,
     **config: Any,
 ) -> tuple[LLMEvent, Any]:
-    """How a task ended, and the body of its request if one came."""
+    """Return how a task ended, and the body of its request if one came."""
 
     async def main() -> tuple[LLMEvent, Any]:
         events: list[LLMEvent] = []

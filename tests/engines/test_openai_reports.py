@@ -23,7 +23,7 @@ Report = Sequence[KVEvent] | InstanceLoad
 
 
 def metrics(num_running: int) -> str:
-    """Two requests wait, and half of the KV cache is taken."""
+    """Return metrics that say: two requests wait, and half of the KV cache is taken."""
     counts = {"num_requests_running": num_running, "num_requests_waiting": 2, "kv_cache_usage_perc": 0.5}
     return "".join(f"vllm:{name} {value}\n" for name, value in counts.items())
 
@@ -31,7 +31,7 @@ def metrics(num_running: int) -> str:
 async def watched(
     config: OpenAIServerConfig, is_enough: Callable[[list[Report]], bool], timeout_s: float = 20
 ) -> list[Report]:
-    """What is reported until there is enough."""
+    """Return what is reported until there is enough."""
     reports: list[Report] = []
     instance = OpenAIServer(config)
     watching = asyncio.create_task(instance.watch(reports.append))
@@ -106,7 +106,7 @@ def test_a_server_that_is_away_for_a_while_tells_when_it_is_back(monkeypatch: py
 
 
 def test_nothing_is_asked_that_nobody_wants_to_know() -> None:
-    """By default the server hears of us with the first task."""
+    """The server gets no request by default before the first task."""
 
     async def main() -> int:
         async with OpenAIStub(lambda _: Reply()) as stub:

@@ -32,7 +32,7 @@ def generate(
     rank: tuple[float, ...] = (),
     **config: Any,
 ) -> tuple[list[LLMEvent], OpenAIStub]:
-    """The events of one task whose requests are answered by `replies` in turn."""
+    """Return the events of one task whose requests are answered by `replies` in turn."""
 
     async def main() -> tuple[list[LLMEvent], OpenAIStub]:
         turns = iter(replies)

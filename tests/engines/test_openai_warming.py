@@ -42,7 +42,7 @@ def serve(
     rest: int = 200,
     noise: float = 0.0,
 ) -> list[bool]:
-    """Which of the queries' prefixes were warmed on a server that takes its time by these figures."""
+    """Return which of the queries' prefixes were warmed on a server whose requests take these times."""
     random = Random(0)
 
     def ask(num_tokens: int, num_held: int) -> None:
@@ -190,7 +190,7 @@ def run(
     metrics: str = "",
     **config: Any,
 ) -> tuple[list[LLMEvent], list[Mapping[str, Any]]]:
-    """All events of the prompts in turn, and the requests."""
+    """Return all events of the prompts in turn, and the requests."""
 
     async def main() -> tuple[list[LLMEvent], list[Mapping[str, Any]]]:
         events: list[LLMEvent] = []
@@ -255,7 +255,7 @@ def test_a_prefill_never_fails_and_is_tried_once(reply: Reply) -> None:
 
 
 def test_nobody_waits_long_for_a_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its request is aborted; what it should have saved is computed where it is needed."""
+    """The request of a slow prefill is aborted; its tokens are computed where they are needed."""
     monkeypatch.setattr(WarmingPolicy, "patience_s", lambda self, num_missing: 1000.0)
     observed: list[float] = []
     monkeypatch.setattr(WarmingPolicy, "observe", lambda self, *args: observed.append(args[-1]))

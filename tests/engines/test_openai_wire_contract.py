@@ -21,7 +21,7 @@ from stretto.engines.openai_wire.errors import read_reason
 from stretto.engines.openai_wire.models import read_models, read_tokens, tokenize_request
 from stretto.engines.openai_wire.options import Options
 from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, Message, Request
+from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, GenerateRequest, Message
 
 TEXT = "Every house has a kitchen; every kitchen has a table."
 IDS = tuple(range(10, 90))
@@ -31,13 +31,13 @@ _PATIENCE_S = 30.0
 
 
 class Client:
-    """Asks one server."""
+    """A client of one server."""
 
     def __init__(self, server: Server) -> None:
         self.model = server.model
         self._http = httpx.Client(base_url=server.url, timeout=120)
 
-    def request(self, api: Api, options: Options, text: str = TEXT) -> Request:
+    def request(self, api: Api, options: Options, text: str = TEXT) -> GenerateRequest:
         if api == "chat":
             return ChatRequest(model=self.model, messages=(Message("user", text),), options=options)
         return CompletionRequest(model=self.model, prompts=(text,), options=options)
@@ -49,12 +49,12 @@ class Client:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self._http.post(path, content=content, headers={"Content-Type": "application/json"})
 
-    def whole(self, api: Api, request: Request) -> Answer:
+    def whole(self, api: Api, request: GenerateRequest) -> Answer:
         response = self.post(paths.GENERATE[api], request.to_json())
         assert response.status_code == 200, response.text
         return read_whole(api, response.json())
 
-    def stream(self, api: Api, request: Request) -> Iterator[Answer]:
+    def stream(self, api: Api, request: GenerateRequest) -> Iterator[Answer]:
         """The chunks; closing the iterator leaves the server."""
         request = replace(request, options=replace(request.options, stream=True))
         decoder = sse.EventDecoder()

@@ -213,7 +213,7 @@ def test_unreachable_server_is_unavailable() -> None:
 
 
 class SlowServer:
-    """Needs longer than it is given, a number of times."""
+    """A server that takes longer than it is given, a number of times."""
 
     pgdata = "data"
 

@@ -39,7 +39,7 @@ def engine(folder: Path, max_cached_tokens: int = 32_768) -> ReferenceLLM:
 
 
 def generated(folder: Path, prompt: Prompt) -> str:
-    """What `generate` makes of the same tokens."""
+    """Return what `generate` of transformers makes of the same tokens."""
     tokens = PromptTokenizer(folder).encode(prompt)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ids = torch.tensor([tokens])

@@ -68,7 +68,7 @@ def steps(llm: SteppedLLM, num: int) -> list[LLMEvent]:
 
 
 def said(events: list[LLMEvent]) -> tuple[str, object]:
-    """All pieces together, and the value."""
+    """Return all pieces together, and the value."""
     assert isinstance(events[0], Started)
     (done,) = (event for event in events if isinstance(event, Done | Failed))
     assert isinstance(done, Done), done
@@ -77,7 +77,7 @@ def said(events: list[LLMEvent]) -> tuple[str, object]:
 
 
 def moved(one: SteppedLLM, other: SteppedLLM, task: LLMTask, num_steps: int) -> list[LLMEvent]:
-    """What is said of a task that is suspended after so many steps and goes on elsewhere."""
+    """Return the output of a task that is suspended after some steps and goes on elsewhere."""
     one.admit(task, ())
     before = steps(one, num_steps)
     suspended = one.suspend()

@@ -98,7 +98,7 @@ def test_generate_of_transformers_says_the_same(family: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_runs_and_stays_near(family: Path, dtype: str) -> None:
-    """Its first token is among the likeliest few of float32."""
+    """The first token is among the likeliest few of float32."""
     prompt = random_prompts(random.Random(7), 1, 100)[0]
     decode = Decode(max_tokens=1, ignore_eos=True, logprobs=20)
     exact = engine(family)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stretto.core import Segment
-from stretto.engines.transformer.contexts import Contexts, Generation
+from stretto.engines.transformer.contexts import Contexts, RunningGeneration
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import CapacityError, ConfigError, QueryCancelled, UserError
 from stretto.tasks import Decode, LLMEvent
@@ -136,7 +136,7 @@ def test_abort_waits_for_the_step_that_runs(
             assert num_within == 0
             cancel(task)
 
-        async def read(generation: Generation) -> object:
+        async def read(generation: RunningGeneration) -> object:
             return "".join([piece async for piece in generation])
 
         monkeypatch.setattr(llm, "step", watched_step)

@@ -33,7 +33,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Captures:
-    """Stands in for CUDA's graphs; counts them, and how often they run."""
+    """A stand-in for CUDA's graphs that counts them, and how often they run."""
 
     def __init__(self) -> None:
         self.num_captured = self.num_replayed = 0
@@ -66,7 +66,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Captures:
 def complete(
     folder: Path, prompts: list[list[int]], new_tokens: int, device: str = DEVICE.type, num_repeats: int = 1
 ) -> list[tuple[int, ...]]:
-    """One more at every step, so that each finds the prefixes of those before it cached."""
+    """Complete prompts, one more at every step, so that each finds the prefixes of those before it cached."""
     settings: dict[str, Any] = {"kv_bytes": 2**20, "block_tokens": 4, "max_batch_tokens": 64}
     llm = TransformerLLM(TransformerConfig(folder, device=device, num_repeats=num_repeats, **settings))
     decode = Decode(max_tokens=new_tokens, ignore_eos=True)

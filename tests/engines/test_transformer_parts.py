@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stretto.engines.transformer.attention import Decodes, Keys, PrefillChunk
 from stretto.engines.transformer.config import ModelConfig
 from stretto.engines.transformer.kv_cache import KVCache
-from stretto.engines.transformer.sampler import Choice, choose
+from stretto.engines.transformer.sampler import TokenChoice, choose
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.llm.output.sampling import noise_seed
 from stretto.tasks import Decode
@@ -53,7 +53,7 @@ def filled_cache(num_blocks: int, seed: int) -> tuple[KVCache, torch.Tensor]:
 
 
 def dense(q_HD: torch.Tensor, values: torch.Tensor, positions: list[int]) -> torch.Tensor:
-    """One query over those tokens, written out."""
+    """Attend with one query to those tokens, written out without kernels."""
     k, v = values[:, :, positions].repeat_interleave(3, dim=1).double()
     weights = (torch.einsum("hd,hld->hl", q_HD.double(), k) / math.sqrt(8)).softmax(-1)
     return torch.einsum("hl,hld->hd", weights, v).float()
@@ -73,7 +73,7 @@ def slots(table: list[int], length: int) -> list[int]:
 def test_decodes_equal_dense_attention(
     num_shared: int, own: list[int], window: int | None, seed: int
 ) -> None:
-    """With and without a shared prefix, wherever the blocks lie, to 1e-5."""
+    """Decodes are right with and without a shared prefix, wherever the blocks lie, to 1e-5."""
     kv, values = filled_cache(90, seed)
     generator = torch.Generator().manual_seed(seed)
     free = torch.randperm(90, generator=generator).tolist()
@@ -123,7 +123,7 @@ LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -2.0, -3.0, 1.9])
 
 
 def draw(decode: Decode, generated: tuple[int, ...] = (), prompt: tuple[int, ...] = ()) -> int:
-    choice = Choice(decode, list(prompt), list(generated), frozenset(decode.stop_tokens))
+    choice = TokenChoice(decode, list(prompt), list(generated), frozenset(decode.stop_tokens))
     return choose(LOGITS.unsqueeze(0), [choice])[0].token
 
 
@@ -141,7 +141,7 @@ def test_sampling_follows_the_distribution() -> None:
 
 def test_choice_does_not_depend_on_the_batch() -> None:
     decode = Decode(temperature=1.0, seed=3)
-    choice = Choice(decode, [1], [2, 3], frozenset())
+    choice = TokenChoice(decode, [1], [2, 3], frozenset())
     alone = choose(LOGITS.unsqueeze(0), [choice])[0]
     others = torch.randn(4, 8)
     among = choose(
@@ -180,7 +180,7 @@ def test_ending_tokens_wait_for_min_tokens() -> None:
 
 def test_logprobs_are_of_the_model_not_of_the_sampler() -> None:
     decode = Decode(temperature=0.1, logprobs=2, repetition_penalty=1.5)
-    choice = Choice(decode, [0], [], frozenset())
+    choice = TokenChoice(decode, [0], [], frozenset())
     (chosen,) = choose(LOGITS.unsqueeze(0), [choice])
     assert chosen.logprobs is not None
     expected = LOGITS.log_softmax(0)

@@ -115,7 +115,7 @@ def test_the_space_before_an_output_is_no_part_of_it(pieces: list[str]) -> None:
 
 
 def run_beside_another(llm: TransformerLLM, decode: Decode) -> tuple[LLMEvent, LLMEvent]:
-    """The endings of a task and of one that has nothing to do with it."""
+    """Return the endings of a task and of an unrelated one beside it."""
     llm.admit(task(0, PROMPT, decode), ())
     llm.admit(task(1, PROMPT, Decode(max_tokens=5, ignore_eos=True)), ())
     first, second = (event for event in drain(llm) if isinstance(event, Done | Failed))
@@ -133,7 +133,7 @@ def test_a_structure_that_no_token_can_follow_fails_alone(mini: TransformerLLM) 
 
 
 def test_a_panic_of_the_library_fails_alone(mini: TransformerLLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It panics when it is to force tokens, for our vocabulary cannot tokenise."""
+    """The library panics when it must force tokens, because our vocabulary cannot tokenise."""
     monkeypatch.setattr(structured, "_OPTIONS", "")
     failed, done = run_beside_another(mini, Decode(json_schema=json.dumps(QUERIES)))
     assert isinstance(failed, Failed)

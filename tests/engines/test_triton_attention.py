@@ -52,7 +52,7 @@ def filled_cache(config: ModelConfig, block_tokens: int, dtype: torch.dtype) -> 
 
 
 def dense(q_HD: torch.Tensor, values: torch.Tensor, slots: list[int]) -> torch.Tensor:
-    """One query over those tokens, written out."""
+    """Attend with one query to those tokens, written out without kernels."""
     k, v = values[:, :, slots].repeat_interleave(len(q_HD) // values.shape[1], dim=1).double()
     weights = (torch.einsum("hd,hld->hl", q_HD.double(), k) / math.sqrt(q_HD.shape[1])).softmax(-1)
     return torch.einsum("hl,hld->hd", weights, v)
@@ -68,7 +68,7 @@ def check(
     window: int | None = None,
     tuning: Tuning = TUNING,
 ) -> None:
-    """Groups are (blocks shared, tokens of each member behind them)."""
+    """Check the kernels on groups, given as (shared blocks, tokens of each member after them)."""
     rng = random.Random(str(groups))
     kv, values = filled_cache(config, block_tokens, dtype)
     free = rng.sample(range(400 // block_tokens), 400 // block_tokens)

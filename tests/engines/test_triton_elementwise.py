@@ -14,7 +14,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, float]:
-    """A rounding more or less."""
+    """Return the tolerance: one rounding more or less."""
     size = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
     return {"rtol": size, "atol": size}
 

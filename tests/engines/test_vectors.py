@@ -30,7 +30,7 @@ def engine(request: pytest.FixtureRequest) -> BatchEngine:
 
 
 def chunk(index: int, source: str = "a.txt", sha: str = "sha", text: str = "text") -> Chunk:
-    """Of a document with an unknown number of chunks, so that it is found at once."""
+    """Return a chunk of a document with an unknown number of chunks, which is found at once."""
     return Chunk(source, index, text, "Title", 3, sha)
 
 

@@ -21,7 +21,7 @@ from stretto.tasks import Task
 
 @dataclass
 class Asked:
-    """What the server was asked."""
+    """A record of the requests that the server got."""
 
     queries: list[str] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Asked:
 
 @contextmanager
 def service(answer: Callable[[str, int], tuple[int, bytes]]) -> Iterator[tuple[str, Asked]]:
-    """Answers `GET /search` with `answer(query, number of the request)`."""
+    """Serve `GET /search` with `answer(query, number of the request)`."""
     asked = Asked()
     lock = threading.Lock()
 

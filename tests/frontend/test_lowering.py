@@ -1,4 +1,4 @@
-"""The p-graphs of the ready-made apps, in full; and what the plan_cache remembers of them."""
+"""The p-graphs of the ready-made apps, in full; and what the plan cache keeps of them."""
 
 from __future__ import annotations
 
@@ -150,13 +150,13 @@ def test_equal_settings_of_other_types_are_other_settings() -> None:
     plan_cache, app = PlanCache({}), naive_rag()
     plan_cache.plan(app, {"searching": {"top_k": 1}}, ALL)
     for wrong in (True, 1.0):
-        with pytest.raises(ConfigError, match=f"top_k={wrong} is no int"):
+        with pytest.raises(ConfigError, match=f"top_k must be int, got {wrong}"):
             plan_cache.plan(app, {"searching": {"top_k": wrong}}, ALL)
 
 
 @pytest.mark.parametrize("value", [["a"], {"a": 1}, {1, 2}])
 def test_a_setting_that_is_no_plain_value_is_refused(value: object) -> None:
-    with pytest.raises(ConfigError, match="a setting of naive_rag is no plain value"):
+    with pytest.raises(ConfigError, match="a setting of naive_rag is not a plain value"):
         PlanCache({}).plan(naive_rag(), {"synthesis": {"prompt": value}}, ALL)
 
 

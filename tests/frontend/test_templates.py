@@ -20,7 +20,7 @@ QUESTION, FILES = Input("question", "text"), Input("files", "list[document]")
 
 
 class Step(Component):
-    """Text to text."""
+    """A component that turns text into text."""
 
     ports = (Port("text", "text"), Port("more", "text", optional=True))
     outs = {"text": "text"}  # noqa: RUF012
@@ -213,7 +213,7 @@ REFUSED: list[tuple[Callable[[], object], type[StrettoError], str]] = [
     (lambda: step("a")["texts"], TemplateError, "a: there is no out port 'texts'; there are text"),
     (lambda: step("a").feed(word=QUESTION), TemplateError, "a: there is no port or setting 'word'; ports"),
     (lambda: step("a", number=-1), ConfigError, "a: number=-1 is negative"),
-    (lambda: step("a", number=True), ConfigError, "a: number=True is no int"),
+    (lambda: step("a", number=True), ConfigError, "a: number must be int, got True"),
     (
         lambda: Template("t", step("a", QUESTION, anything={}), {}),
         ConfigError,
@@ -249,10 +249,10 @@ def test_a_template_that_cannot_be_is_refused_when_it_is_built(
             {"searching": {"k": 3}},
             "searching: there is no setting 'k'; there are top_k, embedding, vectors",
         ),
-        ({"searching": {"top_k": "3"}}, "searching: top_k='3' is no int"),
-        ({"searching": {"top_k": True}}, "searching: top_k=True is no int"),
-        ({"searching": {"top_k": 2.0}}, "searching: top_k=2.0 is no int"),
-        ({"searching": {"top_k": None}}, "searching: top_k=None is no int"),
+        ({"searching": {"top_k": "3"}}, "searching: top_k must be int, got '3'"),
+        ({"searching": {"top_k": True}}, "searching: top_k must be int, got True"),
+        ({"searching": {"top_k": 2.0}}, "searching: top_k must be int, got 2.0"),
+        ({"searching": {"top_k": None}}, "searching: top_k must be int, got None"),
         ({"searching": {"top_k": 0}}, "searching: top_k=0 is less than 1"),
         (
             {"synthesis": {"mode": "guess"}},

@@ -22,18 +22,18 @@ EMBED = """
 
 
 def promise(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Embeddings are batchable, which `split_stages` then uses."""
+    """A pass that makes embeddings batchable, which `split_stages` then uses."""
     primitives = tuple(replace(p, hints=("batchable",)) if p.op == "embed" else p for p in graph)
     return replace(graph, primitives=primitives)  # equal where there is nothing to do, and never the same
 
 
 def promise_none(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Changes nothing."""
+    """A pass that changes nothing."""
     return graph
 
 
 def hinting(hint: str, *, instead_of: str) -> Pass:
-    """Replaces one hint by another."""
+    """A pass that replaces one hint by another."""
 
     def run(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
         primitives = tuple(

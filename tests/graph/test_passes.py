@@ -23,7 +23,7 @@ PROFILES = {"embedding": Profile(max_efficient_batch=128), "slow": Profile(base_
 
 
 def check(name: str, before: str, after: str) -> None:
-    """`before` becomes `after`, and stays it."""
+    """Check that a pass turns `before` into `after`, and does not change it further."""
     graph = parse_graph(dedent(before))
     changed = apply_pass(name, PASSES[name], graph, PROFILES)
     assert print_graph(changed) == print_graph(parse_graph(dedent(after)))
@@ -325,7 +325,7 @@ def test_share_prefix_never_crosses_engines_guards_or_order() -> None:
 
 
 def test_share_prefix_merges_what_follows_merged_prefills() -> None:
-    """In one go: the second pair is only equal once the first is merged."""
+    """The second pair becomes equal only when the first is merged; one run merges both."""
     check(
         "share_prefix",
         """

@@ -172,7 +172,7 @@ def test_growing_beyond_the_pool_preempts_the_last_comer_and_loses_nothing() -> 
 
 
 def test_preempted_sequence_does_not_come_back_in_the_same_step() -> None:
-    """It has its slice when a second needs its block; a third then gives up its own."""
+    """A sequence has its slice when a second one needs its block; a third then gives up its own."""
     machine = scheduler(3)
     kv = CheckedKV(machine)
     sequences = [TokenSequence(n, [n] * count, 5, rank=(n % 2, n)) for n, count in ((3, 1), (2, 3), (1, 3))]
@@ -208,7 +208,7 @@ def test_strictest_class_on_board_limits_the_tokens() -> None:
 
 
 def ends(machine: LocalScheduler) -> list[int]:
-    """Sequences by their end."""
+    """Run to the end; return the sequences in the order in which they end."""
     return run_all(machine, CheckedKV(machine))
 
 
@@ -260,7 +260,7 @@ def test_what_is_cached_counts_within_a_level_only(level_s: float, expected: lis
 
 
 def test_groups_are_served_in_proportion_to_their_share() -> None:
-    """Of three groups: three of the best, two of the next, one of the last, and again."""
+    """Each round takes three of the best group, two of the next, and one of the last."""
     sequences = [TokenSequence(number, [0], 1) for number in range(12)]
     share = {number: (1.0, 0.5, 0.0)[number % 3] for number in range(12)}
     ordered = in_proportion(sequences, lambda sequence: share[sequence.id], 2)

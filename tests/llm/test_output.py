@@ -13,7 +13,9 @@ from stretto.tasks import Decode
 
 
 def run(decode: Decode, *deltas: str) -> tuple[list[str], object]:
-    """Pieces and value, fed as an engine does: until the output is finished or the text is over."""
+    """Feed deltas as an engine does, until the output is finished or the text is over; return pieces
+    and value.
+    """
     output = Output(decode)
     pieces: list[str] = []
     for delta in deltas:
@@ -26,7 +28,7 @@ def run(decode: Decode, *deltas: str) -> tuple[list[str], object]:
 
 
 def expected_text(text: str, stop: tuple[str, ...]) -> str:
-    """What the value is by definition, character by character."""
+    """Return the value by definition, character by character."""
     for end in range(1, len(text) + 1):
         complete = [len(s) for s in stop if text[:end].endswith(s)]
         if complete:

@@ -16,7 +16,7 @@ SIZE = 3
 
 
 def keep(cache: PrefixCache, tokens: list[int], owner: str = "q", salt: str = "") -> BlockRun:
-    """Fill blocks with `tokens` as a sequence does that finds nothing, and let go of them; the last node."""
+    """Fill and release blocks with `tokens`, as a sequence that finds nothing does; return the last node."""
     node: BlockRun | None = None
     for start in range(0, len(tokens) - SIZE + 1, SIZE):
         node, _ = cache.store(salt, node, tokens[start : start + SIZE], cache.acquire(1), owner)

@@ -55,7 +55,7 @@ class Plan:
     dropped: frozenset[str]
 
     def expected(self) -> dict[str, object]:
-        """What one graph gives."""
+        """Return the variables that one graph gives."""
         return interpret(self.program.whole, self.program.inputs, self.failing)
 
     def check(self, settled: Mapping[str, object]) -> None:
@@ -111,7 +111,7 @@ def apply(session: Session, event: SessionEvent) -> Outcome:
 @given(plans(), st.data())
 @moderately
 def test_the_machine_alone_gives_what_one_graph_gives(plan: Plan, data: st.DataObject) -> None:
-    """With work done by hand, piece by piece, in any order."""
+    """The scheduler alone, with its work done by hand in any order, gives what one graph gives."""
     expand = expander({})
     session = Session("q", None, lambda body, inputs: expand(body, inputs, plan.passes))
     by_hand = WorkByHand(plan.failing)
@@ -158,7 +158,7 @@ def test_in_virtual_time_a_session_gives_what_one_graph_gives(
 @given(plans(), worlds())
 @moderately
 def test_a_one_shot_query_fails_with_what_one_graph_fails_with(plan: Plan, world: World) -> None:
-    """With the first failed output, or none."""
+    """A one-shot query raises the first failed output, or none."""
     graph: ExecutionGraph = compile_graph(plan.program.whole, {})
     driver = world.driver(fail_in(plan.failing))
     driver.submit("q", graph, plan.program.inputs)

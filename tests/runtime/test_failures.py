@@ -172,7 +172,7 @@ async def test_work_that_always_kills_its_instance_fails_after_its_attempts() ->
 @PLACES
 @in_real_time
 async def test_an_instance_that_does_not_come_back_fails_queries_and_not_hope(runs_in: str) -> None:
-    """Its second to fifth constructions fail: queries fail that wait too long, a later one finds it well."""
+    """The second to fifth constructions fail: queries that wait too long fail, and a later one succeeds."""
     config = _fail_at(2, 3, 4, 5)
     engine = acting(config, runs_in=runs_in, max_attempts=1, keeps_state=True, recover_s=0.05)
     async with Runtime([engine]) as runtime:
@@ -213,7 +213,7 @@ async def test_an_instance_that_cannot_even_be_started_fails_the_query_and_not_t
 
 @in_real_time
 async def test_an_instance_that_dies_at_once_does_not_start_over_and_over() -> None:
-    """It is started ever later: at once, after 0.1 s, 0.2 s and so on."""
+    """The instance is started with growing delays: at once, after 0.1 s, 0.2 s and so on."""
     made: list[int] = []
 
     class Doomed(FakeLLM):
@@ -443,7 +443,7 @@ async def test_leaving_right_after_submitting_ends_the_query() -> None:
 
 
 def test_a_thread_that_hangs_at_the_end_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
-    """It speaks after the loop has ended, to nobody."""
+    """The thread reports after the loop has ended, and nothing listens."""
     config = ActingConfig(log=Log())
 
     async def leave() -> None:

@@ -36,7 +36,7 @@ def compiled(text: str) -> ExecutionGraph:
 
 
 def beside_a_hint(num_hint_tokens: int) -> ExecutionGraph:
-    """A short answer in two steps; the hint of the second one takes long."""
+    """Return a short answer in two steps, where the hint of the second one takes long."""
     return compiled(
         f"""
         graph beside(%q: text)

@@ -33,7 +33,7 @@ ANSWER = graph(
 
 
 class Folded(Observer):
-    """What instances hold by their reports."""
+    """An index of what instances hold by their reports."""
 
     def __init__(self) -> None:
         self.held = HeldBlocks()
@@ -78,7 +78,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def test_reports_of_threads_are_what_each_instance_holds(tiny_checkpoint: Path) -> None:
-    """With so little memory that prefixes are evicted all the time."""
+    """Memory is so small that prefixes are evicted all the time."""
     made: list[TransformerLLM] = []
     seen = Folded()
 

@@ -31,7 +31,7 @@ TWO_STEPS = """
 
 
 class Names(Observer):
-    """The names of all messages."""
+    """An observer that notes the names of all messages."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -44,7 +44,7 @@ class Names(Observer):
 
 
 class Raising(Names):
-    """Raises at the first message of one kind."""
+    """An observer that raises at the first message of one kind."""
 
     def __init__(self, at: type) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def engine() -> Deployment:
 
 
 def run(driver: str, observers: Sequence[Observer]) -> tuple[object, Observers]:
-    """The output of one query, and what became of the observers."""
+    """Return the output of one query, and the observers after it."""
     if driver == "virtual time":
         virtual = VirtualDriver([engine()], observers=observers)
         virtual.submit("q1", plan(), {"text": "a"})

@@ -40,7 +40,7 @@ PREFILLED = graph(
 
 
 def run(app: ExecutionGraph, replies: Sequence[Reply]) -> tuple[Any, list[str], list[Any]]:
-    """The output, the pieces of it that were shown, and the requests.
+    """Return the output, the pieces of it that were shown, and the requests.
 
     The function `wait` returns its text once the server has been asked for something.
     """

@@ -412,7 +412,9 @@ def test_engines_that_cannot_be_together_are_refused() -> None:
 
 @in_virtual_time
 async def test_replicas_ask_for_no_more_than_the_machine_has() -> None:
-    """At the start all together; later, one more beside those that hold their devices then."""
+    """All replicas are checked together at the start; a later one beside those that hold their devices
+    then.
+    """
     gpu0, gpu1 = (acting(runs_in="process", devices=(f"cuda:{n}",)) for n in range(2))
     both = gpu0.changed(instances=2)
     Runtime([both])

@@ -17,7 +17,7 @@ Rank = tuple[float, ...]
 
 @dataclass
 class Ranks:
-    """What the engine is told."""
+    """A record of the ranks that the engine is given."""
 
     admitted: dict[int, Rank] = field(default_factory=dict)
     changed: dict[int, Rank] = field(default_factory=dict)

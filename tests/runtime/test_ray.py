@@ -23,7 +23,7 @@ from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
 from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady
 from stretto.runtime.instances.ray_demand import (
     Demand,
-    Node,
+    RayNode,
     check_feasible,
     demand_of,
     parse_address,
@@ -32,8 +32,8 @@ from stretto.runtime.instances.ray_demand import (
 from stretto.runtime.worker import Job, RunBatch
 from stretto.tasks import Task
 
-SMALL = Node("1", "10.0.0.1", {"CPU": 4.0, "node:10.0.0.1": 1.0})
-LARGE = Node("2", "10.0.0.2", {"CPU": 8.0, "GPU": 2.0, "node:10.0.0.2": 1.0})
+SMALL = RayNode("1", "10.0.0.1", {"CPU": 4.0, "node:10.0.0.1": 1.0})
+LARGE = RayNode("2", "10.0.0.2", {"CPU": 8.0, "GPU": 2.0, "node:10.0.0.2": 1.0})
 SERVER = ServerProcessConfig("vllm", "some/model")
 
 
@@ -166,7 +166,7 @@ def test_a_port_that_refuses_is_noticed() -> None:
 
 
 class LocalWorker:
-    """Stands for a worker: its methods are those of `does`, called here."""
+    """A stand-in for a Ray worker: its methods are those of `does`, called here."""
 
     def __init__(self, **does: Callable[..., Any]) -> None:
         self._does = {"start": lambda *_: None, "close": lambda: None, **does}
@@ -190,7 +190,7 @@ class LocalWorker:
 
 
 class LocalCluster:
-    """Places everything on one worker."""
+    """A stand-in for a Ray cluster that places everything on one worker."""
 
     def __init__(self, worker: LocalWorker) -> None:
         self._worker = worker
@@ -200,7 +200,7 @@ class LocalCluster:
 
 
 def batch_events(worker: LocalWorker) -> list[Event]:
-    """What an instance posts that is given one batch."""
+    """Return what an instance posts that is given one batch."""
     pytest.importorskip("ray")
     from stretto.runtime.instances.ray_batch import RayBatchInstance
 
@@ -312,7 +312,9 @@ def enter(address: str) -> None:
 
 @contextmanager
 def saying(words: bytes | None) -> Iterator[str]:
-    """A server that says `words` to whoever connects and hangs up, or nothing; its address."""
+    """Start a server that sends `words` to each connection and hangs up, or sends nothing; return its
+    address.
+    """
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()

@@ -53,7 +53,7 @@ PATIENT: dict[str, Any] = {"no_replica_s": math.inf, "recover_s": math.inf, "max
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, which nobody tells of."""
+    """Wait until a condition holds that no event announces."""
     while not is_so():
         await asyncio.sleep(0.002)
 
@@ -63,7 +63,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 @dataclass
 class Mortality:
-    """Servers that live now, and how often requests are refused."""
+    """The servers that live now, and how often requests are refused."""
 
     draw: random.Random
     refused: float = 0.0
@@ -148,7 +148,7 @@ def drain_one(runtime: Runtime, watch: FleetWatch, engine: str, draw: random.Ran
 
 
 def fleet_states(runtime: Runtime) -> dict[tuple[str, int], str]:
-    """The state of every instance in the eyes of the schedulers."""
+    """Return the state of every instance as the schedulers see it."""
     return {
         (name, instance): state
         for name, scheduler in runtime.system.schedulers.items()
@@ -279,7 +279,7 @@ async def test_what_cannot_be_added_or_drained_is_refused() -> None:
 
 
 class SlowStart(ServerEngine):
-    """A server that takes its time to start: as long as the next number says."""
+    """A server whose start takes as many seconds as the next number says."""
 
     def __init__(self, starts_s: list[float]) -> None:
         self._start_s = starts_s.pop(0)
@@ -298,7 +298,7 @@ class SlowStart(ServerEngine):
 
 
 class ThenWell(SlowStart):
-    """Answers, when it has started."""
+    """A server that answers once it has started."""
 
     async def watch(self, report: object) -> None:
         await asyncio.sleep(10)
@@ -315,7 +315,9 @@ class ThenWell(SlowStart):
 async def test_requests_wait_for_a_starting_instance_as_long_as_the_engine_says(
     recover_s: float, is_answered: bool
 ) -> None:
-    """It dies after 10 s, and its successor is up 40 s later; the request comes 10 s after the death."""
+    """The instance dies after 10 s, its successor is up 40 s later; the request comes 10 s after the
+    death.
+    """
     llm = deploy("llm", ThenWell, [0.0, 40.0], contract="llm", runs_in="loop", recover_s=recover_s)
     loop = asyncio.get_running_loop()
     async with Runtime([llm]) as runtime:
@@ -359,7 +361,7 @@ async def test_a_start_that_takes_too_long_is_given_up_and_repeated() -> None:
 
 
 class Everything(FleetWatch):
-    """Also who said anything."""
+    """An observer that notes every event, and which instance sent it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -373,7 +375,7 @@ class Everything(FleetWatch):
 
 @in_real_time
 async def test_an_instance_that_was_given_up_is_not_heard_again(tmp_path: Path) -> None:
-    """Its batch ends after all, when another instance has the number 1 and the work."""
+    """The batch of the lost instance ends after all, when another instance has the number 1 and the work."""
     watch = Everything()
     config = ActingConfig(folder=tmp_path, log=Log())
     async with Runtime([acting(config, timeout_s=0.1)], observers=[watch]) as runtime:
@@ -391,7 +393,7 @@ async def test_an_instance_that_was_given_up_is_not_heard_again(tmp_path: Path) 
 
 
 def test_reports_of_caches_are_what_each_instance_holds(tiny_checkpoint: Path) -> None:
-    """In the eyes of the placement policy, after instances came, went and died."""
+    """The placement policy's index is right after instances came, went and died."""
     from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 
     watch = FleetWatch()

@@ -19,7 +19,7 @@ from stretto.trace.recorder import Recorder
 
 
 class Places(Observer):
-    """Where requests go."""
+    """A record of the instances that requests go to."""
 
     def __init__(self) -> None:
         self.instances: list[int] = []

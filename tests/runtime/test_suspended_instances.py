@@ -33,7 +33,7 @@ TEXTS = [f"a tale of {number} rivers" for number in range(4)]
 
 
 class Watching(Observer):
-    """What matters here of all that happens."""
+    """An observer that notes the events that matter here."""
 
     def __init__(self) -> None:
         self.admitted: list[Admit] = []
@@ -79,7 +79,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def streamed(runtime: Runtime, text: str) -> str:
-    """The answer as it was shown, which is the answer."""
+    """Return the answer as it was shown, after a check that it equals the value."""
     query = await runtime.submit(WRITE_ON, {"text": text})
     shown = "".join([piece async for piece in query.stream("answer")])
     assert shown == (await query)["answer"]
@@ -88,7 +88,7 @@ async def streamed(runtime: Runtime, text: str) -> str:
 
 @pytest.fixture(scope="module")
 def expected(tiny_checkpoint: Path) -> list[str]:
-    """The answers where nothing is suspended."""
+    """Return the answers of a run in which nothing is suspended."""
 
     async def main() -> list[str]:
         async with Runtime([llm(tiny_checkpoint, "thread")]) as runtime:
@@ -129,7 +129,7 @@ def test_answers_go_on_elsewhere_from_their_tokens(
 def test_instances_come_and_are_suspended_under_load(
     tiny_checkpoint: Path, seed: int, expected: list[str]
 ) -> None:
-    """With one attempt for each request: nothing is lost, and so nothing tried again."""
+    """Each request has one attempt: nothing is lost, and so nothing is tried again."""
     draw = random.Random(seed)
 
     async def main() -> None:

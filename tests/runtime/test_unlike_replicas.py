@@ -8,7 +8,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ PROFILE = Profile(per_unit_s=0.0001, per_output_s=0.005)
 
 
 class Slowed(TransformerLLM):
-    """Takes longer for each step than it has to."""
+    """An engine that takes longer for each step than it needs."""
 
     def step(self) -> list[LLMEvent]:
         time.sleep(0.03)
@@ -51,7 +51,7 @@ class Slowed(TransformerLLM):
 
 
 class Traffic(Observer):
-    """Who was given what and when, and who was taken for down."""
+    """An observer that notes which instance got which request and when, and which ones were suspected."""
 
     def __init__(self) -> None:
         self.admitted: list[tuple[float, int]] = []
@@ -73,7 +73,7 @@ class Traffic(Observer):
             self.admitted.append((now_s, action.instance))
 
     def num_given(self, instance: int, start_s: float, end_s: float) -> int:
-        """Requests given to an instance behind one time and before another."""
+        """Return the number of requests that an instance got within a span of time."""
         return sum(start_s < at_s < end_s and instance == to for at_s, to in self.admitted)
 
 
@@ -97,7 +97,7 @@ async def ask(runtime: Runtime, texts: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def answers(tiny_checkpoint: Path) -> dict[str, str]:
-    """What the model says, by text."""
+    """Return the answers of the model, by text."""
 
     async def main() -> list[str]:
         async with Runtime([deployment(in_process(TransformerLLM, tiny_checkpoint))]) as runtime:
@@ -108,7 +108,7 @@ def answers(tiny_checkpoint: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def stub(answers: Mapping[str, str], port: int = 0) -> AsyncIterator[OpenAIStub]:
-    """A server that says what the model says."""
+    """Return a server that answers as the model does."""
 
     def answer(request: Mapping[str, Any]) -> Reply:
         text = request["prompt"].removeprefix("Say: ")
@@ -167,9 +167,29 @@ def test_one_of_four_unlike_replicas_is_down_for_a_while(
     asyncio.run(main())
 
 
+@asynccontextmanager
+async def relay(url: str, port: int) -> AsyncIterator[None]:
+    """What comes to `port` goes to the server at `url`, and back."""
+    host, to_port = url.removeprefix("http://").split(":")
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_reader, to_writer = await asyncio.open_connection(host, int(to_port))
+        await asyncio.gather(pass_on(reader, to_writer), pass_on(to_reader, writer))
+
+    async with await asyncio.start_server(serve, "127.0.0.1", port):
+        yield
+
+
 @pytest.mark.timeout(900)
-def test_a_real_server_beside_models_in_process() -> None:
-    """They may differ in the last bit, and so in what they say: every question has an answer."""
+def test_a_real_server_that_refuses_for_a_while_beside_one_that_does_not_and_models_in_process() -> None:
+    """The engines may differ in the last bit, and so in their texts: every question has an answer."""
     try:
         vllm = find_vllm()
     except ConfigError as error:
@@ -177,24 +197,33 @@ def test_a_real_server_beside_models_in_process() -> None:
     if vllm is None:
         pytest.skip(NOT_INSTALLED)
     seen = Traffic()
+    port, refusing = free_port(), 1
 
     async def main(url: str) -> None:
         engine = deployment(
             server(url),
+            server(f"http://127.0.0.1:{port}"),
             in_process(TransformerLLM, MINI),
             in_process(Slowed, MINI, Profile(per_unit_s=0.0001, per_output_s=0.04)),
         )
         async with asyncio.timeout(300), Runtime([engine], observers=[seen]) as runtime:
+            began_s = time.monotonic()
             assert len(await ask(runtime, TEXTS)) == len(TEXTS)
+            assert refusing not in seen.answered
+            assert seen.num_given(refusing, seen.suspected_s[refusing], float("inf")) <= 6
+            await asyncio.sleep(max(0.0, began_s + 10.0 - time.monotonic()))
+            async with relay(url, port):
+                await until(lambda: seen.ready_s[refusing] > seen.suspected_s[refusing])
+                assert len(await ask(runtime, TEXTS)) == len(TEXTS)
 
     with serving(vllm, MINI, dtype="float32", num_threads=1, say=lambda _: None) as url:
         asyncio.run(main(url))
-    assert sorted(seen.answered) == [0, 1, 2]
-    assert sum(seen.answered.values()) == len(TEXTS)
+    assert sorted(seen.answered) == [0, 1, 2, 3]
+    assert sum(seen.answered.values()) == 2 * len(TEXTS)
 
 
 def test_work_waits_for_the_only_server_until_it_is_back(answers: dict[str, str]) -> None:
-    """Its refusals do not use up the attempts of those who wait."""
+    """The refusals of the server do not use up the attempts of waiting requests."""
     port = free_port()
     seen = Traffic()
 

@@ -32,12 +32,12 @@ Batch = list[tuple[str, str]]
 
 
 class Machine(BatchScheduler):
-    """Remembers the batch that each instance was given last."""
+    """A scheduler under test that remembers the last batch of each instance."""
 
     batches: dict[int, int]
 
     def start(self, now_s: float = 0.0) -> list[tuple[int, list[tuple[str, object]]]]:
-        """What `schedule` starts: (instance, [(step, items)])."""
+        """Return what `schedule` starts: (instance, [(step, items)])."""
         actions = [action for action in self.schedule(now_s) if isinstance(action, StartBatch)]
         self.check_invariants()
         self.batches.update({action.instance: action.batch for action in actions})

@@ -48,7 +48,7 @@ class Run:
         self._take(self.session.complete(node_id, lo, results))
 
     def waiting(self) -> dict[str, list[tuple[int, int]]]:
-        """Items handed out and not answered, by primitive."""
+        """Return the items handed out and not answered, by primitive."""
         return {name: [(work.lo, work.hi) for work in works] for name, works in self.work.items() if works}
 
     def answer(self, name: str, *results: object, place: int = 0) -> None:
@@ -546,7 +546,7 @@ def test_a_prefill_ahead_of_a_mapped_reader_runs_on() -> None:
 
 
 def test_a_prefill_that_is_ahead_of_nothing_is_not_sent() -> None:
-    """Its reader is ready at the same time, has opened before, or is skipped."""
+    """A prefill is not sent if its reader is ready at the same time, has opened before, or is skipped."""
     guarded = """
         graph g(%q: text)
           %g     = web_search(%q) : list[hit] @web

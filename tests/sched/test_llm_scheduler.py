@@ -31,14 +31,14 @@ def machine(*works: Request, **options: Any) -> LLMScheduler:
 
 
 def admit(scheduler: LLMScheduler, now_s: float = 0.0) -> list[tuple[str, int]]:
-    """(step, instance) of what is admitted now."""
+    """Return (step, instance) of each request that is admitted now."""
     actions = scheduler.schedule(now_s)
     scheduler.check_invariants()
     return [(action.task.step, action.instance) for action in actions if isinstance(action, Admit)]
 
 
 def error_of(report: Report) -> StrettoError:
-    """What the one item of a report has failed with."""
+    """Return the error with which the one item of a report has failed."""
     assert isinstance(report, Completed)
     (failure,) = report.results
     assert isinstance(failure, Failure)
@@ -110,7 +110,7 @@ def test_a_prefix_that_is_held_in_part_saves_that_part(num_held: int, place: int
 
 
 def ahead(node: int = 7, tokens: int = 100, **changes: Any) -> Request:
-    """A prefill without a decode, of `tokens`."""
+    """Return a request for a prefill without a decode, of `tokens` tokens."""
     request = llm_request("1", "ahead", tokens, **changes)
     prefill = replace(request.node, id=node, op="prefill")
     return replace(request, node=prefill, decode=None, each=(), units=(tokens,))
@@ -173,7 +173,7 @@ def test_what_a_dead_instance_computed_is_no_hint() -> None:
 
 
 def test_aged_work_is_not_overtaken_on_several_instances() -> None:
-    """It fits no instance now; smaller work would keep it waiting for ever."""
+    """The aged request fits no instance now; smaller requests would keep it waiting for ever."""
     scheduler = machine(llm_request("0", "x", 500, num=2), instances=2)
     assert admit(scheduler) == [("x", 0), ("x", 1)]
     scheduler.add(llm_request("1", "large", 900), 0.0)
@@ -319,7 +319,7 @@ def test_cancelling_stops_what_runs_drops_what_waits_and_releases() -> None:
 
 
 def ended(scheduler: LLMScheduler, num_output: int, num: int, **changes: Any) -> None:
-    """Run requests of step "a" one by one, each of which ends after so many tokens."""
+    """Run requests of step "a" one by one, each of which ends after this many tokens."""
     for number in range(num):
         scheduler.add(llm_request("0", "a", 300, decode=Decode(200), **changes), 0.0)
         (action,) = scheduler.schedule(0.0)

@@ -35,7 +35,7 @@ def order_of(policy: str, queue: list[Entry], config: OrderConfig = CONFIG) -> O
 
 
 def fill(order: Order, budget: int, now_s: float) -> list[tuple[str, int]] | Hold:
-    """(step, items) of one batch, or why there is none."""
+    """Return (step, items) of one batch, or why there is none."""
     batch: list[tuple[str, int]] = []
     while budget > 0:
         left = budget
@@ -56,7 +56,7 @@ def fill(order: Order, budget: int, now_s: float) -> list[tuple[str, int]] | Hol
 def taken(
     policy: str, queue: list[Entry], budget: int, now_s: float = 1.0, config: OrderConfig = CONFIG
 ) -> list[tuple[str, int]] | Hold:
-    """What a batch takes from a queue that holds these entries."""
+    """Return what a batch takes from a queue that holds these entries."""
     return fill(order_of(policy, queue, config), budget, now_s)
 
 
@@ -166,7 +166,7 @@ def test_throughput_does_not_wait_when_the_next_no_longer_fits() -> None:
 
 
 def test_least_work_takes_the_query_with_least_of_it_and_its_longest_way_first() -> None:
-    """Of query 1 wait 0.7 s, of query 2 0.3 s; what they have to do elsewhere does not count."""
+    """Query 1 has 0.7 s waiting here, query 2 has 0.3 s; their work at other engines does not count."""
     queue = entries(
         batch_request("1", "chunks", "abcdef", path_s=2.0),
         batch_request("2", "query", "g", path_s=1.0),

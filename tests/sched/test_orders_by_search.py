@@ -79,7 +79,7 @@ SEARCHES = {
 
 
 def search(policy: str, model: Model, to_fill: int, fits: Callable[[Entry], int], now_s: float) -> object:
-    """What `take` should answer."""
+    """Return what `take` should answer, found by a search."""
     waiting = model.waiting()
     if not waiting:
         return None

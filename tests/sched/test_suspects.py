@@ -26,7 +26,7 @@ def machine() -> LLMScheduler:
 
 
 def attempt(scheduler: LLMScheduler, now_s: float, *, said: str = "") -> list[Report]:
-    """The one request is admitted and refused, perhaps in the middle."""
+    """Admit and refuse the one request, perhaps in the middle of its answer."""
     (action,) = scheduler.schedule(now_s)
     assert isinstance(action, Admit)
     if said:

@@ -33,14 +33,14 @@ INPUTS = {"question": "which words come first", "files": [Document("a.txt", (Sec
 
 
 def write(task: LLMTask, decode: Decode) -> str:
-    """Three queries, or an answer that depends on all of the prompt."""
+    """Return three queries, or an answer that depends on all of the prompt."""
     if decode.items is not None:
         return '["ante", "bell", "cave"]'
     return f"{crc32(''.join(segment.text for segment in task.prompt).encode()):08x}"
 
 
 def driver(passes: Sequence[str] = tuple(PASSES)) -> VirtualDriver:
-    """One query, submitted at 0."""
+    """Return a driver with one query, submitted at 0."""
     engines = [
         deploy(name, FakeBatch, FakeBatchConfig(), profile=profile, keeps_state=name == "vectors")
         for name, profile in PROFILES.items()
@@ -138,7 +138,7 @@ def test_the_answer_is_that_of_the_plain_graph_and_comes_sooner(done: VirtualDri
 
 @pytest.mark.parametrize("at_s", [0.0, 0.05, 0.5, 1.0, 1.5, 2.0, 4.0, 8.0])
 def test_the_death_of_an_llm_instance_changes_nothing(done: VirtualDriver, at_s: float) -> None:
-    """Its requests carry their whole prompts elsewhere."""
+    """The requests of the dead instance carry their whole prompts to another one."""
     for instance in (0, 1):
         hurt = driver()
         hurt.lose("llm", instance, at_s)

@@ -120,7 +120,7 @@ def workload(seed: int) -> Workload:
 
 @dataclass
 class Checks(Observer):
-    """What has to hold all the time."""
+    """An observer that checks the rules that must hold all the time."""
 
     num_steps: int = 0
     num_tokens: int = 0
@@ -130,7 +130,7 @@ class Checks(Observer):
     index: dict[tuple[str, int], set[BlockHash]] = field(default_factory=dict)
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Steps of an instance come one after the other."""
+        """Check that steps of an instance come one after the other."""
         key = steps.engine, steps.instance
         assert steps.start_s >= self.busy_until_s.get(key, 0.0)
         assert list(steps.ends_s) == sorted(steps.ends_s)
@@ -176,7 +176,7 @@ class Checks(Observer):
 
 @dataclass(frozen=True)
 class Change:
-    """Something that is done to a fleet on purpose, or not: a replica is added, drained or killed."""
+    """A change of a fleet, on purpose or not: a replica is added, drained or killed."""
 
     kind: str
     engine: str

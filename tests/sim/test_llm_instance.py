@@ -55,7 +55,7 @@ MAPPED = compiled(
 
 
 def length(task: LLMTask, decode: Decode) -> int:
-    """Another one for every query, shorter than it may be."""
+    """Return an output length that differs for every query and is below the limit."""
     return 1 + sum(task.query.encode()) % decode.max_tokens
 
 
@@ -87,7 +87,7 @@ def driver(made: SimulatedModel, log: RunLog, **options: object) -> VirtualDrive
 
 
 def by_instance(log: RunLog) -> tuple[list[str], dict[str, list[str]]]:
-    """The messages in order, and the steps of each instance: jumps are noted when they end."""
+    """Return the messages in order, and the steps of each instance; jumps are noted when they end."""
     messages: list[str] = []
     steps: dict[str, list[str]] = {}
     for line in log.lines:
@@ -176,7 +176,7 @@ def test_jumps_change_nothing(
 
 
 def assert_nothing_is_left(run: VirtualDriver) -> None:
-    """No work, and every block is back."""
+    """Check that no work is left and every block is back."""
     assert run.system.is_idle()
     for instance in run.llm_instances():
         assert instance.is_idle()

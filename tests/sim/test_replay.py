@@ -25,7 +25,7 @@ ENGINES = virtual_engines(Lengths(answer_tokens=30))
 def record(
     path: Path, *, passes: tuple[str, ...] = tuple(PASSES), before: bool = True, num: int = 4
 ) -> VirtualDriver:
-    """Queries of both apps in virtual time, by profiles alone; what a real run would write."""
+    """Record queries of both apps in virtual time, by profiles alone, as a real run would be recorded."""
     plan_cache = PlanCache(profiles_of(ENGINES))
     templates = {name: make() for name, make in APPS.items()}
     graphs = [template.lower({}) for template in templates.values()] if before else []

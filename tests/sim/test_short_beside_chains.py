@@ -28,7 +28,7 @@ NUM_CHAINS = 24
 
 @cache
 def simulated_s(policy: str) -> float:
-    """Latency of the one call at a simulated instance that runs eight sequences."""
+    """Return the latency of the one call at a simulated instance that runs eight sequences."""
     profile = Profile(base_s=0.02, per_unit_s=0.0001, per_output_s=0.02, per_neighbour_s=0.0002)
     preset = load_preset("A100-80G")
     model = SimulatedModel(

@@ -95,7 +95,7 @@ def driver(*deployments: Deployment, **options: object) -> tuple[VirtualDriver, 
 
 
 def finish(run: VirtualDriver, watch: FleetWatch) -> None:
-    """Run to the end, and check what has to hold then."""
+    """Run to the end, and check the rules that must hold then."""
     run.run()
     assert not run.observers.dropped
     watch.check_end()
@@ -122,7 +122,7 @@ def error_of(run: VirtualDriver, query: str) -> StrettoError:
 
 
 def time_of(draw: random.Random, until_s: float) -> float:
-    """Draw a time. Every second one may be that of something else, too."""
+    """Draw a time. Every second time equals that of another change."""
     return draw.choice((draw.uniform(0.0, until_s), draw.randint(0, int(2 * until_s)) / 2))
 
 
@@ -299,7 +299,7 @@ def test_every_restart_is_a_new_instance_of_the_same_replica() -> None:
 
 
 def test_what_an_instance_was_doing_when_it_died_is_never_heard() -> None:
-    """Its answers would have come later; nothing of them reaches the schedulers."""
+    """The answers would have come later; nothing of them reaches the schedulers."""
     run, watch = driver(batch(instances=1), llm(instances=1), models={"llm": model()})
     run.submit("1", ANSWER, {"q": "a", "xs": ["x", "y"]})
     for engine in ("e", "llm"):
@@ -313,7 +313,7 @@ def test_what_an_instance_was_doing_when_it_died_is_never_heard() -> None:
 @pytest.mark.parametrize("at_s", [0.0, 0.75, 1.0, 1.5, 2.25, 3.0, 3.75])
 @pytest.mark.parametrize("how", ["finish", "suspend"])
 def test_ranks_that_change_while_an_instance_is_drained(at_s: float, how: DrainHow) -> None:
-    """At these instants requests start, which changes the ranks of those that wait at the instance."""
+    """Requests start at these instants, which changes the ranks of those that wait at the instance."""
     profile = Profile(per_unit_s=0.25, per_output_s=0.25, max_efficient_batch=4)
     run, watch = driver(llm(instances=2, profile=profile, max_batch=8000))
     for query in ("1", "2"):
@@ -357,5 +357,5 @@ def test_reports_of_caches_are_what_each_instance_holds(seed: int) -> None:
 
 
 def blocks_of(instance: LLMInstance) -> frozenset[bytes]:
-    """Blocks that the prefix cache of an instance holds."""
+    """Return the blocks that the prefix cache of an instance holds."""
     return frozenset(block for node in instance.scheduler.cache._tree.nodes() for block in node.hashes)

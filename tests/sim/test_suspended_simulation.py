@@ -40,7 +40,7 @@ GRAPHS = (TEXT, ITEMS, PARTIAL)
 
 
 def length(task: LLMTask, decode: Decode) -> int:
-    """Another one for every query, shorter than it may be."""
+    """Return an output length that differs for every query and is below the limit."""
     return 1 + sum(task.query.encode()) % decode.max_tokens
 
 
@@ -75,7 +75,7 @@ def run(
     max_jump: int = 64,
     log: RunLog | None = None,
 ) -> VirtualDriver:
-    """The driver after a run. An instance that is drained is followed by another one."""
+    """Return the driver after a run. An instance that is drained is followed by another one."""
     given = deployments(instances)
     driver = VirtualDriver(
         given,

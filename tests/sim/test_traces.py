@@ -21,13 +21,13 @@ from stretto.sim.synthetic_workloads import (
     submits,
     zipf,
 )
-from stretto.sim.traces import Request, TraceError, read_azure, read_lengths, read_mooncake
+from stretto.sim.traces import TraceError, TraceRequest, read_azure, read_lengths, read_mooncake
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def test_azure_in_seconds_and_as_published() -> None:
-    expected = [Request(0.0, 374, 44), Request(4.3146, 396, 109), Request(4.3146, 879, 0)]
+    expected = [TraceRequest(0.0, 374, 44), TraceRequest(4.3146, 396, 109), TraceRequest(4.3146, 879, 0)]
     assert read_azure(FIXTURES / "azure_seconds.csv") == expected
     published = read_azure(FIXTURES / "azure_published.csv")
     assert [(r.prompt_tokens, r.output_tokens) for r in published] == [(374, 44), (396, 109), (879, 0)]
@@ -37,9 +37,9 @@ def test_azure_in_seconds_and_as_published() -> None:
 def test_mooncake_shares_prefixes_by_block(tmp_path: Path) -> None:
     requests = read_mooncake(FIXTURES / "mooncake.jsonl")
     assert requests == [
-        Request(0.0, 1100, 6, (0, 1, 2)),
-        Request(0.04, 600, 4, (0, 3)),
-        Request(3.0, 1536, 9, (0, 1, 4)),
+        TraceRequest(0.0, 1100, 6, (0, 1, 2)),
+        TraceRequest(0.04, 600, 4, (0, 3)),
+        TraceRequest(3.0, 1536, 9, (0, 1, 4)),
     ]
     ids = [token_ids(prompt_text(f"r{n}", request)) for n, request in enumerate(requests)]
     assert [len(tokens) for tokens in ids] == [1100, 600, 1536]
@@ -74,7 +74,7 @@ HASHED = '{"timestamp": %s, "input_length": %s, "output_length": %s, "hash_ids":
         (AZURE + "0,10,1\n5,10,1\n4.5,10,1\n", r"row 3: arrives at 4.5 s, before the row above it \(5 s\)"),
         (AZURE + "0,-10,1\n", r"row 1: prompt_tokens is -10, not a whole number from 1 to"),
         (AZURE + "0,10,-1\n", r"row 1: output_tokens is -1"),
-        (AZURE + "-1,10,1\n", r"row 1: arrival_s is -1: negative"),
+        (AZURE + "-1,10,1\n", r"row 1: arrival_s is -1: it must be a time of at least 0"),
         (AZURE + "0,10,1\n1,many,1\n", r"row 2: prompt_tokens is 'many', not a number"),
         (AZURE + "0,10,1\n1,10\n", r"row 2: there is no output_tokens"),
         (AZURE + "0,10.5,1\n", r"row 1: prompt_tokens is 10.5, not a whole number"),
@@ -84,7 +84,7 @@ HASHED = '{"timestamp": %s, "input_length": %s, "output_length": %s, "hash_ids":
         (AZURE + "nan,10,1\n", r"row 1: arrival_s is 'nan', not a number"),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n",
-            r"row 1: arrival_s is 'yesterday', no date",
+            r"row 1: arrival_s is 'yesterday', not a date",
         ),
     ],
 )
@@ -100,9 +100,9 @@ def test_a_bad_table_names_file_row_and_reason(tmp_path: Path, text: str, reason
     ("text", "reason"),
     [
         (HASHED % (0, 600, 1, "[1]"), r"row 1: 1 hash_ids for 600 tokens"),
-        (HASHED % (0, 600, 1, "[1, -2]"), r"row 1: hash_ids is no list of whole numbers"),
+        (HASHED % (0, 600, 1, "[1, -2]"), r"row 1: hash_ids must be a list of whole numbers"),
         (HASHED % (9, 5, 1, "[1]") + HASHED % (8, 5, 1, "[1]"), r"row 2: arrives at 0.008 s"),
-        (HASHED % (0, 600, 1, "[true, 2]"), r"row 1: hash_ids is no list of whole numbers"),
+        (HASHED % (0, 600, 1, "[true, 2]"), r"row 1: hash_ids must be a list of whole numbers"),
         (HASHED % (10**400, 600, 1, "[1, 2]"), r"row 1: timestamp is 10+, not a number"),
         ("[]\n", r"row 1: not an object"),
         ("{\n", r"row 1: not JSON"),
@@ -188,7 +188,7 @@ def test_equal_beginnings_are_equal_tokens() -> None:
 
 def test_requests_become_queries_in_their_order() -> None:
     lengths: dict[str, int] = {}
-    requests = [Request(0.5, 12, 3), Request(1.0, 40, 7)]
+    requests = [TraceRequest(0.5, 12, 3), TraceRequest(1.0, 40, 7)]
     made = list(submits(requests, request_graph(16), lengths.__setitem__))
     assert [(at_s, submit.query) for at_s, submit in made] == [(0.5, "r0"), (1.0, "r1")]
     assert lengths == {"r0": 3, "r1": 7}

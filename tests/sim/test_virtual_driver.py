@@ -48,7 +48,7 @@ def end_s(run: VirtualDriver, query: str) -> float:
 
 
 def starts(run: VirtualDriver) -> list[tuple[float, int, int]]:
-    """(time, instance, units) of every batch."""
+    """Return (time, instance, units) of every batch."""
     return [(at_s, a.instance, a.num_units) for at_s, a in run.actions if isinstance(a, StartBatch)]
 
 
@@ -181,7 +181,7 @@ SHARED = """
 
 
 def test_a_held_prefix_saves_its_prefill() -> None:
-    """Unless its instance has died since, or the query that left it was released."""
+    """A held prefix is lost when its instance dies, or when the query that left it is released."""
 
     def seconds_of_the_whole(lose_s: float | None) -> float:
         run = driver(llm(profile=Profile(0.0, 0.01, 4, 0.5)))

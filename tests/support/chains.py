@@ -10,7 +10,7 @@ from support.machines import compiled
 
 
 def chain(num_calls: int, profile: Profile, *, max_tokens: int, engine: str = "llm") -> ExecutionGraph:
-    """`num_calls` calls, the first of which reads the input `q`."""
+    """Return a chain of `num_calls` calls, the first of which reads the input `q`."""
     lines = ["graph chain(%q: text)"]
     last = "%q"
     for number in range(num_calls):

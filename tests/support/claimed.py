@@ -1,4 +1,6 @@
-"""What a spawned process finds after it has claimed its devices. Imports torch, and so must come sealed."""
+"""A report from a spawned process about the devices it has claimed. Imports torch, and so must come
+sealed.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from support.openai_stub import OpenAIStub, Reply
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The end of a command: exit code and output."""
 
     code: object
     out: str
@@ -41,7 +41,7 @@ class CommandLine:
         return Ended(end.value.code, out, err)
 
     def refuses(self, *args: object, code: int = 2) -> str:
-        """Run what cannot be done; its one line."""
+        """Run a command that must be refused; return its one line of error."""
         ended = self(*args)
         assert ended.out == ""
         assert "Traceback" not in ended.err
@@ -53,14 +53,14 @@ class CommandLine:
 
 @contextmanager
 def serving(answer: Callable[[Mapping[str, Any]], Reply]) -> Iterator[str]:
-    """An OpenAI-compatible server on a thread; its URL."""
+    """Run an OpenAI-compatible server on a thread; yield its URL."""
     with running(OpenAIStub(answer)) as url:
         yield url
 
 
 @contextmanager
 def running(stub: OpenAIStub) -> Iterator[str]:
-    """`stub` on a thread; its URL."""
+    """Run `stub` on a thread; yield its URL."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

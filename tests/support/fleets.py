@@ -1,4 +1,4 @@
-"""What has to hold while instances come and go, whichever driver runs them."""
+"""Rules that must hold while instances come and go, whichever driver runs them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Key = tuple[str, int]
 
 
 class FleetWatch(Observer):
-    """Follows every instance from its start to its end, by messages alone.
+    """An observer that follows every instance from its start to its end, by messages alone.
 
     Work goes to instances that serve, or one request at a time to suspect ones. An instance that finishes
     runs nothing when it is stopped. No id is used twice, and every query ends once.

@@ -41,7 +41,7 @@ def failing_steps(app: App) -> list[str]:
 
 
 def fragmented(app: App, sizes: Sequence[int]) -> Fragmented:
-    """Cut `app` into fragments of so many primitives, and what is left."""
+    """Cut `app` into fragments of the given numbers of primitives, and the rest."""
     types = verify(app.graph)
     primitives = list(app.graph.primitives)
     parts: list[list[Primitive]] = []
@@ -59,7 +59,7 @@ def fragmented(app: App, sizes: Sequence[int]) -> Fragmented:
 
 
 def comparable(value: object) -> object:
-    """Failures by what they say, also within lists."""
+    """Return values that can be compared: failures by their message, also within lists."""
     if isinstance(value, Failure):
         return type(value.error).__name__, str(value.error)
     if isinstance(value, list):

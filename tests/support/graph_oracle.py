@@ -1,4 +1,4 @@
-"""What a graph means, as plainly as it can be said: every primitive in turn, nothing in parallel.
+"""The meaning of a graph, as plainly as possible: every primitive in turn, nothing in parallel.
 
 The oracle of property tests. It knows values, ops and the fake engines, and no scheduler.
 """
@@ -19,12 +19,14 @@ from support.random_apps import expand_body
 
 
 def interpret(graph: Graph, inputs: Mapping[str, object], failing: Collection[str] = ()) -> dict[str, object]:
-    """The outputs of `graph` by name, when the engine steps called `failing` fail at times (`fails`)."""
+    """Return the outputs of `graph` by name, where the engine steps called `failing` fail at times
+    (`fails`).
+    """
     return _Interpreter(failing).run(graph, inputs)
 
 
 def fails(failing: Collection[str], step: str, asked: Prompt | Mapping[str, object]) -> bool:
-    """Whether a step that is `failing` fails this time: two times in three, by what it is asked."""
+    """Return whether a step in `failing` fails this time: two times in three, decided by its inputs."""
     if step not in failing:
         return False
     key = sorted(asked.items()) if isinstance(asked, Mapping) else asked
@@ -32,7 +34,7 @@ def fails(failing: Collection[str], step: str, asked: Prompt | Mapping[str, obje
 
 
 def nonsense(step: str) -> BadReply:
-    """What a failing step fails with."""
+    """Return the error with which a failing step fails."""
     return BadReply("nonsense", step=step)
 
 
@@ -136,7 +138,7 @@ def _complete(task: LLMTask) -> object:
 
 
 def _items(result: object) -> list[object]:
-    """What one result adds to a flat list."""
+    """Return the items that one result adds to a flat list."""
     if isinstance(result, Failure):
         return [result]
     return result if isinstance(result, list) else []

@@ -69,7 +69,7 @@ NUM_READERS = 8
 
 
 def readers_of(head: str) -> ExecutionGraph:
-    """Eight prompts with the same beginning, all of them ready at once."""
+    """Return a graph of eight prompts with the same beginning, all of them ready at once."""
     lines = []
     for i in range(NUM_READERS):
         lines.append(f'%k{i} = prefill([c"{head}", c" Part {i}: ", %q], hint=%head) : kv @llm')

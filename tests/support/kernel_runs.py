@@ -1,4 +1,4 @@
-"""Where Triton's kernels can be tested: compiled on a GPU, else in Triton's interpreter, on the CPU."""
+"""The places where Triton's kernels can be tested: compiled on a GPU, else in Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ VOCABULARY = 4
 
 
 def next_token(tokens: list[int]) -> int:
-    """A function of all that came before."""
+    """Return the next token, a function of all tokens before it."""
     return crc32(bytes(tokens)) % VOCABULARY
 
 
 def completion(prompt: list[int], count: int) -> list[int]:
-    """What any right run generates."""
+    """Return the tokens that any right run generates."""
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(next_token(tokens))
@@ -63,7 +63,7 @@ class CheckedKV:
 
 
 def step(scheduler: LocalScheduler, kv: CheckedKV, max_repeats: int = 1) -> list[TokenSequence]:
-    """One step, checked; returns the sequences that ended in it."""
+    """Run one step and check it; return the sequences that ended in it."""
     batch = scheduler.schedule(max_repeats)
     scheduler.check_invariants()
     assert len({piece.sequence.id for piece in batch.slices}) == len(batch.slices)

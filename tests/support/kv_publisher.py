@@ -1,4 +1,4 @@
-"""vLLM's side of KV events: its messages, and a publisher of them that can lose some."""
+"""The publishing side of vLLM's KV events: its messages, and a publisher that can lose some of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CLEARED = {"type": "AllBlocksCleared"}
 
 
 class Publisher:
-    """What vLLM is to a subscriber. `kept` answers replays; set it to lose something."""
+    """A stand-in for vLLM's publisher of KV events. `kept` answers replays; set it to lose something."""
 
     def __init__(self, context: zmq.asyncio.Context) -> None:
         self._pub = context.socket(zmq.XPUB)  # as PUB, but it hears of subscribers

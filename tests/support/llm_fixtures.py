@@ -11,11 +11,11 @@ from support.tiny_checkpoint import build_tiny_checkpoint
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama without a chat template."""
+    """Return a random Llama without a chat template."""
     return build_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")
 def tiny_chat_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a chat template."""
+    """Return a random Llama with a chat template."""
     return build_tiny_checkpoint(tmp_path_factory.mktemp("tiny_chat"), chat_template=True)

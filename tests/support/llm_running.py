@@ -1,4 +1,4 @@
-"""What the tests of LLM engines share: running tasks to their end, and a server in the form of an engine."""
+"""Helpers of the tests of LLM engines: running tasks to their end, and a server in the form of an engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def drain(llm: SteppedLLM) -> list[LLMEvent]:
 
 
 def run(llm: SteppedLLM, prompt: Prompt, decode: Decode | None, query: str = "q") -> Done | Failed:
-    """The ending of one task that runs alone."""
+    """Run one task alone; return its ending."""
     llm.admit(task(0, prompt, decode, query), ())
     ending = drain(llm)[-1]
     assert isinstance(ending, Done | Failed)
@@ -38,7 +38,7 @@ def run(llm: SteppedLLM, prompt: Prompt, decode: Decode | None, query: str = "q"
 
 
 def value(llm: SteppedLLM, prompt: Prompt, decode: Decode | None, query: str = "q") -> object:
-    """The value of one task that runs alone."""
+    """Run one task alone; return its value."""
     ending = run(llm, prompt, decode, query)
     assert isinstance(ending, Done), ending
     return ending.value
@@ -100,7 +100,7 @@ async def _settle(running: asyncio.Task[None]) -> None:
 
 
 def _stub_answer(request: Mapping[str, Any], decode: Callable[[list[int]], str] | None) -> Reply:
-    """A list when the prompt asks for JSON, else the prompt's words backwards, as many as allowed."""
+    """Return a list when the prompt asks for JSON, else the prompt's words backwards, as many as allowed."""
     if "messages" in request:
         (message,) = request["messages"]
         prompt = message["content"]

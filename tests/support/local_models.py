@@ -20,7 +20,7 @@ def _load() -> tuple[Embedding, Chunking]:
 
 @contextmanager
 def models_loaded_once() -> Iterator[None]:
-    """While it lasts, `local_engines` has engines with models that are there already, and the stand-in."""
+    """Make `local_engines` use models that are loaded already, and the stand-in, while this context lasts."""
     pytest.importorskip("sentence_transformers")
     embedding, chunking = _load()
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,6 @@
-"""What tests of single machines need: nodes and work without a graph around them, and a checked `System`."""
+"""Helpers of the tests of single machines: nodes and work without a graph around them, and a checked
+`System`.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ def add_ready(scheduler: BatchScheduler | LLMScheduler, replica: Replica, now_s:
 def lost(
     scheduler: BatchScheduler | LLMScheduler, instance: int, error: StrettoError, now_s: float = 0.0
 ) -> list[Report]:
-    """Let an instance die; what is started in its place, at once or later, is ready then."""
+    """Let an instance die, and make ready what is started in its place, at once or later."""
     reports, actions = scheduler.lost(instance, error, now_s)
     if not actions:
         due_s = scheduler.instances.fleet.next_due_s()
@@ -144,7 +146,7 @@ def compiled(text: str, profiles: Mapping[str, Profile] | None = None) -> Execut
 
 
 class CheckedSystem(System):
-    """Checks every invariant after every event; remembers the replies.
+    """A `System` that checks every invariant after every event, and remembers the replies.
 
     It begins with every replica ready. Unless told not to, it readies whatever is started later, at once.
     """
@@ -166,7 +168,7 @@ class CheckedSystem(System):
         self._readies = readies
 
     def handle(self, events: Sequence[Event], now_s: float) -> list[Action]:
-        """As the system does, but alarms are left out of the answer (they are in `alarms_s`)."""
+        """Handle an event as the system does, but leave alarms out of the answer (they are in `alarms_s`)."""
         actions = super().handle(events, now_s)
         self.check_invariants()
         if self._readies and (starts := [a for a in actions if isinstance(a, StartInstance)]):

@@ -20,8 +20,8 @@ from stretto.engines.openai_wire.requests import (
     DEFAULT_COMPLETION_TOKENS,
     ChatRequest,
     CompletionRequest,
-    Prompt,
-    Request,
+    GenerateRequest,
+    WirePrompt,
 )
 from support.openai_stub import MODEL, OpenAIStub, Reply
 
@@ -31,7 +31,7 @@ _DELTA_S = 0.001
 
 
 class Speaker:
-    """Answers for `stub`. A token is a word."""
+    """A function of requests that answers for `stub`. A token is a word."""
 
     def __init__(self) -> None:
         self.stub = OpenAIStub(
@@ -47,18 +47,20 @@ class Speaker:
                 ),
             },
         )
-        self._seen: set[Prompt] = set()
+        self._seen: set[WirePrompt] = set()
         self._num_prompt_tokens = 0
 
     def _answer(self, body: Mapping[str, Any]) -> Reply:
         is_chat = "messages" in body
-        request: Request = ChatRequest.from_json(body) if is_chat else CompletionRequest.from_json(body)
+        request: GenerateRequest = (
+            ChatRequest.from_json(body) if is_chat else CompletionRequest.from_json(body)
+        )
         try:
             return self._speak(request)
         except RequestRefused as refused:
             return Reply.refusing(refused.answer)
 
-    def _speak(self, request: Request) -> Reply:
+    def _speak(self, request: GenerateRequest) -> Reply:
         options = request.options
         if request.model not in ("", MODEL):
             raise unknown_model(request.model, [MODEL])
@@ -103,14 +105,14 @@ class Speaker:
         )
 
 
-def _prompt(request: Request) -> Prompt:
+def _prompt(request: GenerateRequest) -> WirePrompt:
     if isinstance(request, ChatRequest):
         return " ".join(message.text for message in request.messages)
     return request.prompts[0]
 
 
 def _cut(deltas: list[str], stop: tuple[str, ...]) -> tuple[list[str], str | None]:
-    """The text before the first stop string, and which one that is."""
+    """Return the text before the first stop string, and which one that is."""
     text = "".join(deltas)
     found = [(text.index(end), end) for end in stop if end in text]
     if not found:

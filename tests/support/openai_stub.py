@@ -24,7 +24,7 @@ from stretto.engines.openai_wire.errors import ApiError, RequestRefused, no_such
 from stretto.engines.openai_wire.fields import read_body
 from stretto.engines.openai_wire.logprobs import TokenLogprob
 from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, Request
+from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, GenerateRequest
 
 MODEL = "stub-model"
 EVENT_STREAM = {"Content-Type": f"{sse.CONTENT_TYPE}; charset=utf-8"}
@@ -33,7 +33,7 @@ _APIS: Mapping[str, Api] = {f"POST /{path}": api for api, path in paths.GENERATE
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a completion is answered: by `deltas`, then `ending`, or by `raw` bytes as they are.
+    """A prepared answer to a completion: by `deltas`, then `ending`, or by `raw` bytes as they are.
 
     Each delta is a token, `delta_s` behind the last. All choices have the same text; a request that is not
     streamed is answered with it at once. The ending is "done", "cut" (the connection drops), "stop" (the
@@ -55,12 +55,12 @@ class Reply:
 
     @staticmethod
     def refusing(error: ApiError) -> Reply:
-        """The answer to a request that is not served."""
+        """Return the answer to a request that is not served."""
         return Reply(status=error.status, raw=json.dumps(error.to_json()).encode(), headers=error.headers())
 
 
 class OpenAIStub:
-    """Answers every completion with `answer(request body)`. An async context manager.
+    """A server that answers every completion with `answer(request body)`. An async context manager.
 
     A body that is no request is refused as vLLM does, without asking `answer`.
 
@@ -130,7 +130,7 @@ class OpenAIStub:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, api: Api, received: bytes
     ) -> None:
         body = read_body(received)
-        request: Request
+        request: GenerateRequest
         request = ChatRequest.from_json(body) if api == "chat" else CompletionRequest.from_json(body)
         self.requests.append(body)
         reply = self._answer(body)
@@ -150,7 +150,9 @@ class OpenAIStub:
         finally:
             self.num_running -= 1
 
-    async def _whole(self, writer: asyncio.StreamWriter, api: Api, request: Request, reply: Reply) -> None:
+    async def _whole(
+        self, writer: asyncio.StreamWriter, api: Api, request: GenerateRequest, reply: Reply
+    ) -> None:
         await asyncio.sleep(reply.delta_s * len(reply.deltas))
         num_choices = _num_choices(request)
         self.num_output_tokens += num_choices * len(reply.deltas)
@@ -168,7 +170,7 @@ class OpenAIStub:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         api: Api,
-        request: Request,
+        request: GenerateRequest,
         reply: Reply,
     ) -> None:
         (kind,) = EVENT_STREAM.values()
@@ -199,7 +201,7 @@ class OpenAIStub:
             await writer.drain()
 
 
-def _num_choices(request: Request) -> int:
+def _num_choices(request: GenerateRequest) -> int:
     return request.options.n * (len(request.prompts) if isinstance(request, CompletionRequest) else 1)
 
 
@@ -212,7 +214,7 @@ def _counts(reply: Reply, num_choices: int) -> TokenCounts:
     return TokenCounts(reply.num_prompt, num_choices * len(reply.deltas), reply.num_cached)
 
 
-def _logprobs(request: Request, tokens: tuple[str, ...]) -> tuple[TokenLogprob, ...] | None:
+def _logprobs(request: GenerateRequest, tokens: tuple[str, ...]) -> tuple[TokenLogprob, ...] | None:
     if request.options.logprobs is None:
         return None
     return tuple(TokenLogprob(token, -0.5, ((token, -0.5),)) for token in tokens)
@@ -235,7 +237,7 @@ async def _send(
 
 
 async def _send_event(writer: asyncio.StreamWriter, event: bytes) -> None:
-    """One event as one HTTP chunk."""
+    """Send one event as one HTTP chunk."""
     writer.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
     await writer.drain()
     await asyncio.sleep(0)

@@ -76,7 +76,7 @@ class _Builder:
         return self.draw(st.sampled_from(options))
 
     def recent(self, options: list[Any]) -> Any:
-        """One of the options; the last ones are likelier, so that graphs grow deep."""
+        """Draw one of the options; the last ones are likelier, so that graphs grow deep."""
         return self.one_of(options[-3:] if len(options) > 3 and self.chance(60) else options)
 
     def lists(self, *items: str) -> list[Ref]:
@@ -129,7 +129,7 @@ class _Builder:
             self.add("embed", [Arg("texts", self.one_of(self.scalars("text", "chunk", "hit")))], "vector")
 
     def index(self) -> None:
-        """Chunk, embed and ingest; one collection, and all searches after it."""
+        """Add chunk, embed and ingest; one collection, and all searches after it."""
         if self.effect is not None or self.has_searched:
             return
         self.chunks()
@@ -167,7 +167,7 @@ class _Builder:
             self.add("rerank", [question, Arg("hits", self.one_of(self.scalars("list[hit]")))], "list[hit]")
 
     def call(self) -> None:
-        """Of the fake engine: the tuple of its inputs, which is a list of texts."""
+        """Add a call of the fake engine: the tuple of its inputs, which is a list of texts."""
         texts = self.scalars("text")
         scalars = [Arg("a", self.one_of(texts))]
         if self.chance(50):
@@ -178,7 +178,7 @@ class _Builder:
             self.add("call", [*scalars, Arg("b", self.one_of(texts))], "list[text]", result="list[text]")
 
     def complete(self) -> None:
-        """A prompt of known and less known segments, and one or two completions of it."""
+        """Add a prompt of known and less known segments, and one or two completions of it."""
         parts: list[Constant | Slot] = []
         args: dict[str, Arg] = {}
         if self.chance(80):
@@ -215,7 +215,9 @@ class _Builder:
             self.add("decode", [Arg("kv", kv, each=is_mapped)], type_, engine=engine, hints=hints, **config)
 
     def expand_query(self) -> None:
-        """Several questions for one, and what each of them needs next, in step with their decoding."""
+        """Add several questions made from one, and what each of them needs next, in step with their
+        decoding.
+        """
         prompt = (Constant(CONSTANTS[3]), Slot("question"))
         kv = self.add(
             "prefill", [Arg("question", Ref("question"))], "kv", prompt=prompt, engine="llm", hints=()
@@ -232,7 +234,7 @@ class _Builder:
         self.add("embed", [Arg("texts", queries, each=True)], "list[vector]", hints=("batchable",))
 
     def refine(self) -> None:
-        """Answers that improve on one another, one hit each; the last that exists is the answer."""
+        """Add answers that improve on one another, one hit each; the last that exists is the answer."""
         if not self.lists("hit"):
             self.web_search()
         hits = self.lists("hit", "list[hit]")
@@ -313,7 +315,7 @@ STEPS = (
 
 @st.composite
 def apps(draw: Draw) -> App:
-    """An application of 5 to 30 primitives, and a query's inputs."""
+    """Draw an application of 5 to 30 primitives, and a query's inputs."""
     builder = _Builder(draw)
     if builder.chance(70):
         builder.index()
@@ -343,7 +345,7 @@ def apps(draw: Draw) -> App:
 
 @st.composite
 def query_inputs(draw: Draw) -> Mapping[str, object]:
-    """A question, zero to three documents and zero to four names."""
+    """Draw a question, zero to three documents and zero to four names."""
     words = st.sampled_from(("alpha", "beta", "gamma", "delta", "epsilon", "zeta"))
     texts = st.lists(words, min_size=1, max_size=14).map(" ".join)
     files = [
@@ -366,7 +368,7 @@ def _one(inputs: Mapping[str, object]) -> str:
 
 
 def _leaves(inputs: Mapping[str, object]) -> str:
-    """One answer per text, known only now, and their synthesis."""
+    """Return a subgraph with one answer per text, known only at run time, and their synthesis."""
     texts = inputs["texts"]
     assert isinstance(texts, list | tuple)
     lines = []
@@ -401,7 +403,7 @@ def _nested(inputs: Mapping[str, object]) -> str:
 
 
 def _echo(inputs: Mapping[str, object]) -> str:
-    """The subgraph's output is its own input."""
+    """Return a subgraph whose output is its own input."""
     return "graph echo(%text: text, %texts: list[text])\nreturn %texts[1]"
 
 
@@ -414,14 +416,14 @@ BODIES: dict[str, Callable[[Mapping[str, object]], str]] = {
 
 
 def expand_body(body: str, inputs: Mapping[str, object]) -> Graph:
-    """The subgraph, as lowered."""
+    """Return the subgraph of an `expand`, as lowered."""
     return parse_graph(BODIES[body](inputs))
 
 
 def expander(
     profiles: Profiles,
 ) -> Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]:
-    """`expand` of a driver: lowers, optimises and compiles."""
+    """Return the `expand` of a driver: it lowers, optimises and compiles."""
 
     def expand(body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
         chosen = {name: run_pass for name, run_pass in PASSES.items() if name in passes}

@@ -1,4 +1,4 @@
-"""Writes measurements of a made-up engine in the format of the recorded ones."""
+"""Files of measurements of a made-up engine, in the format of the recorded ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODELS = {"org/one": (32, 4096, 32), "org/two": (40, 5120, 40)}
 
 
 def write_profiles(data: Path, *, bad_cells: dict[str, str] | None = None) -> None:
-    """Profiles of two models; `bad_cells` replace those of the last row."""
+    """Write profiles of two models; `bad_cells` replace those of the last row."""
     (data / "samullm_iters").mkdir(parents=True, exist_ok=True)
     (data / "samullm").mkdir(exist_ok=True)
     configs = {}
@@ -82,7 +82,7 @@ def _profile(model: LLMModel, draw: random.Random) -> list[dict[str, Any]]:
 
 
 def write_run(data: Path, steps: Sequence[tuple[StepShape, float]], requests: list[list[int]]) -> None:
-    """Two logs of the same run."""
+    """Write two logs of the same run."""
     (data / "samullm").mkdir(parents=True, exist_ok=True)
     rows = [
         {

@@ -1,4 +1,4 @@
-"""Replicas that nobody runs, for tests of what decides about them."""
+"""Replicas that are never run, for tests of what decides about them."""
 
 from __future__ import annotations
 

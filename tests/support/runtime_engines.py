@@ -1,4 +1,4 @@
-"""Engines that do what the texts they are given say, and the small apps that run on them.
+"""Engines that do what their texts say, and the small apps that run on them.
 
 They are importable by name, so that they can be sent to a process.
 """
@@ -58,7 +58,7 @@ COMPLETE = graph(
 
 @dataclass(frozen=True)
 class Log:
-    """What was called, by whom; shared with the test unless it crosses to a process."""
+    """A log of calls and callers; shared with the test unless it crosses to a process."""
 
     batches: list[list[str]] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Log:
 
 @dataclass(frozen=True)
 class ActingConfig:
-    """`folder` remembers what happens once; `makes` is called by every constructor."""
+    """Configuration of `Acting`. `folder` remembers what happens once; every constructor calls `makes`."""
 
     folder: Path | None = None
     log: Log = field(default_factory=Log)
@@ -76,7 +76,9 @@ class ActingConfig:
 
 
 class Acting:
-    """Answers texts in capitals, unless a text says what to do instead ("hang", "once hang")."""
+    """A `BatchEngine` that answers in capitals, unless a text says what to do instead ("hang", "once
+    hang").
+    """
 
     def __init__(self, config: ActingConfig) -> None:
         self._config = config
@@ -147,7 +149,7 @@ def act(text: str) -> None:
 
 
 class Poison:
-    """Pickles, and cannot be unpickled."""
+    """A value that can be pickled and cannot be unpickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _refuse, ()
@@ -168,7 +170,7 @@ def fake_llm(**settings: Any) -> Deployment:
 
 
 class ServerEngine:
-    """What an `AsyncLLM` has beside `generate`: it is up at once and for ever, and says nothing by itself."""
+    """The methods of an `AsyncLLM` besides `generate`: it is up at once and for ever, and reports nothing."""
 
     async def start(self) -> None: ...
 
@@ -226,7 +228,7 @@ def server(log: Log | None = None, **settings: Any) -> Deployment:
 
 
 class AtOnce(ServerEngine):
-    """A `SteppedLLM` as an `AsyncLLM`: everything is said at once."""
+    """A `SteppedLLM` as an `AsyncLLM`, which emits all events at once."""
 
     def __init__(self, stepped: Any) -> None:
         self._stepped = stepped
@@ -245,7 +247,7 @@ class AtOnce(ServerEngine):
 
 
 def on_the_loop(deployment: Deployment) -> Deployment:
-    """The same engine without threads."""
+    """Return the same engine without threads."""
     if not deployment.engine.is_llm:
         return deployment.changed(runs_in="loop")
     make = deployment.replicas[0].executable

@@ -29,17 +29,17 @@ TRUE = {
 
 
 def numbers(**given: float) -> dict[str, float]:
-    """All numbers; 0 but for those given."""
+    """Return all numbers; 0 but for those given."""
     return {**dict.fromkeys(NUMBERS, 0.0), **given}
 
 
 def true_cost(model: LLMModel = SMALL) -> LLMStepCost:
-    """What synthetic measurements follow."""
+    """Return the cost that synthetic measurements follow."""
     return LLMStepCost(StepFeatures(model, GPU), numbers(**TRUE))
 
 
 def shapes() -> list[StepShape]:
-    """Prefills and decodes with short, long and unlike contexts, of up to 512 sequences."""
+    """Return prefills and decodes with short, long and unlike contexts, of up to 512 sequences."""
     found = []
     for n in range(1, 513, 3):
         found.append(StepShape(n, n, 1, n))

@@ -23,7 +23,7 @@ from stretto.sched.system import System
 
 
 class SteppingDriver:
-    """Every step takes `step_s`, whatever it computes."""
+    """A driver in which every step takes `step_s`, whatever it computes."""
 
     def __init__(self, engine: Deployment, step_s: float) -> None:
         self.now_s = 0.0
@@ -37,7 +37,7 @@ class SteppingDriver:
         self.llm: SteppedLLM = engine.replicas[0].executable(engine.replicas[0].config)
 
     def run(self, arrivals: Sequence[tuple[float, Submit]]) -> dict[str, float]:
-        """Seconds from each query's arrival to its end."""
+        """Return the seconds from each query's arrival to its end."""
         coming = sorted(arrivals, key=lambda arrival: arrival[0])
         arrived_s = {submit.query: at_s for at_s, submit in coming}
         latencies_s: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Queries for a checked `System`, and what is read from its actions."""
+"""Queries for a checked `System`, and readers of its actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def started(actions: Sequence[Action]) -> list[StartBatch]:
 
 
 def steps(actions: Sequence[Action]) -> list[str]:
-    """What is started or admitted, by query and step."""
+    """Return what is started or admitted, by query and step."""
     found = []
     for action in actions:
         if isinstance(action, StartBatch):

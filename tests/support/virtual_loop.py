@@ -25,7 +25,7 @@ class _Jumping(selectors.DefaultSelector):  # type: ignore[misc]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """For coroutines that wait for each other and for time; not for threads or processes."""
+    """An asyncio loop for coroutines that wait for each other and for time; not for threads or processes."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()
@@ -36,7 +36,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Decorates an async test that needs no threads: it takes no time, and hangs are errors."""
+    """Decorate an async test that needs no threads: it takes no time, and hangs are errors."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -47,7 +47,7 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 
 
 def in_real_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Decorates an async test with threads or processes; half a minute is a hang."""
+    """Decorate an async test with threads or processes; half a minute is a hang."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:

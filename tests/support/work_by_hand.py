@@ -13,7 +13,7 @@ from support.graph_oracle import fails, nonsense
 
 
 class WorkByHand:
-    """What a query has handed out and is waiting for, as (work, item)."""
+    """The work that a query has handed out and is waiting for, as (work, item)."""
 
     def __init__(self, failing: Collection[str] = ()) -> None:
         self.waiting: list[tuple[Request, int]] = []
@@ -27,7 +27,7 @@ class WorkByHand:
         self.waiting += [(work, item) for work in outcome.work for item in range(work.lo, work.hi)]
 
     def do(self, place: int) -> tuple[int, int, Sequence[object]]:
-        """Do one item; (node, item, results)."""
+        """Do one item; return (node, item, results)."""
         work, item = self.waiting.pop(place % len(self.waiting))
         return work.node.id, item, [self._result(work, item)]
 

@@ -41,10 +41,10 @@ PROFILES = {
 
 
 def p_graph() -> Graph:
-    """As lowered, with all that `>>` says."""
+    """Return the graph as lowered, with all that `>>` says."""
     return parse_graph(TEXT)
 
 
 def e_graph() -> Graph:
-    """After all passes."""
+    """Return the execution graph after all passes."""
     return optimise(p_graph(), PROFILES, PASSES)

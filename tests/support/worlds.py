@@ -38,7 +38,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class World:
-    """Everything about a run that must not change what it answers."""
+    """A setting for a run: everything that must not change its answers."""
 
     setups: Mapping[str, Setup] = field(default_factory=dict)
     seed: int = 0
@@ -47,13 +47,13 @@ class World:
 
     @property
     def profiles(self) -> dict[str, Profile]:
-        """By engine."""
+        """Profiles by engine."""
         return {name: setup.profile for name, setup in self.setups.items()}
 
     def engines(
         self, fail_on: Callable[[Task | LLMTask], BaseException | None] | None = None
     ) -> list[Deployment]:
-        """Fresh engines; `fail_on` adds failures of its own."""
+        """Return new engines; `fail_on` adds failures of its own."""
         engines = []
         for name in (*BATCH_ENGINES, *LLM_ENGINES):
             setup = self.setups.get(name, Setup())
@@ -79,7 +79,7 @@ class World:
     def driver(
         self, fail_on: Callable[[Task | LLMTask], BaseException | None] | None = None
     ) -> VirtualDriver:
-        """A checked driver of this world, its losses already in its future."""
+        """Return a checked driver of this world, with its losses scheduled."""
         driver = VirtualDriver(
             self.engines(fail_on),
             expand=expander(self.profiles),
@@ -92,14 +92,14 @@ class World:
         return driver
 
     def compile(self, app: App, passes: Sequence[str]) -> ExecutionGraph:
-        """`app` after `passes`, in that order."""
+        """Compile `app` after `passes`, in that order."""
         graph = app.graph
         for name in passes:
             graph = apply_pass(name, PASSES[name], graph, self.profiles)
         return compile_graph(graph, self.profiles)
 
     def run(self, app: App, passes: Sequence[str] = ()) -> tuple[Reply, VirtualDriver]:
-        """One query of `app`."""
+        """Run one query of `app`."""
         driver = self.driver()
         driver.submit("q", self.compile(app, passes), app.inputs, passes=tuple(passes))
         return driver.run()["q"], driver
@@ -114,7 +114,7 @@ class _FailOnce:
         self._count = 0
 
     def __repr__(self) -> str:
-        """Without an address, so that equal runs print alike."""
+        """Return a text without addresses, so that equal runs print alike."""
         return f"_FailOnce({sorted(self._at)})"
 
     def __call__(self, task: Task | LLMTask) -> BaseException | None:
@@ -125,7 +125,7 @@ class _FailOnce:
 
 
 def assert_nothing_is_left(driver: VirtualDriver) -> None:
-    """No queue, no running work, no state of any query."""
+    """Check that there is no queue, no running work and no state of any query."""
     assert driver.system.is_idle()
     for name in BATCH_ENGINES:
         assert driver._batch_engines[name]._collections == {}, name
@@ -136,7 +136,7 @@ def assert_nothing_is_left(driver: VirtualDriver) -> None:
 
 
 def setups(*, llm: bool) -> st.SearchStrategy[Setup]:
-    """Fast and slow, small and large, with every policy and some failures."""
+    """Draw an engine: fast or slow, small or large, with any policy and some failures."""
     profiles = st.builds(
         Profile,
         base_s=st.sampled_from((0.0, 0.001, 0.05)),
@@ -156,7 +156,7 @@ def setups(*, llm: bool) -> st.SearchStrategy[Setup]:
 
 
 def worlds() -> st.SearchStrategy[World]:
-    """Any engines, any timing, up to four instances lost."""
+    """Draw a world: any engines, any timing, up to four instances lost."""
     names = (*BATCH_ENGINES, *LLM_ENGINES)
     losses = st.tuples(st.sampled_from(names), st.integers(0, 2), st.floats(0.0, 1.5))
     return st.builds(

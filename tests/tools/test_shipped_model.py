@@ -47,7 +47,7 @@ def _prompt(name: str, values: dict[str, str]) -> Prompt:
 
 
 def _outputs(num_threads: int, max_running: int) -> list[tuple[str, int]]:
-    """Of each prompt, the text and how many tokens it took."""
+    """Return for each prompt the text and how many tokens it took."""
     llm = TransformerLLM(TransformerConfig(MINI, num_threads=num_threads, max_running=max_running))
     for number, (name, values) in enumerate(PROMPTS):
         llm.admit(task(number, _prompt(name, values), Decode(max_tokens=120)), ())

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tools.training.corpus import Asked, Corpus, Passage, load_corpus, read_corpus, save_corpus
+from tools.training.corpus import Corpus, Passage, PlacedQuestion, load_corpus, read_corpus, save_corpus
 from tools.training.examples import NO_ANSWER, NO_KNOWLEDGE, Example, ExampleMaker, can_answer
 from tools.training.questions import content_words, make_question, rewrite
 
@@ -107,7 +107,7 @@ def test_headings_and_fragments_are_no_answers() -> None:
 
 def test_peoples_questions_are_used_and_a_corpus_is_kept_as_it_is(tmp_path: Path) -> None:
     passage = Passage("tatqa", "a", ("Sales rose by nine percent in 2019.", "Costs fell too."), (True, False))
-    corpus = Corpus((passage,), (Asked("How much did sales rise?", 0, 0),), ("who was first?",))
+    corpus = Corpus((passage,), (PlacedQuestion("How much did sales rise?", 0, 0),), ("who was first?",))
     save_corpus(corpus, tmp_path / "corpus.json")
     assert load_corpus(tmp_path / "corpus.json") == corpus
     maker = ExampleMaker(corpus)
@@ -139,7 +139,7 @@ def test_known_sets_are_read_without_the_demo_and_the_held_out_set(tmp_path: Pat
     write("squad_xquad_en/documents.jsonl", {"doc_id": "s", "paragraphs": ["Never read this held out text."]})
     corpus = read_corpus(tmp_path)
     assert [passage.name for passage in corpus.passages] == ["01-models#0", "t"]
-    assert corpus.asked == (Asked("How much?", 1, 0),)
+    assert corpus.asked == (PlacedQuestion("How much?", 1, 0),)
     assert corpus.loose_questions == ("who was first?",)
 
 

@@ -19,7 +19,7 @@ from stretto.trace.summary import summarise
 
 
 def run_query(recorder: Recorder, number: int) -> None:
-    """A query of one batch, a second long."""
+    """Run a query of one batch that takes a second."""
     name = f"q{number}"
     recorder.on_event(Submit(name, SHOUT, {}), number)
     recorder.on_action(StartBatch("e", 0, number, (), 1), number)

@@ -47,7 +47,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlacedQuestion:
     """A person's question, the sentence of a passage that answers it, and the answer if known."""
 
     question: str
@@ -60,14 +60,14 @@ class Corpus:
     """Passages, questions about them, and questions about nothing in the corpus."""
 
     passages: tuple[Passage, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[PlacedQuestion, ...]
     loose_questions: tuple[str, ...]
 
 
 def read_corpus(data: Path) -> Corpus:
     """Read all texts for training under `data`: known sets by name, else a folder of documents."""
     passages: list[Passage] = []
-    asked: list[Asked] = []
+    asked: list[PlacedQuestion] = []
     loose: list[str] = []
     if not any((data / name).is_dir() for name in SHARES):
         for document in load_documents([data]):
@@ -99,7 +99,7 @@ def load_corpus(path: Path) -> Corpus:
             Passage(p["source"], p["name"], tuple(p["sentences"]), tuple(p["starts_paragraph"]))
             for p in raw["passages"]
         ),
-        tuple(Asked(**row) for row in raw["asked"]),
+        tuple(PlacedQuestion(**row) for row in raw["asked"]),
         tuple(raw["loose_questions"]),
     )
 
@@ -141,7 +141,7 @@ def _without_tags(text: str) -> str:
     return re.sub(r"</?[A-Za-z][^>]*>", "", text)
 
 
-def _read_tatqa(folder: Path, passages: list[Passage], asked: list[Asked]) -> None:
+def _read_tatqa(folder: Path, passages: list[Passage], asked: list[PlacedQuestion]) -> None:
     places: dict[str, int] = {}
     for row in _rows(folder / "documents.jsonl"):
         places[row["doc_id"]] = len(passages)
@@ -153,10 +153,10 @@ def _read_tatqa(folder: Path, passages: list[Passage], asked: list[Asked]) -> No
         answer = " ".join(str(row["answer"][0]).split())
         holding = [n for n, s in enumerate(passages[place].sentences) if answer in s]
         if len(holding) == 1:
-            asked.append(Asked(row["question"], place, holding[0]))
+            asked.append(PlacedQuestion(row["question"], place, holding[0]))
 
 
-def _read_hotpotqa(folder: Path, passages: list[Passage], asked: list[Asked]) -> None:
+def _read_hotpotqa(folder: Path, passages: list[Passage], asked: list[PlacedQuestion]) -> None:
     for row in _rows(folder / "distractor_100.jsonl"):
         first = len(passages)
         for paragraph in row["context"]:
@@ -172,7 +172,7 @@ def _read_hotpotqa(folder: Path, passages: list[Passage], asked: list[Asked]) ->
             if row["answer"] in sentence
         ]
         if len(holding) == 1:
-            asked.append(Asked(row["question"], *holding[0]))
+            asked.append(PlacedQuestion(row["question"], *holding[0]))
     for row in _rows(folder / "react_traces_100.jsonl"):
         for number, step in enumerate(row["steps"]):
             text = re.sub(r"\[\d+\]", "", step.get("observation") or "")

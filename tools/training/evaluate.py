@@ -42,7 +42,7 @@ _NUM_CHUNKS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class EvaluationItem:
     """A question, its answer, the sentence and the paragraph with the answer, and the next paragraph."""
 
     question: str
@@ -80,7 +80,7 @@ def evaluate(model: Path, data: Path, num_questions: int, report: Callable[[str]
     return scores
 
 
-def read_items(folder: Path, num_questions: int) -> tuple[list[Item], list[str]]:
+def read_items(folder: Path, num_questions: int) -> tuple[list[EvaluationItem], list[str]]:
     """Read questions of the held-out set, and all its paragraphs.
 
     Raises:
@@ -97,11 +97,11 @@ def read_items(folder: Path, num_questions: int) -> tuple[list[Item], list[str]]
         paragraph = paragraphs[row["paragraph"]]
         other = paragraphs[(row["paragraph"] + 1) % len(paragraphs)]
         sentence = _sentence_at(paragraph, row["answer_start"])
-        items.append(Item(row["question"], row["answer"], sentence, paragraph, other))
+        items.append(EvaluationItem(row["question"], row["answer"], sentence, paragraph, other))
     return items, [paragraph for paragraphs in documents.values() for paragraph in paragraphs]
 
 
-def retrieve(items: Sequence[Item], folder: Path) -> list[Item]:
+def retrieve(items: Sequence[EvaluationItem], folder: Path) -> list[EvaluationItem]:
     """Add to each item the three chunks of all documents whose vectors are nearest to the question's."""
     chunking, embedding = Chunking(ChunkingConfig()), Embedding(EmbeddingConfig(num_threads=None))
     files = [
@@ -122,7 +122,7 @@ def retrieve(items: Sequence[Item], folder: Path) -> list[Item]:
     scores = vectors([item.question for item in items]) @ vectors(chunks).T
     best = np.argsort(-scores, axis=1, kind="stable")[:, :_NUM_CHUNKS]
     return [
-        Item(
+        EvaluationItem(
             item.question,
             item.answer,
             item.sentence,
@@ -165,7 +165,7 @@ def _prompt(call: Call) -> Prompt:
 
 
 def _answered(
-    items: Sequence[Item], contexts: Sequence[str], run: Run, bm25: BM25, name: str
+    items: Sequence[EvaluationItem], contexts: Sequence[str], run: Run, bm25: BM25, name: str
 ) -> dict[str, float]:
     calls = [
         Call("answer", {"question": item.question, "context": context})
@@ -202,21 +202,21 @@ def _answered(
     }
 
 
-def _gold(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
+def _gold(items: Sequence[EvaluationItem], run: Run, bm25: BM25) -> dict[str, float]:
     return _answered(items, [item.paragraph for item in items], run, bm25, "gold paragraph")
 
 
-def _three_chunks(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
+def _three_chunks(items: Sequence[EvaluationItem], run: Run, bm25: BM25) -> dict[str, float]:
     return _answered(items, ["\n\n".join(item.chunks) for item in items], run, bm25, "three chunks")
 
 
-def _unanswerable(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
+def _unanswerable(items: Sequence[EvaluationItem], run: Run, bm25: BM25) -> dict[str, float]:
     """Measure questions whose context is another paragraph of the article."""
     calls = [Call("answer", {"question": i.question, "context": i.other_paragraph}) for i in items]
     return {"other paragraph: refused": _mean([output == NO_ANSWER for output in run(calls)])}
 
 
-def _judge(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
+def _judge(items: Sequence[EvaluationItem], run: Run, bm25: BM25) -> dict[str, float]:
     """Measure verdicts on contexts and drafts, half of which should be yes."""
     texts = [
         [(item.paragraph, "yes"), (item.other_paragraph, "no"), (item.sentence, "yes"), (_wrong(item), "no")]
@@ -238,7 +238,7 @@ def _judge(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
     }
 
 
-def _refine(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
+def _refine(items: Sequence[EvaluationItem], run: Run, bm25: BM25) -> dict[str, float]:
     """Measure refinement: a draft is to be kept if the new context adds nothing, and replaced if it
     answers."""
     cases = (
@@ -265,7 +265,7 @@ def _refine(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
     return {"refine": _mean(list(scores.values())), **scores}
 
 
-def _combine(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
+def _combine(items: Sequence[EvaluationItem], run: Run, bm25: BM25) -> dict[str, float]:
     """Measure combining three drafts: a right one, a wrong one, and one that says that it does not know."""
     rng = Random(0)
     calls, drafts = [], []
@@ -282,7 +282,7 @@ def _combine(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
     }
 
 
-def _expand(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
+def _expand(items: Sequence[EvaluationItem], run: Run, bm25: BM25) -> dict[str, float]:
     """Measure expansion to lists of 1 to 6 queries, without constrained decoding."""
     numbers = [3 if place % 2 else 1 + place // 2 % 6 for place in range(len(items))]
     outputs = run([Call("expand", {"question": i.question}, n) for i, n in zip(items, numbers, strict=True)])
@@ -301,7 +301,7 @@ def _expand(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
     }
 
 
-def _summarise(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
+def _summarise(items: Sequence[EvaluationItem], run: Run, bm25: BM25) -> dict[str, float]:
     """Measure summaries; the wanted one is the first sentence."""
     texts = sorted({item.paragraph for item in items})
     outputs = run([Call("summarise", {"text": text}) for text in texts])
@@ -312,7 +312,7 @@ def _summarise(items: Sequence[Item], run: Run, bm25: BM25) -> dict[str, float]:
     return {"summarise": _mean(right)}
 
 
-def _wrong(item: Item) -> str:
+def _wrong(item: EvaluationItem) -> str:
     """A wrong draft: the last sentence of the other paragraph."""
     return paragraph_sentences(item.other_paragraph)[-1][0]
 

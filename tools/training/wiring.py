@@ -11,7 +11,7 @@ have a rough circuit, which training then refines together with all other weight
     layer 3+  tokens of the answer find the place that follows the same three tokens in the sentence that
               begins so, and copy the token there ("induction")
 
-The residual stream is divided into the parts that `Layout` names. Training may mix them later.
+The residual stream is divided into the parts that `ResidualLayout` names. Training may mix them later.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BIAS_PAIRS = 5  # the slowest are for single dimensions
 _ANSWER_MARKERS = ("\nAnswer:", "\nJSON:", "\nSummary:")
 
 
-class Layout(NamedTuple):
+class ResidualLayout(NamedTuple):
     """Parts of the residual stream, as half-open ranges of dimensions."""
 
     lexical: slice = slice(0, 120)
@@ -57,7 +57,7 @@ class Layout(NamedTuple):
     filler: int = 304
 
 
-LAYOUT = Layout()
+LAYOUT = ResidualLayout()
 
 
 def token_vectors(

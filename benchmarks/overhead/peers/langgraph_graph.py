@@ -12,24 +12,24 @@ from langgraph.graph import END, START, StateGraph
 from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
 
 
-class State(TypedDict):
+class PeerState(TypedDict):
     """State of a run: `value` along the chain, `results` of the parallel nodes."""
 
     value: int
     results: Annotated[list[int], operator.add]
 
 
-async def _chain(state: State) -> dict[str, int]:
+async def _chain(state: PeerState) -> dict[str, int]:
     return {"value": state["value"] + 1}
 
 
-async def _side(state: State) -> dict[str, list[int]]:
+async def _side(state: PeerState) -> dict[str, list[int]]:
     return {"results": [state["value"] + 1]}
 
 
 def compiled() -> Any:
     """Build the chain and the fan-out."""
-    graph = StateGraph(State)
+    graph = StateGraph(PeerState)
     before = START
     for place in range(CHAIN):
         graph.add_node(f"chain{place}", _chain)

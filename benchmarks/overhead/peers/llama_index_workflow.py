@@ -28,7 +28,7 @@ class SideDone(Event):
     value: int
 
 
-class Workload(Workflow):
+class PeerWorkload(Workflow):
     """The chain and the fan-out. The chain is one step that runs 10 times, which is the cheapest way."""
 
     @step
@@ -61,7 +61,7 @@ class Workload(Workflow):
 @asynccontextmanager
 async def open_runner() -> AsyncIterator[RunOnce]:
     """Make the workflow once."""
-    workflow = Workload(timeout=60)
+    workflow = PeerWorkload(timeout=60)
 
     async def run_once() -> list[int]:
         result: list[int] = await workflow.run(value=0)

@@ -24,7 +24,7 @@ NUM_HITS = 3
 TOP_K = {"naive": 3, "advanced": 16, "search": 4}
 
 
-class Program:
+class HandWrittenProgram:
     """One query's run.
 
     Args:

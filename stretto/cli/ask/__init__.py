@@ -1,1 +1,1 @@
-"""`stretto ask`: what is asked (`request`), whether that can be (`check`), and doing it (`run`)."""
+"""The command `stretto ask`: its options (`request`), their checks (`check`), and the run (`run`)."""

@@ -24,7 +24,7 @@ _SMALL_MODEL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PrintedAnswer:
     """The answer to one question, as `--json` prints it."""
 
     question: str
@@ -33,9 +33,9 @@ class Answer:
     error: str | None = None
 
     @staticmethod
-    def failed(question: str, error: StrettoError) -> Answer:
+    def failed(question: str, error: StrettoError) -> PrintedAnswer:
         """Make the answer of a question that failed."""
-        return Answer(question, None, (), f"{type(error).__name__}: {error}")
+        return PrintedAnswer(question, None, (), f"{type(error).__name__}: {error}")
 
     def as_json(self) -> dict[str, object]:
         """Convert the answer to plain data for JSON."""
@@ -58,7 +58,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Printer:
-    """Prints answers to stdout; with the first one, says on `errors` if the small model gave it.
+    """A printer of answers to stdout; with the first one, it says on `errors` if the small model gave it.
 
     `names` maps sources to the names that are printed for them.
     """
@@ -68,12 +68,12 @@ class Printer:
     is_small_model: bool
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def answer(self, question: str, outputs: Mapping[str, object]) -> Answer:
+    def answer(self, question: str, outputs: Mapping[str, object]) -> PrintedAnswer:
         """Make an answer of the outputs of a query."""
         text, sources = outputs["answer"], outputs["sources"]
         hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
         named = [replace(hit, chunk=replace(hit.chunk, source=self._name(hit.chunk.source))) for hit in hits]
-        return Answer(question, None if text is ABSENT else str(text), named)
+        return PrintedAnswer(question, None if text is ABSENT else str(text), named)
 
     def show(self, text: str) -> None:
         """Print a piece of an answer as soon as it exists."""
@@ -81,12 +81,12 @@ class Printer:
         sys.stdout.write(shown(text, sys.stdout))
         sys.stdout.flush()
 
-    def end(self, answer: Answer) -> None:
+    def end(self, answer: PrintedAnswer) -> None:
         """Print the sources of an answer that was shown in pieces."""
         self.show("\n" if answer.answer else _NOTHING_FOUND + "\n")
         self._print_sources(answer)
 
-    def print(self, answer: Answer) -> None:
+    def print(self, answer: PrintedAnswer) -> None:
         """Print a whole answer."""
         if answer.error is None:
             self._say_small_model()
@@ -104,7 +104,7 @@ class Printer:
             console.print(text, markup=False, highlight=False, soft_wrap=True)
             self._print_sources(answer)
 
-    def _print_sources(self, answer: Answer) -> None:
+    def _print_sources(self, answer: PrintedAnswer) -> None:
         console = Console()
         for number, hit in enumerate(answer.sources, 1):
             place = escape(shown(hit.chunk.place, sys.stdout))

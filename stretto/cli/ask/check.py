@@ -1,4 +1,4 @@
-"""What can be wrong with a request, found before any engine starts. A collection is checked as it opens."""
+"""The checks of a request before any engine starts. A collection is checked when it is opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from stretto.cli import options, parsing
-from stretto.cli.ask.request import Request, Settings
+from stretto.cli.ask.request import AskRequest, Settings
 from stretto.cli.engines import Assembled, assemble, has_small_model
 from stretto.cli.indexing import NAME, recipe
 from stretto.cli.progress import spinner
@@ -34,7 +34,7 @@ class Checked:
         says_small_model: whether to say that the small model answers: nobody asked for another.
     """
 
-    request: Request
+    request: AskRequest
     template: Template
     configuration: Settings
     engines: Assembled
@@ -43,7 +43,7 @@ class Checked:
     says_small_model: bool
 
 
-def check(request: Request, errors: Console) -> Checked:
+def check(request: AskRequest, errors: Console) -> Checked:
     """Check a request and read its documents.
 
     Raises:
@@ -76,7 +76,7 @@ def check(request: Request, errors: Console) -> Checked:
     return Checked(request, template, configuration, engines, documents, made_by, says_small_model)
 
 
-def _check_documents(request: Request, engines: Assembled) -> None:
+def _check_documents(request: AskRequest, engines: Assembled) -> None:
     """Check that there is something to read, and that no engine of the file reads something else."""
     file = request.engines.file
     has_service = request.searches and (request.engines.search is not None or "web" in engines.from_file)

@@ -10,13 +10,15 @@ from rich.console import Console
 
 from stretto.cli import options, parsing
 from stretto.cli.ask.check import check
-from stretto.cli.ask.request import Request, questions_of
+from stretto.cli.ask.request import AskRequest, questions_of
 from stretto.cli.ask.run import run
 from stretto.cli.engines import EngineOptions
 
 
 def ask(
-    question: Annotated[str | None, typer.Argument(help="What you want to know.", metavar="QUESTION")] = None,
+    question: Annotated[
+        str | None, typer.Argument(help="The question to answer.", metavar="QUESTION")
+    ] = None,
     docs: options.Docs = None,
     app: options.App = options.ADVANCED,
     passes: options.Passes = "all",
@@ -43,35 +45,38 @@ def ask(
     questions: Annotated[
         Path | None,
         typer.Option(
-            help="A JSONL file of questions: strings, or objects with the key 'question'.", metavar="FILE"
+            help="JSONL file of questions: strings, or objects with the key 'question'.", metavar="FILE"
         ),
     ] = None,
     settings: options.Settings = None,
     timeout: Annotated[
         float | None,
         typer.Option(
-            help="Seconds for a question; of several, without the indexing before them.",
+            help="Seconds allowed for each question. With several questions, indexing does not count.",
             min=0.001,
             metavar="SECONDS",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a question.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, one object for each question.")
+    ] = False,
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="Write where the time went: an HTML page, and Chrome trace JSON beside it.", metavar="FILE"
+            help="Write a trace of where the time went: an HTML page, with Chrome trace JSON beside it.",
+            metavar="FILE",
         ),
     ] = None,
     record: Annotated[
         Path | None,
-        typer.Option(help="Write sizes and times, for `stretto replay`; no texts.", metavar="FILE"),
+        typer.Option(help="Record sizes and times, but no texts, for `stretto replay`.", metavar="FILE"),
     ] = None,
     max_bytes: options.MaxBytes = options.MAX_BYTES,
 ) -> None:
     """Answer questions over your documents, with sources."""
     errors = Console(stderr=True)
     asked = questions_of(question, questions)
-    request = Request(
+    request = AskRequest(
         questions=asked,
         docs=tuple(docs or ()),
         app=app,

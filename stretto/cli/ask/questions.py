@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stretto.cli.ask.answers import Answer, Printer
+from stretto.cli.ask.answers import PrintedAnswer, Printer
 from stretto.cli.engines import Assembled
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
@@ -44,8 +44,10 @@ class Questions:
         """Whether documents are indexed before the questions; a single question is answered meanwhile."""
         return len(self.questions) > 1 and bool(self.documents)
 
-    async def run(self, engines: Assembled, errors: Console) -> list[Answer]:
-        """Index and ask. Failed indexing is raised, but with JSON the error of every question."""
+    async def run(self, engines: Assembled, errors: Console) -> list[PrintedAnswer]:
+        """Index the documents and ask the questions. Failed indexing raises, but with JSON each
+        question gets the error.
+        """
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
                 progress.add_task("loading models")
@@ -66,7 +68,7 @@ class Questions:
                 except StrettoError as error:
                     if not self.printer.as_json:
                         raise
-                    answers = [Answer.failed(question, error) for question in self.questions]
+                    answers = [PrintedAnswer.failed(question, error) for question in self.questions]
                     for answer in answers:
                         self.printer.print(answer)
                     return answers
@@ -107,7 +109,7 @@ class Questions:
             deadline_s=self.timeout_s,
         )
 
-    async def _ask_one(self, runtime: Runtime, errors: Console) -> Answer:
+    async def _ask_one(self, runtime: Runtime, errors: Console) -> PrintedAnswer:
         """Ask one question: its answer is printed while it is decoded, and its error is raised."""
         query = await self._submit(runtime, self.questions[0])
         pieces = query.stream("answer")
@@ -125,14 +127,14 @@ class Questions:
         self.printer.end(answer)
         return answer
 
-    async def _ask_all(self, runtime: Runtime, advance: Callable[[], None]) -> list[Answer]:
+    async def _ask_all(self, runtime: Runtime, advance: Callable[[], None]) -> list[PrintedAnswer]:
         """Ask questions at the same time, print answers in order; if one fails, the others go on."""
 
-        async def ask_next(question: str) -> Answer:
+        async def ask_next(question: str) -> PrintedAnswer:
             try:
                 return self.printer.answer(question, await (await self._submit(runtime, question)))
             except StrettoError as error:
-                return Answer.failed(question, error)
+                return PrintedAnswer.failed(question, error)
             finally:
                 advance()
 
@@ -145,7 +147,7 @@ class Questions:
 
 @contextlib.contextmanager
 def recorded(run: Questions, path: Path, engines: Sequence[Deployment]) -> Iterator[Questions]:
-    """The same questions, recorded in a file for `stretto replay`."""
+    """Return the same questions, whose run is recorded in a file for `stretto replay`."""
     before_passes = [run.template.lower(run.configuration)]
     if run.indexes_first:
         indexing = indexing_template(run.template)

@@ -1,4 +1,4 @@
-"""Where the time of `stretto ask` went: traces in files, and a table."""
+"""Reports on where the time of `stretto ask` went: traces in files, and a table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stretto.vocabulary import DEFAULT
 def write_traces(
     page: Path, chrome: Path, run: Questions, engines: Sequence[Deployment], errors: Console
 ) -> bool:
-    """Write where the time went, as a page and in Chrome's form; return whether that was possible.
+    """Write the traces that were asked for, as a page and in Chrome's form; return whether that succeeded.
 
     If it was not, that is said, and the query's own error stays.
     """

@@ -1,4 +1,4 @@
-"""What `stretto ask` is asked: its options, parsed, and checked as far as they stand by themselves."""
+"""The request of one `stretto ask`: its options, parsed, and checked as far as possible without documents."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Settings = dict[str, dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One call of `ask`.
+class AskRequest:
+    """The options of one call of `stretto ask`.
 
     Attributes:
         settings: values of settings by component.

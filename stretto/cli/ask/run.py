@@ -1,4 +1,4 @@
-"""Runs a checked request: collections, engines, questions, and what is written about them."""
+"""The run of a checked request: collections, engines, questions, and the reports about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 
 from rich.console import Console
 
-from stretto.cli.ask.answers import Answer, Printer
+from stretto.cli.ask.answers import PrintedAnswer, Printer
 from stretto.cli.ask.check import Checked
 from stretto.cli.ask.questions import Questions, recorded
 from stretto.cli.ask.reports import print_times, write_traces
@@ -60,7 +60,7 @@ def run(checked: Checked, errors: Console) -> bool:
     return not _say_failed(answers, errors) and is_traced
 
 
-def _say_failed(answers: list[Answer], errors: Console) -> bool:
+def _say_failed(answers: list[PrintedAnswer], errors: Console) -> bool:
     """Say how many questions failed; return whether any did."""
     failed = [answer for answer in answers if answer.error is not None]
     if failed:

@@ -1,4 +1,4 @@
-"""Place each request on the instance that has the fewest, counting those that others sent it."""
+"""The placement policy `least_loaded`: the instance with the fewest requests, those of others included."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stretto.cluster.placement import Choice, PlacementEvent, PlacementRequest
 
 
 class LeastLoaded:
-    """The policy `least_loaded`."""
+    """A placement policy that chooses the instance with the fewest requests, those of others included."""
 
     def load(self, instance: InstanceView) -> Load:
         reported = instance.reported
@@ -21,4 +21,4 @@ class LeastLoaded:
         return None if first is None else Choice(first.id, reason="it has the fewest requests")
 
     def observe(self, event: PlacementEvent) -> None:
-        """Note nothing: all that counts stands in the views."""
+        """Do nothing: all that counts stands in the views."""

@@ -1,9 +1,9 @@
-"""Place a request where it is predicted to end first.
+"""The placement policy `least_seconds`: the instance where a request is predicted to end first.
 
 Predicted end: the prefills already there, the prefill of what the instance does not hold, and a decode step
 with all that run there for each token of the answer. To this comes the time by which the prefill delays
-those that decode there. An instance that holds the beginning of the prompt wins
-a tie. One that is just computing at least half of the prompt comes before all: the request waits there for
+those that decode there. In a tie, an instance that holds the beginning of the prompt wins. An instance that
+is computing at least half of the prompt right now comes before all: the request waits there for
 blocks that it would compute again elsewhere.
 
 Source: Teola §6 (load balancing). Differs: seconds instead of occupied KV slots, and held prefixes count.
@@ -19,11 +19,11 @@ from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import Choice, Left, PlacementEvent, PlacementRequest
 
 _MAX_HOLDERS = 8
-"""Holders of a prefix that are compared for each space, besides the least loaded instances."""
+"""Number of holders of a prefix to compare for each space, besides the least loaded instances."""
 
 
 class LeastSeconds:
-    """The policy `least_seconds`."""
+    """A placement policy that chooses the instance where a request is predicted to end first."""
 
     def __init__(self) -> None:
         self.held = HeldBlocks()

@@ -1,4 +1,4 @@
-"""Place each request on the instance whose last one was placed longest ago."""
+"""The placement policy `round_robin`: the instance that has not been chosen for the longest time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto.cluster.placement import Choice, Dispatched, Left, PlacementEvent, 
 
 
 class RoundRobin:
-    """The policy `round_robin`."""
+    """A placement policy that chooses the instance that has not been chosen for the longest time."""
 
     def __init__(self) -> None:
         self._turns = count(1)

@@ -1,4 +1,4 @@
-"""Placement policies by the name that an engine or a router calls them by."""
+"""The table of placement policies, by the name that an engine or a router calls them by."""
 
 from __future__ import annotations
 

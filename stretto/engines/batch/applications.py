@@ -27,7 +27,7 @@ class Application:
     inputs: Mapping[str, object]
 
     def get(self, port: str, kind: type[T]) -> T | None:
-        """The value at a port; None if the port is unfed or the value absent.
+        """Return the value at a port; None if the port is unfed or the value absent.
 
         Raises:
             BadReply: the value is not of type `kind`.
@@ -43,7 +43,7 @@ class Application:
         return value
 
     def require(self, port: str, kind: type[T]) -> T:
-        """The value at a port that must be fed.
+        """Return the value at a port that must be fed.
 
         Raises:
             BadReply: there is no value, or it is not of type `kind`.
@@ -95,7 +95,7 @@ def answer_batch(tasks: Sequence[Task], ops: Mapping[str, Op]) -> list[object]:
 
 
 def setting(task: Task, key: str, kind: type[T], default: T | None = None) -> T:
-    """The value of a key in the task's configuration, or `default`.
+    """Return the value of a key in the task's configuration, or `default`.
 
     Raises:
         ConfigError: the key is missing and has no default, or its value is not of type `kind`.

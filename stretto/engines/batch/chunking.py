@@ -71,7 +71,7 @@ class Chunking:
         self._tokenizer = _load_tokenizer(config.model)
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """See `BatchEngine`.
+        """Cut the documents of the tasks into chunks.
 
         Raises:
             ConfigError: `tokens` is out of range, or `overlap` leaves no room for anything new.
@@ -244,7 +244,7 @@ def _atoms(sentence: str, encoding: Encoding, budget_tokens: int) -> Iterator[_S
 
 
 def max_tokens(model: str) -> int:
-    """Largest number of tokens that an embedder reads, special tokens included. Loads no model.
+    """Return the largest number of tokens that an embedder reads, special tokens included. Loads no model.
 
     Raises:
         ConfigError: there is no such model, or its configuration does not say.

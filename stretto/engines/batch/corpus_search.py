@@ -24,7 +24,8 @@ class CorpusSearchConfig:
 
 
 class CorpusSearch:
-    """A `BatchEngine`. Op `web_search`: port `queries` (a text); config `k`; answers up to `k` hits.
+    """A `BatchEngine` that searches in a fixed set of documents. Op `web_search`: port `queries` (a text);
+    config `k`; answers up to `k` hits.
 
     Passages that share no word with the query are not hits. Equal scores are in document order.
     """
@@ -49,7 +50,7 @@ class CorpusSearch:
         self._index.index(tokens, show_progress=False)
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """See `BatchEngine`."""
+        """Search for the queries of the tasks."""
         return answer_batch(tasks, {"web_search": self._search})
 
     def release(self, query: str) -> None:

@@ -108,7 +108,7 @@ class PostgresConfig:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Content of a named collection; `recipes` are those of its documents, sorted."""
+    """A description of a named collection: its documents and the `recipes` of their chunks, sorted."""
 
     name: str
     num_documents: int
@@ -137,7 +137,7 @@ class PostgresVectors:
         self._connection = self._connect()
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """See `BatchEngine`. The chunks of neighbouring tasks are stored together or not at all.
+        """Run the tasks in order. The chunks of neighbouring tasks are stored together or not at all.
 
         Raises:
             ConfigError: there is no `collection`; a vector's dimension differs from what is stored; `k`

@@ -70,7 +70,7 @@ class Reranking:
         self._score = _score_lexically if config.model is None else _cross_encoder(config, config.model)
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """See `BatchEngine`.
+        """Score the hits of the tasks.
 
         Raises:
             BadReply: the question is no text, or the hits are no list of hits.

@@ -52,7 +52,7 @@ class MemoryVectors:
         self._private = config.shelves.private
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """See `BatchEngine`.
+        """Run the tasks in order: ingest chunks, or search for queries.
 
         Raises:
             ConfigError: vectors of different dimensions meet in a collection; `k` below 1.
@@ -118,7 +118,7 @@ def num_wanted(task: Task) -> int:
 
 
 def wrong_dimension(dimension: int, stored: int, step: str) -> ConfigError:
-    """The error for a vector that does not fit its collection."""
+    """Return the error for a vector that does not fit its collection."""
     return ConfigError(
         f"a vector of dimension {dimension} in a collection of {stored}: was it made by another embedder?",
         step=step,
@@ -158,7 +158,7 @@ class _Collection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shelves:
-    """Collections by name, and private ones by query. Mutable; shared by all instances."""
+    """A set of collections: named ones, and private ones by query. Mutable; shared by all instances."""
 
     named: dict[str, _Collection] = field(default_factory=dict)
     private: dict[str, _Collection] = field(default_factory=dict)

@@ -49,7 +49,9 @@ class WebSearchConfig:
 
 
 class WebSearch:
-    """A `BatchEngine`. Op `web_search`: port `queries` (a text); config `k`; answers up to `k` hits."""
+    """A `BatchEngine` that searches the web. Op `web_search`: port `queries` (a text); config `k`;
+    answers up to `k` hits.
+    """
 
     def __init__(
         self, config: WebSearchConfig, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -87,7 +89,7 @@ class WebSearch:
             self._headers["Authorization"] = f"Bearer {key}"
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """See `BatchEngine`.
+        """Search for the queries of the tasks.
 
         Raises:
             EngineUnavailable: the service refused all attempts, or cannot be reached.

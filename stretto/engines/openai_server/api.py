@@ -1,4 +1,4 @@
-"""What a task becomes as a request to a server: a completion, or a chat of one message.
+"""The request that a task becomes at a server: a completion, or a chat of one message.
 
 Settings beyond OpenAI's own (`top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`,
 `stop_token_ids`, `structured_outputs`) have vLLM's names; other servers may ignore them.
@@ -14,7 +14,13 @@ from stretto.engines.decoding import BASIC, changed
 from stretto.engines.openai_wire.options import Options
 from stretto.engines.openai_wire.output_form import OutputForm
 from stretto.engines.openai_wire.paths import Api
-from stretto.engines.openai_wire.requests import ChatRequest, CompletionRequest, Message, Prompt, Request
+from stretto.engines.openai_wire.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerateRequest,
+    Message,
+    WirePrompt,
+)
 from stretto.errors import ConfigError
 from stretto.tasks import Decode
 
@@ -28,12 +34,12 @@ UNDERSTOOD = BASIC | _NAMES.keys() | {"json_schema", "regex"}
 
 
 def build_request(
-    api: Api, model: str, prompt: Prompt, decode: Decode, tenant: str, priority: int | None = None
-) -> Request:
-    """What to send for a prompt, as text or, to completions, as token ids.
+    api: Api, model: str, prompt: WirePrompt, decode: Decode, tenant: str, priority: int | None = None
+) -> GenerateRequest:
+    """Return the request for a prompt, given as text or, to completions, as token ids.
 
-    A tenant's prompts are kept apart in the prefix cache by vLLM's `cache_salt`. With a `priority` vLLM
-    starts requests of smaller ones first.
+    vLLM's `cache_salt` keeps the tenants' prompts apart in the prefix cache. With a `priority`, vLLM
+    starts requests with smaller ones first.
 
     Raises:
         ConfigError: the JSON schema is not JSON.

@@ -1,4 +1,4 @@
-"""Where an LLM server is, how it is spoken to, and how patient to be."""
+"""Where an LLM server is, which API it speaks, and how long to wait for it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class KVEventsConfig:
-    """Where vLLM publishes its KV events: the endpoints of its `--kv-events-config`, as seen from here.
+    """Where vLLM publishes its KV events: the endpoints of its `--kv-events-config`, as reached from here.
 
     Attributes:
-        endpoint: of the publisher, as in "tcp://127.0.0.1:5557".
-        replay_endpoint: where missed events can be had again; None forgets everything after a gap.
-        topic: the publisher's.
-        timeout_s: how long a replay may take.
+        endpoint: address of the publisher, such as "tcp://127.0.0.1:5557".
+        replay_endpoint: address where missed events can be fetched; None forgets everything after a gap.
+        topic: topic of the publisher.
+        timeout_s: longest time of a replay.
     """
 
     endpoint: str
@@ -28,28 +28,29 @@ class KVEventsConfig:
 
 @dataclass(frozen=True, slots=True)
 class OpenAIServerConfig:
-    """Everything about one server.
+    """The configuration of one server: where it is, its API, and its limits.
 
     Attributes:
-        url: of the server, with or without `/v1`.
+        url: URL of the server, with or without `/v1`.
         model: the name the server knows; None takes the first that it lists.
-        api: "completions", or "chat" for what only chats: the prompt is one message of the user's then.
+        api: "completions", or "chat" for a server that only chats: the prompt is then one message of the
+            user's.
         tokenizer: completions only. A directory with the model's tokenizer, to send token ids; "none"
             sends text; "auto" sends ids if the server names a directory that is here and tokenises alike.
         api_key_env: environment variable that holds the key, if there is one.
-        timeout_s: longest silence of the server, before or within an answer; what only keeps the connection
-            alive does not break it.
+        timeout_s: longest silence of the server, before or within an answer. Bytes that only keep the
+            connection alive count as silence.
         stop: stop strings of every text, besides those of the task; a list ends with its JSON anyway. Servers
             may take four in all.
         max_connections: requests at once; others wait, and the server's silence is not counted meanwhile.
-        max_retries: further attempts after a 429, a 5xx or a connection that broke while nothing of an answer
-            had been seen, `backoff_s` later and twice as long each time; or when the server says, but not
-            later than `max_backoff_s`.
+        max_retries: further attempts after a 429, a 5xx or a connection that broke before anything of an
+            answer came. The first comes `backoff_s` later, each next one after twice the time; or when the
+            server says, but not later than `max_backoff_s`.
         warms_prefixes: whether a partial prefill may become a request (where each costs money, say no).
         priorities: the server is vLLM with `--scheduling-policy priority`, and each request carries its rank
             as a priority. Other servers refuse such requests.
-        kv_events: where the server tells what its prefix cache holds (vLLM), in token ids; else it is
-            guessed.
+        kv_events: where the server publishes what its prefix cache holds (vLLM), in token ids; with None, the
+            contents are guessed.
         reports_load: ask the server's `/metrics` every second how busy it is, until it does not tell.
     """
 
@@ -72,8 +73,8 @@ class OpenAIServerConfig:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"{self.url!r} is no URL: it has to start with http:// or https://")
+            raise ConfigError(f"url is {self.url!r}; it must start with http:// or https://")
         if self.api not in get_args(Api):
             raise ConfigError(f"there is no api {self.api!r}; there are {', '.join(get_args(Api))}")
         if self.max_connections < 1:
-            raise ConfigError("max_connections is at least 1")
+            raise ConfigError(f"max_connections is {self.max_connections}; it must be at least 1")

@@ -1,4 +1,4 @@
-"""What there is to know of a server before the first prompt: its model, its tokenizer, its prefix cache."""
+"""The facts to learn about a server before the first prompt: its model, its tokenizer, its prefix cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ _PROBE = "Which voice enters first, and why? 3,14 ½ naïve façade\n\n\tdef f(x
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`tokenizer` is None where prompts go as text, `max_model_tokens` where the server does not say."""
+    """Facts about one server.
+
+    Attributes:
+        tokenizer: tokenizer for sending token ids; None where prompts are sent as text.
+        max_model_tokens: longest prompt and answer together; None where the server does not say.
+        cache: what is known of the server's prefix cache.
+    """
 
     model: str
     tokenizer: PromptTokenizer | None
@@ -33,10 +39,10 @@ class ServerFacts:
 
 
 async def discover(http: Http, config: OpenAIServerConfig) -> ServerFacts:
-    """Ask the server.
+    """Ask the server for its model, and find out its tokenizer and its prefix cache.
 
     Raises:
-        ConfigError: the tokenizer that was asked for cannot be loaded, or is not the server's.
+        ConfigError: the configured tokenizer cannot be loaded, or is not the server's.
         EngineFailure: the server cannot be asked, or lists no model.
     """
     card = await _find_model(http, config.model)
@@ -46,7 +52,7 @@ async def discover(http: Http, config: OpenAIServerConfig) -> ServerFacts:
 
 
 async def _find_model(http: Http, wanted: str | None) -> ModelCard:
-    """The entry of `wanted`, or the first. Servers may know names that they do not list."""
+    """Return the entry of `wanted`, or the first one. Servers may know names that they do not list."""
     try:
         models = read_models(read_json(await http.fetch(paths.MODELS)))
     except BadReply:
@@ -100,7 +106,7 @@ def _load(folder: Path) -> PromptTokenizer:
 
 
 async def _their_tokens(http: Http, model: str) -> list[int] | None:
-    """The probe as the server tokenises it, if it tells (vLLM, SGLang, llama.cpp)."""
+    """Return the probe text as the server tokenises it, or None if it does not tell."""
     try:
         asked = await http.fetch(paths.TOKENIZE, tokenize_request(model, _PROBE), is_retried=False)
         return read_tokens(read_json(asked))

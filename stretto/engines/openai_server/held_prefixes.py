@@ -1,8 +1,8 @@
-"""Which prompts' beginnings a server's prefix cache may hold: those it was sent, or those it tells of.
+"""The prefixes that a server's prefix cache may hold: those it was sent, or those it reports.
 
-It is a guess where nobody tells: a server evicts as it likes, and others use it too. A prompt counts from
+Without reports this is a guess: a server evicts as it likes, and others use it too. A prompt counts from
 when it is sent, so that of many queries at once only the first warms what they share. A wrong guess costs
-a prefill at another time than thought, never an answer.
+a prefill at another time than expected, never an answer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _MAX_BLOCKS = 1 << 16
 
 
 class HeldPrefixes:
-    """Blocks of `block_len` elements of prompts (token ids, or characters) by their chained hashes.
+    """The blocks that a server may hold, as chained hashes of `block_len` elements (token ids or characters).
 
-    Forgets the least recently sent beyond `max_blocks`.
+    Blocks beyond `max_blocks` are forgotten, the least recently sent first.
     """
 
     def __init__(self, block_len: int, max_blocks: int | None = None) -> None:
@@ -28,7 +28,7 @@ class HeldPrefixes:
         self._held: OrderedDict[BlockHash, None] = OrderedDict()
 
     def num_held(self, prompt: Sequence[int], salt: str = "") -> int:
-        """How many leading elements of `prompt` are in blocks that are held for the tenant `salt`."""
+        """Return how many leading elements of `prompt` are in blocks held for the tenant `salt`."""
         num_blocks = 0
         for block_hash in self._hashes(prompt, salt):
             if block_hash not in self._held:
@@ -37,16 +37,16 @@ class HeldPrefixes:
         return num_blocks * self._hasher.block_tokens
 
     def num_whole(self, prompt: Sequence[int]) -> int:
-        """How many leading elements of `prompt` fill whole blocks: the rest is never cached."""
+        """Return how many leading elements of `prompt` fill whole blocks: the rest is never cached."""
         return len(prompt) // self._hasher.block_tokens * self._hasher.block_tokens
 
     def add(self, prompt: Sequence[int], salt: str = "") -> None:
-        """The server has been sent `prompt`."""
+        """Note that the server has been sent `prompt`."""
         for block_hash in reversed(self._hashes(prompt, salt)):  # so that the last blocks are forgotten first
             self._add(block_hash)
 
     def apply(self, event: KVEvent) -> None:
-        """The server tells what has changed in its cache."""
+        """Apply a change that the server reports of its cache."""
         match event:
             case BlockStored(hash=block_hash):
                 self._add(block_hash)

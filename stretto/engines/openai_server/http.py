@@ -1,8 +1,8 @@
-"""HTTP to an LLM server: retries, streams of events, and what each way of failing means.
+"""An HTTP client for an LLM server: retries, streams of events, and errors by kind of failure.
 
-What cannot be reached, breaks off, or says that it is overloaded is `EngineUnavailable`; what is silent,
-`EngineTimeout`: both are worth another attempt. What answers something else than the API says, or
-refuses the request, is `BadReply`, which is not.
+`EngineUnavailable`: the server cannot be reached, breaks off, or says that it is overloaded. `EngineTimeout`:
+it is silent. Both are worth another attempt. `BadReply`, which is not: the server refuses the request, or
+answers something else than the API says.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ _MAX_BODY_BYTES = 8_000_000
 
 
 class Http:
-    """The client of one server."""
+    """The HTTP client of one LLM server.
+
+    Raises:
+        ConfigError: the URL or the key cannot be used.
+    """
 
     def __init__(self, config: OpenAIServerConfig) -> None:
-        """Raises ConfigError for a URL or a key that cannot be one."""
+        """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key cannot be used."""
         self._config = config
         key = os.environ.get(config.api_key_env, "").strip()
         headers = {"Accept-Encoding": "identity"}  # nobody is to hold events back to compress them
@@ -52,7 +56,7 @@ class Http:
         if not has_host:
             raise ConfigError(f"{config.url!r} names no host")
         if url.query or url.fragment:
-            raise ConfigError(f"{config.url!r} has something behind its path")
+            raise ConfigError(f"{config.url!r} has a query or a fragment; it must end with its path")
 
     async def aclose(self) -> None:
         """Close connections."""
@@ -61,7 +65,13 @@ class Http:
     async def fetch(
         self, path: str, body: dict[str, object] | None = None, *, is_retried: bool = True
     ) -> bytes:
-        """The whole answer to a GET, or with `body` to a POST. Raises as the module says."""
+        """Return the whole body of the answer to a GET, or with `body` to a POST.
+
+        Raises:
+            EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
+            EngineTimeout: the server is silent.
+            BadReply: the server refuses the request.
+        """
         async with self._open(path, body, is_retried=is_retried) as response:
             return await self._read(response)
 
@@ -69,7 +79,7 @@ class Http:
     async def stream(
         self, path: str, body: dict[str, object], *, is_retried: bool = True
     ) -> AsyncIterator[AsyncIterator[Any]]:
-        """The JSON of each server-sent event that answers `body`. Leaving early aborts the request."""
+        """Yield the JSON of each server-sent event that answers `body`. Leaving early aborts the request."""
         async with self._open(path, body, is_retried=is_retried) as response:
             kind = response.headers.get("content-type", "untyped")
             if not kind.startswith(sse.CONTENT_TYPE):
@@ -81,7 +91,7 @@ class Http:
     async def _open(
         self, path: str, body: dict[str, object] | None, *, is_retried: bool
     ) -> AsyncIterator[httpx.Response]:
-        """A successful response, not yet read. Nothing is tried again once it is there."""
+        """Yield a successful response, not yet read. Nothing is tried again once it is there."""
         response = await self._respond(path, body, self._config.max_retries if is_retried else 0)
         try:
             yield response
@@ -104,11 +114,13 @@ class Http:
     async def _attempt(
         self, path: str, body: dict[str, object] | None
     ) -> httpx.Response | tuple[EngineUnavailable, float | None]:
-        """A successful response; or why to try again, and after how many seconds if the server says."""
+        """Return a successful response; or why to try again, and after how many seconds if the server
+        says it.
+        """
         try:
             request = self._client.build_request("GET" if body is None else "POST", path, json=body)
         except ValueError as error:  # NaN, or half of a surrogate pair
-            raise ConfigError(f"what is to be asked is no JSON: {error}") from error
+            raise ConfigError(f"the request cannot be written as JSON: {error}") from error
         try:
             async with asyncio.timeout(self._config.connect_timeout_s + self._config.timeout_s):
                 response = await self._client.send(request, stream=True)
@@ -137,7 +149,7 @@ class Http:
         return EngineTimeout(f"{self._name} was silent for {self._config.timeout_s} s")
 
     def _check_patience(self, heard_s: float) -> None:
-        """Whoever sends a little at a time never lets a read time out."""
+        """Enforce our own deadline: a server that trickles bytes resets the client's read timeout."""
         if time.monotonic() - heard_s > self._config.timeout_s:
             raise self._silence()
 
@@ -163,7 +175,9 @@ class Http:
             raise EngineUnavailable(f"{self._name} broke off: {_text(error)}") from error
 
     async def _events(self, response: httpx.Response) -> AsyncIterator[Any]:
-        """Until `[DONE]`. Comments, which proxies send to keep a connection, do not break the silence."""
+        """Yield the events up to `[DONE]`. Comments, which proxies send to keep a connection, count as
+        silence.
+        """
         decoder = sse.EventDecoder()
         heard_s = time.monotonic()
         async for received in self._received(response):
@@ -173,11 +187,11 @@ class Http:
                 heard_s = time.monotonic()
             if decoder.is_done:
                 return
-        raise EngineUnavailable(f"{self._name} ended its answer early, behind {decoder.rest[-200:]!r}")
+        raise EngineUnavailable(f"{self._name} ended its answer early, after {decoder.rest[-200:]!r}")
 
 
 def read_json(data: bytes) -> Any:
-    """What the server means. Raises BadReply if that is not JSON."""
+    """Parse JSON that a server sent. Raises BadReply if it is not JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

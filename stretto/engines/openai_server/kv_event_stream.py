@@ -1,7 +1,7 @@
-"""vLLM's KV events, over ZeroMQ: what its prefix cache holds, from now on and without gaps.
+"""The subscription to vLLM's KV events over ZeroMQ: changes of its prefix cache, from now on, without gaps.
 
-A subscriber comes late, and a publisher drops what it cannot send. What was missed is asked for at the
-publisher's replay endpoint; where there is none, or it does not reach back so far, all is forgotten.
+A subscriber comes late, and a publisher drops what it cannot send. Missed batches are requested from the
+publisher's replay endpoint; without one, or if it does not reach back so far, all is forgotten.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stretto.errors import ConfigError
 
 
 class KVEventStream:
-    """The events of one server (of one rank, where it has several). Iterate it once."""
+    """The KV events of one server (of one rank, where it has several). Can be iterated once."""
 
     def __init__(self, config: KVEventsConfig) -> None:
         self._config = config
@@ -33,11 +33,11 @@ class KVEventStream:
         self._sequencer = Sequencer()
 
     async def events(self) -> AsyncGenerator[list[KVEvent], None]:
-        """The events of batch after batch, for ever; `AllBlocksCleared` also where some were missed.
+        """Yield the events of each batch, for ever; `AllBlocksCleared` comes also where some were missed.
 
         Raises:
-            ConfigError: an endpoint is none.
-            BadReply: what comes are no KV events.
+            ConfigError: an endpoint's address cannot be used.
+            BadReply: a message does not contain KV events.
         """
         context = zmq.asyncio.Context()
         try:
@@ -62,7 +62,10 @@ class KVEventStream:
             context.destroy(linger=0)
 
     async def _catch_up(self, context: zmq.asyncio.Context) -> list[list[KVEvent]]:
-        """What the publisher still has from `next` on. If it does not tell, the next batch shows the gap."""
+        """Return the batches that the publisher still has, starting with `next`.
+
+        If the publisher does not answer in time, the next batch shows the gap.
+        """
         caught_up: list[list[KVEvent]] = []
         if self._config.replay_endpoint is None:
             return caught_up
@@ -81,7 +84,7 @@ class KVEventStream:
         return caught_up
 
     def _take(self, number: int, payload: bytes) -> Iterator[list[KVEvent]]:
-        """The events of a batch. Behind a gap that nobody could fill nothing from before it counts."""
+        """Yield the events of a batch. After a gap that cannot be filled, all before it is cleared."""
         if number > self._sequencer.next:
             yield self._reader.clear()
         self._sequencer.next = number + 1

@@ -1,4 +1,4 @@
-"""What a server's `/metrics` says of its load and its prefix cache.
+"""Readers of a server's `/metrics`: its load and the size of its prefix cache.
 
 The names are vLLM's (older ones too) and SGLang's. A server with several engines has a line for each.
 """
@@ -21,7 +21,7 @@ _BLOCK_TOKENS = 16  # vLLM's default
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The server's prefix cache. `is_on` is None where nobody says."""
+    """Properties of a server's prefix cache; None where the server does not say."""
 
     block_tokens: int = _BLOCK_TOKENS
     num_blocks: int | None = None
@@ -29,10 +29,10 @@ class CacheConfig:
 
 
 def read_load(metrics: str) -> InstanceLoad:
-    """The load, from the text of `/metrics`.
+    """Read the load of a server from the text of its `/metrics`.
 
     Raises:
-        BadReply: it does not say.
+        BadReply: the text does not tell the load.
     """
     running, waiting, used = (
         [sample.value for sample in read_samples(metrics, names)] for names in (_RUNNING, _WAITING, _KV_USED)
@@ -43,7 +43,7 @@ def read_load(metrics: str) -> InstanceLoad:
 
 
 def read_cache_config(metrics: str) -> CacheConfig:
-    """What is known of the prefix cache."""
+    """Read the properties of a server's prefix cache from the text of its `/metrics`."""
     for sample in read_samples(metrics, (CACHE_CONFIG.name,)):
         return CacheConfig(
             _count(sample.labels.get("block_size")) or _BLOCK_TOKENS,

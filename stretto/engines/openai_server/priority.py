@@ -1,4 +1,6 @@
-"""A rank as the one integer that vLLM orders requests by: a signed number of 64 bits, smaller first.
+"""The packing of a rank into the one integer that vLLM orders requests by.
+
+It is a signed number of 64 bits, smaller first:
 
     40 bits  the first element of the rank in milliseconds, rounded down
     24 bits  the second element, as a number with 15 bits of precision
@@ -16,7 +18,7 @@ _LEAST_MS, _MOST_MS = -(1 << 39), (1 << 39) - 1
 
 
 def priority_of(rank: tuple[float, ...]) -> int:
-    """The priority of a rank; missing elements are 0."""
+    """Return the vLLM priority of a rank; missing elements count as 0."""
     first = rank[0] if rank else 0.0
     first_ms = max(_LEAST_MS, min(_MOST_MS, math.floor(max(-1e12, min(1e12, first)) * 1000)))
     second = rank[1] if len(rank) > 1 else 0.0
@@ -24,7 +26,7 @@ def priority_of(rank: tuple[float, ...]) -> int:
 
 
 def _sortable_24(value: float) -> int:
-    """The leading bits of a single-precision number, turned so that they ascend with it."""
+    """Return the leading bits of a single-precision number, changed so that they ascend with it."""
     limit = 3.4e38
     packed = struct.pack("<f", max(-limit, min(limit, value)) + 0.0)
     bits = int.from_bytes(packed, "little")

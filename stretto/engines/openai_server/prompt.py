@@ -1,4 +1,4 @@
-"""A prompt as a server is sent it: token ids where its tokenizer is known, else text."""
+"""A prompt in the form in which a server is sent it: token ids where its tokenizer is known, else text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from stretto.errors import UserError
 from stretto.tasks import LLMTask
 
 CHARS_PER_TOKEN = 4
-"""Characters that count as a token where the tokenizer is unknown."""
+"""Number of characters that count as a token where the tokenizer is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentPrompt:
-    """A prompt as it is sent, and as elements that a prefix cache can be asked for: ids, or characters."""
+    """A prompt as it is sent to a server.
+
+    Attributes:
+        content: text or token ids to send.
+        elements: token ids or characters, with which a prefix cache can be searched.
+        tenant: owner of the task. Caches are never shared between tenants.
+    """
 
     content: str | tuple[int, ...]
     elements: list[int]
@@ -26,13 +32,13 @@ class SentPrompt:
 
 
 def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
-    """Return the prompt of a task as the server is sent it. Raises UserError if it is no text."""
+    """Return the prompt of a task as the server is sent it. Raises UserError if it is not a text."""
     if facts.tokenizer is None:
         try:
             text = "".join(segment.text for segment in task.prompt)
             text.encode()
         except (TypeError, UnicodeEncodeError) as error:
-            raise UserError(f"a segment of the prompt is no text: {error}") from error
+            raise UserError(f"a segment of the prompt is not a text: {error}") from error
         return SentPrompt(text, list(map(ord, text)), task.tenant)
     tokens = facts.tokenizer.encode(task.prompt)
     if task.decode is not None:

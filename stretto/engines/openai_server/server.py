@@ -1,13 +1,13 @@
-"""An LLM behind a server: completions streamed, partial prefills as requests that warm its prefix cache.
+"""An LLM behind a server: completions are streamed; partial prefills are requests that warm its prefix cache.
 
-With a tokenizer the prompt goes as token ids, each segment tokenised by itself as everywhere: no document
-can smuggle in a special token, and what one request has warmed, the next one's tokens begin with. As text,
-which is what chat takes and what other servers are sent, both are up to the server; no chat template is
-applied to completions then, so a chat model sees the prompt without its turns.
+With a tokenizer the prompt is sent as token ids, each segment tokenised by itself as everywhere: no document
+can smuggle in a special token, and the tokens of the next request begin with those that one request warmed.
+As text, which chat and other servers take, both are up to the server; no chat template is applied to
+completions then, so a chat model sees the prompt without its turns.
 
 An attempt that breaks off is `EngineUnavailable`, also after pieces of it have gone out. The scheduler tries
-again and passes over what it has passed on already; if the second text begins differently, which sampling
-or another batch may cause even in greedy decoding, the query fails rather than to take back what was shown.
+again and skips the text that it has passed on already; if the second text begins differently, which sampling
+or another batch may cause even in greedy decoding, the query fails: shown text is never taken back.
 """
 
 from __future__ import annotations
@@ -48,10 +48,16 @@ _ONE_TOKEN = Decode(max_tokens=1)  # servers generate no fewer
 
 
 class OpenAIServer:
-    """An `AsyncLLM`."""
+    """An `AsyncLLM` that is an OpenAI-compatible server.
+
+    Raises:
+        ConfigError: something is missing that can be seen without asking the server.
+    """
 
     def __init__(self, config: OpenAIServerConfig) -> None:
-        """Raises ConfigError if something is missing that can be seen without asking the server."""
+        """Create the client of a server; nothing is sent yet. Raises ConfigError if something is missing
+        here.
+        """
         self._config = config
         self._http = Http(config)
         self._places = asyncio.Semaphore(config.max_connections)
@@ -76,7 +82,7 @@ class OpenAIServer:
         """Run one task. Cancelling closes its connection, which servers take as an abort.
 
         A prefill is `Done` when the server has it in its cache, and at once if a request for it would not
-        pay or a place for one is not free. It never fails: the task that needs it will say what is wrong.
+        pay or no connection is free. It never fails: the task that needs it will report what is wrong.
         """
         if task.decode is None:
             emit(Started(task.id))
@@ -99,7 +105,7 @@ class OpenAIServer:
         await self._http.fetch("v1/models")
 
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
-        """Report what its prefix cache holds and how busy it is, as far as that is configured and told."""
+        """Report changes of the server's prefix cache and its load, as far as that is configured and told."""
         self._report = report
         async with asyncio.TaskGroup() as watching:
             if self._events is not None:
@@ -109,7 +115,7 @@ class OpenAIServer:
             await asyncio.Event().wait()
 
     async def load(self) -> InstanceLoad:
-        """How busy the server is, by its `/metrics`. Raises EngineFailure if it does not tell."""
+        """Return the server's load, from its `/metrics`. Raises EngineFailure if it does not tell."""
         return read_load((await self._http.fetch(paths.METRICS)).decode(errors="replace"))
 
     async def aclose(self) -> None:
@@ -189,7 +195,7 @@ class OpenAIServer:
         *,
         is_retried: bool = True,
     ) -> Usage:
-        """Send a prompt and hand each delta of the answer to `feed`, until it says that this is enough."""
+        """Send a prompt, and pass each piece of the answer to `feed` until that returns True."""
         api = self._config.api
         priority = priority_of(rank) if self._config.priorities else None
         request = build_request(api, facts.model, prompt.content, decode, prompt.tenant, priority)
@@ -226,7 +232,9 @@ class OpenAIServer:
         return Usage(counts.num_prompt, counts.num_cached or 0, counts.num_output)
 
     def _observe(self, prompt: SentPrompt, num_held: int, counts: TokenCounts | None, seconds: float) -> None:
-        """Tell the policy, which counts in estimated tokens where the prompt is text."""
+        """Pass an observed time to the warming policy, which counts in estimated tokens where the prompt is
+        text.
+        """
         num_tokens = round(len(prompt.elements) * prompt.tokens_per_element)
         num_reported = None
         if counts is not None and counts.num_cached is not None and counts.num_prompt > 0:
@@ -234,7 +242,7 @@ class OpenAIServer:
         self._warming.observe(num_tokens, round(num_held * prompt.tokens_per_element), num_reported, seconds)
 
     async def _discover(self) -> None:
-        """Ask the server what it is until it says so; its KV events are followed from then on."""
+        """Ask the server for its facts until it answers; its KV events are followed from then on."""
         while True:
             try:
                 await self._known()
@@ -256,7 +264,7 @@ class OpenAIServer:
             await asyncio.sleep(_LOOK_S)
 
     async def _known(self) -> ServerFacts:
-        """Ask the server once, whoever needs it first. If that fails, it does for all who waited for it."""
+        """Return the facts about the server, which is asked once. A failure reaches all who wait."""
         before = self._problem
         async with self._asking:
             if self._facts is None:
@@ -279,7 +287,7 @@ class OpenAIServer:
         return self._facts
 
     async def _follow(self, stream: KVEventStream) -> None:
-        """Let the server say what it holds. When it cannot be understood, go on guessing."""
+        """Follow the server's KV events. When they cannot be understood, go on guessing."""
         try:
             async with aclosing(stream.events()) as batches:
                 async for events in batches:

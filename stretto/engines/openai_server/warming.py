@@ -1,17 +1,17 @@
-"""Whether a partial prefill is worth a request that warms the server's prefix cache.
+"""A policy that decides whether a partial prefill is worth a request that warms the server's prefix cache.
 
-The prefill is done ahead so that a later request finds it in the cache. What that saves is the time of
-the tokens that are not in the cache yet; what it costs is a round trip. Both are learned from every
+The prefill is done ahead so that a later request finds it in the cache. It saves the time of
+the tokens that are not in the cache yet; it costs a round trip. Both are learned from every
 request's time to its first token,
 
     seconds = round_trip_s + new_s * (tokens to be computed) + held_s * (tokens thought to be cached),
 
 by least squares over the last requests, in which slow ones, which may have met a hiccup, count less. A
-token warmed saves `new_s - held_s`. Where nothing is cached the two are equal, where a token more takes no
+warmed token saves `new_s - held_s`. Where nothing is cached the two are equal, where a further token takes no
 longer both are nothing, and under load round trips get longer: warming then ends by itself. Until there is
-evidence, cached tokens cost nothing, and the first few prefills are sent for the sake of it; later one in
-so many is done against the judgement, since only the difference tells. Where the server reports how much
-it has found, that share of what was thought to be cached counts too; none at all ends it for good.
+evidence, cached tokens are taken to cost nothing, and the first few prefills are sent to learn from; later
+one in 16 is done against the judgement, since only the difference tells. Where the server reports how many
+tokens it has found, that share of the expected ones counts too; a share of none ends warming for good.
 
 Source: Teola §4.2, pass 3, on servers that have no such request.
 """
@@ -25,11 +25,11 @@ import numpy as np
 
 _NUM_RECENT = 48
 _MAX_SLOWNESS = 4.0
-"""Nothing counts as slower than so many times the median."""
+"""Largest ratio of a request's time to the median; slower ones count as this slow."""
 _DOUBT = 0.01
-"""Weight of "cached tokens cost nothing", relative to the requests'."""
+"""Weight of the assumption that cached tokens cost nothing, relative to the requests'."""
 _MIN_SPREAD = 0.005
-"""Of the tokens computed (variance by mean square): with less there is no telling what one costs."""
+"""Least spread of the computed tokens (variance by mean square): with less, their cost cannot be told."""
 _NUM_TRIALS = 8
 _CHECKED_EVERY = 16
 _SHARE_STEP = 0.2
@@ -38,19 +38,25 @@ _MIN_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Seconds to a request's first token: what each costs, and each token computed or in the cache."""
+    """The seconds to a request's first token, in three terms.
+
+    Attributes:
+        round_trip_s: seconds of every request.
+        new_s: seconds of each token to be computed.
+        held_s: seconds of each token in the cache.
+    """
 
     round_trip_s: float
     new_s: float
     held_s: float
 
     def seconds(self, num_new: float) -> float:
-        """Predicted, with nothing in the cache."""
+        """Return the predicted seconds to the first token, with nothing in the cache."""
         return self.round_trip_s + self.new_s * num_new
 
 
 class WarmingPolicy:
-    """Learns from requests; says which prefills to send."""
+    """A policy that learns from requests which partial prefills are worth sending to a server."""
 
     def __init__(self) -> None:
         self.found_share = 1.0
@@ -60,13 +66,13 @@ class WarmingPolicy:
         self._num_judged = 0
 
     def observe(self, num_tokens: int, num_held: int, num_found: int | None, seconds: float) -> None:
-        """A request's first token has come. The very first request, which may be slow, does not count.
+        """Learn from a request whose first token has come. The very first, which may be slow, does not count.
 
         Args:
-            num_tokens: of its prompt.
+            num_tokens: tokens of the prompt.
             num_held: how many of them were thought to be in the server's cache.
             num_found: how many were, if the server says.
-            seconds: from sending it.
+            seconds: time from sending the request to its first token.
         """
         if num_found is not None:
             if num_held > 0:
@@ -78,7 +84,9 @@ class WarmingPolicy:
         self._has_begun = True
 
     def speed(self) -> Speed | None:
-        """None where requests do not differ enough to tell, or disagree: more tokens took less time."""
+        """Return the fitted speed; None where requests differ too little to tell, or more tokens took less
+        time.
+        """
         if len(self._recent) < 3:
             return None
         new, held, seconds = np.array(self._recent).T
@@ -97,7 +105,7 @@ class WarmingPolicy:
         return Speed(max(0.0, float(round_trip_s)), float(new_s), float(held_s))
 
     def decide(self, num_missing: int) -> bool:
-        """Whether to prefill so many tokens ahead, in whole blocks and not thought to be cached."""
+        """Return whether to prefill `num_missing` tokens ahead: whole blocks, not thought to be cached."""
         if num_missing <= 0 or self.found_share < _MIN_SHARE:
             return False
         speed = self.speed()
@@ -109,7 +117,7 @@ class WarmingPolicy:
         return is_check != (speed is not None and self._gain_s(speed, num_missing) > speed.round_trip_s)
 
     def patience_s(self, num_missing: int) -> float | None:
-        """How long to wait for it: twice as long as it should take. None: as for any request.
+        """Return how many seconds to wait for a prefill: twice its predicted time. None means no own limit.
 
         A prefill that takes longer holds a connection that requests need.
         """

@@ -2,7 +2,7 @@
 
 Requests, answers, server-sent events, error bodies, metric names and KV events are data and pure functions
 here: nothing opens a socket. A client writes requests and reads answers; a server, a router or a stub reads
-requests and writes answers. `kv_frames` alone needs a package, msgspec.
+requests and writes answers. Only `kv_frames` needs a package, msgspec.
 
 Source: vLLM 0.32, `vllm/entrypoints/openai/` and `vllm/entrypoints/serve/`, and the answers of a running
 server.

@@ -1,4 +1,4 @@
-"""Answers: a whole one, or the chunks of a stream, of both APIs.
+"""The answers of both APIs: a whole one, or the chunks of a stream.
 
 A server writes with `whole_json` and `chunk_json`, a client reads with `read_whole` and `read_chunk`.
 Reading is strict about texts and counts. Servers differ in the rest (ids, indices, times), where a value of
@@ -28,14 +28,14 @@ _UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, OverflowError
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """What the server counted, in tokens. `num_cached` is None where it does not say."""
+    """The numbers of tokens that a server counted. `num_cached` is None where it does not say."""
 
     num_prompt: int
     num_output: int
     num_cached: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The field `usage`."""
+        """Return the JSON of the field `usage`."""
         usage: dict[str, object] = {
             "prompt_tokens": self.num_prompt,
             "total_tokens": self.num_prompt + self.num_output,
@@ -52,12 +52,12 @@ class Choice:
 
     Attributes:
         index: number of the prompt times `n`, plus number of the answer.
-        reasoning: what a model thinks before it answers (chat): tokens, but no text.
-        role: of a chat's message; in a stream, of the chunk that opens it.
+        reasoning: a model's thoughts before it answers (chat): tokens, but no text.
+        role: role of a chat's message; in a stream, only in the chunk that opens it.
         finish: why the text has ended: "stop", "length", "abort"…; None while it goes on.
         stop_reason: the stop string or token that ended it.
         text_offset: where `text` begins in the whole output.
-        token_ids: the output's, if asked for; likewise `prompt_token_ids`.
+        token_ids, prompt_token_ids: token ids of the output and of the prompt, if asked for.
     """
 
     index: int = 0
@@ -73,17 +73,17 @@ class Choice:
 
     @property
     def has_output(self) -> bool:
-        """Whether it has tokens, of a text or of the thoughts before it."""
+        """Whether the choice has tokens, of a text or of the thoughts before it."""
         return bool(self.text or self.reasoning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A whole answer, or one chunk of it.
+    """A whole answer of a server, or one chunk of a streamed one.
 
     Attributes:
         created_s: whole seconds since the epoch.
-        counts: of the whole answer, or in a stream so far.
+        counts: tokens of the whole answer, or in a stream so far.
     """
 
     id: str = ""
@@ -94,7 +94,7 @@ class Answer:
 
 
 def whole_json(api: Api, answer: Answer) -> dict[str, object]:
-    """The body of an answer that is not streamed."""
+    """Return the JSON body of an answer that is not streamed."""
     choices = [
         {
             "index": choice.index,
@@ -112,7 +112,7 @@ def whole_json(api: Api, answer: Answer) -> dict[str, object]:
 
 
 def chunk_json(api: Api, answer: Answer) -> dict[str, object]:
-    """One event of a stream."""
+    """Return the JSON of one event of a streamed answer."""
     choices = [
         {
             "index": choice.index,
@@ -131,12 +131,12 @@ def chunk_json(api: Api, answer: Answer) -> dict[str, object]:
 
 
 def read_whole(api: Api, body: Any) -> Answer:
-    """Read a body. Raises BadReply or EngineUnavailable."""
+    """Read the JSON body of an answer that is not streamed. Raises BadReply or EngineUnavailable."""
     return _read(api, body, "message", "an answer")
 
 
 def read_chunk(api: Api, event: Any) -> Answer:
-    """Read an event of a stream.
+    """Read one event of a streamed answer.
 
     Raises:
         EngineUnavailable: the server gives the request up.
@@ -189,7 +189,7 @@ def _read_counts(usage: Any) -> TokenCounts | None:
 
 
 def _text(value: Any) -> str:
-    """A text without half a surrogate pair; none is "". Raises TypeError or ValueError."""
+    """Return a text without half a surrogate pair; None becomes "". Raises TypeError or ValueError."""
     if value is None:
         return ""
     if not isinstance(value, str):

@@ -25,7 +25,7 @@ _MAX_REASON_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """An answer that refuses a request.
+    """An HTTP answer that refuses a request.
 
     Attributes:
         kind: class of the error, `type` on the wire.
@@ -40,17 +40,17 @@ class ApiError:
     retry_after_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The body."""
+        """Return the JSON body of the error."""
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
         return {"error": error}
 
     def headers(self) -> dict[str, str]:
-        """Headers besides those of the body: `Retry-After`, in whole seconds, rounded up."""
+        """Return the headers besides those of the body: `Retry-After`, in whole seconds, rounded up."""
         return {} if self.retry_after_s is None else {"Retry-After": str(math.ceil(self.retry_after_s))}
 
 
 class RequestRefused(UserError):
-    """A request that cannot be served as it is; `answer` is what to send back."""
+    """A request cannot be served as it is; `answer` is the refusal to send back."""
 
     def __init__(self, answer: ApiError) -> None:
         super().__init__(answer.message)
@@ -60,31 +60,35 @@ class RequestRefused(UserError):
         return RequestRefused, (self.answer,)
 
     def at(self, step: str) -> StrettoError:
-        """A `UserError` that names `step`."""
+        """Return a `UserError` with the same message that names `step`."""
         located = UserError(self.message, step=step)
         located.__cause__ = self
         return located
 
 
 def malformed(field: str, problem: str) -> RequestRefused:
-    """A value has the wrong type. `field` is a path such as "prompt.0", or "" for the whole body."""
+    """Return the refusal of a value of the wrong type.
+
+    Args:
+        field: path of the value, such as "prompt.0"; "" for the whole body.
+    """
     param = f"body.{field}" if field else "body"
     return RequestRefused(ApiError(400, f"{param}: {problem}", "Bad Request", param))
 
 
 def unacceptable(param: str, message: str) -> RequestRefused:
-    """A value has the right type and cannot be served."""
+    """Return the refusal of a value that has the right type but cannot be served."""
     return RequestRefused(ApiError(400, message, "BadRequestError", param))
 
 
 def unknown_model(model: str, served: Sequence[str]) -> RequestRefused:
-    """The server has other models."""
+    """Return the refusal of a request for a model that the server does not have."""
     message = f"The model `{model}` does not exist. Valid aliases: {', '.join(served)}."
     return RequestRefused(ApiError(404, message, "NotFoundError", "model"))
 
 
 def prompt_too_long(num_tokens: int, limit: int) -> RequestRefused:
-    """The prompt leaves no room for a token in the model's context."""
+    """Return the refusal of a prompt that leaves no room for a token in the model's context."""
     message = (
         f"This model's maximum context length is {limit} tokens. However, your prompt contains {num_tokens} "
         "input tokens. Please reduce the length of the input prompt."
@@ -93,28 +97,33 @@ def prompt_too_long(num_tokens: int, limit: int) -> RequestRefused:
 
 
 def too_many_tokens_asked(max_tokens: int, limit: int) -> RequestRefused:
-    """`max_tokens` is more than the model's whole context. (Prompt and answer together may be: it is cut.)"""
+    """Return the refusal of a `max_tokens` larger than the model's context.
+
+    Prompt and answer together may exceed the context: the answer is then cut.
+    """
     message = f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}."
     return RequestRefused(ApiError(400, message, "BadRequestError", "max_tokens"))
 
 
 def no_such_path(path: str) -> RequestRefused:
-    """Nothing is served there."""
+    """Return the refusal of a path where nothing is served."""
     return RequestRefused(ApiError(404, f"there is nothing at {path!r:.200}", "NotFoundError"))
 
 
 def overloaded(message: str, retry_after_s: float) -> RequestRefused:
-    """Too many requests wait already."""
+    """Return the refusal of a request because too many wait already."""
     return RequestRefused(ApiError(429, message, "RateLimitError", None, retry_after_s))
 
 
 def is_passing(status: int) -> bool:
-    """Whether the same request may be served later: the server is overloaded or broken."""
+    """Return whether a status is temporary: the server is overloaded or broken, and may serve the request
+    later.
+    """
     return status == 429 or status >= 500
 
 
 def read_reason(body: bytes) -> str:
-    """What a refusal says. OpenAI, vLLM and llama.cpp wrap it differently."""
+    """Return the reason that the body of a refusal gives. OpenAI, vLLM and llama.cpp wrap it differently."""
     try:
         answer = json.loads(body)
         reason = answer["error"]["message"] if "error" in answer else answer["message"]
@@ -124,7 +133,7 @@ def read_reason(body: bytes) -> str:
 
 
 def read_retry_after(header: str, now_s: float) -> float | None:
-    """Seconds to wait, from a header that has seconds or a date; None if it has neither.
+    """Return the seconds to wait, from a `Retry-After` header with seconds or a date; None if it has neither.
 
     Args:
         now_s: seconds since the epoch.
@@ -140,7 +149,7 @@ def read_retry_after(header: str, now_s: float) -> float | None:
 
 
 def raise_for_event(event: Mapping[str, Any]) -> None:
-    """Raise if an event of a stream says that the server breaks off.
+    """Raise if an event of a stream is an error, with which the server breaks off.
 
     The error is `{"message": ..., "code": 500}` or a text; older servers send it without a wrapping.
 

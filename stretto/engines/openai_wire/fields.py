@@ -1,4 +1,4 @@
-"""Reading the fields of a JSON object that a client has sent, each with its type and its limits.
+"""Readers of the fields of a JSON object that a client has sent, each with its type and its limits.
 
 A reader takes the name of a field and its value, and returns the value or raises `RequestRefused`. Null
 stands for a field that is not there. A whole number may be written as 5.0.
@@ -25,23 +25,23 @@ _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
 
 
 class Fields:
-    """The fields of an object. Those never asked for are left over."""
+    """The fields of a JSON object, to be taken one by one; `left` has those never taken."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._left = dict(values)
 
     def take(self, name: str, read: Reader[T], default: D) -> T | D:
-        """The field `name`, or `default` where it is not there or null. Raises RequestRefused."""
+        """Take the field `name`; return `default` where it is missing or null. Raises RequestRefused."""
         value = self._left.pop(name, None)
         return default if value is None else read(name, value)
 
     def left(self) -> dict[str, Any]:
-        """Fields that were not taken, as they came."""
+        """Return the fields that were not taken, as they came."""
         return dict(self._left)
 
 
 def read_body(body: bytes) -> Mapping[str, Any]:
-    """The JSON object that is a request's body. Raises RequestRefused."""
+    """Read the JSON object that is a request's body. Raises RequestRefused."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -50,26 +50,26 @@ def read_body(body: bytes) -> Mapping[str, Any]:
 
 
 def mapping(name: str, value: Any) -> Mapping[str, Any]:
-    """Read an object."""
+    """Read a JSON object. Raises RequestRefused."""
     if not isinstance(value, dict):
         raise malformed(name, f"not an object but {_kind(value)}")
     return value
 
 
 def anything(name: str, value: Any) -> Any:
-    """Read any JSON."""
+    """Read any JSON value."""
     return value
 
 
 def flag(name: str, value: Any) -> bool:
-    """Read a boolean."""
+    """Read a boolean. Raises RequestRefused."""
     if not isinstance(value, bool):
         raise malformed(name, f"neither true nor false but {_kind(value)}")
     return value
 
 
 def text(name: str, value: Any) -> str:
-    """Read a text that can be encoded: without half a surrogate pair."""
+    """Read a text that can be encoded: without half a surrogate pair. Raises RequestRefused."""
     if not isinstance(value, str):
         raise malformed(name, f"not a text but {_kind(value)}")
     try:
@@ -80,7 +80,7 @@ def text(name: str, value: Any) -> str:
 
 
 def integer(least: int = _MIN_INTEGER, most: int = _MAX_INTEGER) -> Reader[int]:
-    """A reader of whole numbers from `least` to `most`, both included."""
+    """Return a reader of whole numbers from `least` to `most`, both included."""
 
     def read(name: str, value: Any) -> int:
         number = read_integer(name, value)
@@ -93,7 +93,7 @@ def integer(least: int = _MIN_INTEGER, most: int = _MAX_INTEGER) -> Reader[int]:
 
 
 def read_integer(name: str, value: Any) -> int:
-    """Read a whole number of 64 bits."""
+    """Read a whole number of 64 bits. Raises RequestRefused."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if type(value) is not int:
@@ -104,7 +104,7 @@ def read_integer(name: str, value: Any) -> int:
 
 
 def number(least: float, most: float = math.inf, *, is_open: bool = False) -> Reader[float]:
-    """A reader of finite numbers from `least` to `most`; `is_open` leaves `least` itself out."""
+    """Return a reader of finite numbers from `least` to `most`; `is_open` excludes `least` itself."""
 
     def read(name: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -122,7 +122,7 @@ def number(least: float, most: float = math.inf, *, is_open: bool = False) -> Re
 
 
 def items(read: Reader[T], *, max_items: int | None = None) -> Reader[tuple[T, ...]]:
-    """A reader of lists, each of whose items `read` takes."""
+    """Return a reader of lists, whose items are read by `read`."""
 
     def read_items(name: str, value: Any) -> tuple[T, ...]:
         if not isinstance(value, list):
@@ -135,7 +135,10 @@ def items(read: Reader[T], *, max_items: int | None = None) -> Reader[tuple[T, .
 
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
-    """Read a list of token ids, of 32 bits: through an array, since prompts are long."""
+    """Read a list of token ids of 32 bits. Raises RequestRefused.
+
+    The fast way is through an array, since prompts are long.
+    """
     if isinstance(value, list):
         with suppress(TypeError, OverflowError):
             return tuple(array("I", value))
@@ -143,7 +146,7 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _kind(value: Any) -> str:
-    """What a value is, without repeating all of it."""
+    """Return what a value is, in words, without repeating all of it."""
     if isinstance(value, dict):
         return "an object"
     return f"a list of {len(value)}" if isinstance(value, list) else f"{value!r:.100}"

@@ -1,9 +1,9 @@
-"""From the batches of vLLM's KV events to ours, and from ours to such batches.
+"""The translation between vLLM's batches of KV events and our own events.
 
 vLLM publishes batches, numbered without gaps: `[time, events, rank]`, where an event is a record with its
 type, or in older versions a list that begins with it. It names blocks by hashes of its own; they are mapped
 to ours, so that one index serves every engine. Blocks that only some requests may use (an adapter, a salt, an
-image) are passed over, and so is what follows on a block never heard of.
+image) are skipped, and so are blocks whose parent is unknown.
 
 Written batches name blocks by our hashes. The first block of a tenant's prompt carries its salt.
 
@@ -31,15 +31,19 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 class Sequencer:
-    """The numbers of batches: tells what was missed, what comes twice, and a publisher that began anew."""
+    """A tracker of batch numbers: it finds missed and repeated batches, and a restarted publisher."""
 
     def __init__(self) -> None:
         self.next = 0
-        """The first number that is still to be had, by replay or live."""
+        """Number of the first batch that is still to come, by replay or live."""
         self._last_live = -1
 
     def arrive(self, number: int) -> Arrival:
-        """A batch has come live. With "gap", those from `next` on should be had first."""
+        """Note that a batch has come live; return how to treat it.
+
+        "take" is the next batch, "known" one that was replayed. With "gap", those from `next` on should be
+        fetched first; with "restart", the publisher counts from 0 again.
+        """
         is_restart = number <= self._last_live
         self._last_live = number
         if is_restart:
@@ -51,7 +55,7 @@ class Sequencer:
 
 
 class KVEventReader:
-    """Keeps the server's hashes of the blocks that it holds."""
+    """A reader of batches of KV events; it remembers the server's hashes of the blocks that are held."""
 
     def __init__(self, salt: str = "") -> None:
         self._hasher = Hasher(1)
@@ -59,15 +63,15 @@ class KVEventReader:
         self._ours: dict[bytes | int, BlockHash] = {}
 
     def clear(self) -> list[KVEvent]:
-        """What is held is not known any more."""
+        """Forget all blocks; return the event that says so."""
         self._ours.clear()
         return [AllBlocksCleared()]
 
     def read(self, batch: Any) -> list[KVEvent]:
-        """The events of a decoded batch.
+        """Return our events for a decoded batch.
 
         Raises:
-            BadReply: it is none.
+            BadReply: the value is not a batch of KV events.
         """
         try:
             events = batch["events"] if isinstance(batch, dict) else batch[1]
@@ -107,11 +111,12 @@ class KVEventReader:
 
 
 def write_batch(events: Sequence[KVEvent], published_s: float, salts: Mapping[BlockHash, str]) -> list[Any]:
-    """The batch that tells of `events`. Blocks stored one behind the other become one record.
+    """Return the batch that reports `events`. Stored blocks that follow each other become one record.
 
     Args:
         published_s: seconds since the epoch.
-        salts: of the tenants' roots, to which first blocks are chained; "" is the root of everybody.
+        salts: the salt of each tenant's root, to which first blocks are chained; "" is the root that all
+            share.
     """
     records: list[dict[str, Any]] = []
     last: BlockHash | None = None

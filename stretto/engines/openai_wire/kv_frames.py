@@ -19,28 +19,28 @@ import msgspec
 from stretto.errors import BadReply
 
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
-"""The number, as a frame, of the message that ends a replay."""
+"""Frame with the number of the message that ends a replay."""
 
 
 def write_message(topic: str, number: int, batch: Any) -> list[bytes]:
-    """The frames that publish a batch."""
+    """Return the frames that publish a batch."""
     return [topic.encode(), number.to_bytes(8, "big"), msgspec.msgpack.encode(batch)]
 
 
 def split_message(frames: Sequence[bytes]) -> tuple[int, bytes]:
-    """Number and payload: the last two frames, behind a topic or not. Raises BadReply."""
+    """Return the number and payload of a message, with or without a topic before them. Raises BadReply."""
     if len(frames) < 2 or len(frames[-2]) != 8:
         raise BadReply(f"not a message of KV events: {frames!r:.200}")
     return int.from_bytes(frames[-2], "big"), frames[-1]
 
 
 def ends_replay(frames: Sequence[bytes]) -> bool:
-    """Whether a message is the last of a replay."""
+    """Return whether a message is the last of a replay."""
     return list(frames[-2:-1]) == [END_OF_REPLAY]
 
 
 def read_batch(payload: bytes) -> Any:
-    """The batch in a message, as plain values. Raises BadReply."""
+    """Decode the payload of a message into plain values. Raises BadReply."""
     try:
         return msgspec.msgpack.decode(payload)
     except msgspec.DecodeError as error:
@@ -48,15 +48,16 @@ def read_batch(payload: bytes) -> Any:
 
 
 def write_replay_request(first: int) -> list[bytes]:
-    """The frames that ask for the batches from number `first` on."""
+    """Return the frames that ask for the batches from number `first` on."""
     return [b"", first.to_bytes(8, "big")]
 
 
 def read_replay_request(frames: Sequence[bytes]) -> int:
-    """The first number that is asked for, from the frames behind the subscriber's identity.
+    """Return the first number that a replay request asks for, from the frames after the subscriber's
+    identity.
 
     Raises:
-        BadReply: it is no request for a replay.
+        BadReply: the frames are not a request for a replay.
     """
     if len(frames) != 2 or frames[0] or len(frames[1]) != 8:
         raise BadReply(f"not a request for a replay: {frames!r:.200}")

@@ -16,7 +16,7 @@ from stretto.engines.openai_wire.paths import Api
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token's text, its log-probability, and the likeliest tokens in its place with theirs."""
+    """The text and log-probability of a token, and of the likeliest tokens in its place."""
 
     token: str
     logprob: float
@@ -24,7 +24,11 @@ class TokenLogprob:
 
 
 def logprobs_json(api: Api, tokens: Sequence[TokenLogprob], text_offset: int = 0) -> dict[str, object]:
-    """The field `logprobs` of a choice. `text_offset` is where the first token begins in the whole output."""
+    """Return the JSON of the field `logprobs` of a choice.
+
+    Args:
+        text_offset: where the first token begins in the whole output, in characters.
+    """
     if api == "chat":
         return {
             "content": [
@@ -47,7 +51,11 @@ def logprobs_json(api: Api, tokens: Sequence[TokenLogprob], text_offset: int = 0
 
 
 def read_logprobs(field: Any) -> tuple[TokenLogprob, ...]:
-    """Read the field in either form. Raises LookupError, TypeError, ValueError or AttributeError."""
+    """Read the field `logprobs` in either form.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: the field has another form.
+    """
     if "content" in field:
         return tuple(
             TokenLogprob(

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus's text format, and the names under which vLLM has them.
+"""Metrics in Prometheus's text format, and vLLM's names for them.
 
 A family is a name with its kind; a sample is one line. The names of counters end in `_total` in the text. A
 histogram has samples for each of its bounds (those at most that large), their sum and their count.
@@ -19,7 +19,7 @@ from stretto.errors import BadReply
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
+MetricKind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -28,16 +28,16 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric as it is declared. `name` is that of its samples, but for the endings of a histogram's."""
+    """The declaration of a metric. Its samples have the same `name`; a histogram's add endings to it."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value."""
+    """One value of a metric: one line of the text."""
 
     name: str
     value: float
@@ -78,7 +78,7 @@ FAMILIES = (
     *(NUM_RUNNING, NUM_WAITING, KV_USED, CACHE_CONFIG, CACHE_QUERIES, CACHE_HITS, PREEMPTIONS),
     *(PROMPT_TOKENS, OUTPUT_TOKENS, FINISHED, FIRST_TOKEN_S, BETWEEN_TOKENS_S, REQUEST_S, QUEUED_S),
 )
-"""What every server has."""
+"""Metrics that every server has."""
 FIRST_TOKEN_BOUNDS_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0),
     *(80.0, 160.0, 640.0, 2560.0),
@@ -113,7 +113,7 @@ REQUEST_BOUNDS_S = (
 
 
 class Histogram:
-    """Counts values by rising `bounds`, for samples of a family of that kind."""
+    """A histogram: it counts values by rising `bounds`, for the samples of a metric of that kind."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = (*bounds, math.inf)
@@ -126,7 +126,7 @@ class Histogram:
         self._total += value
 
     def samples(self, family: Family, labels: Mapping[str, str]) -> list[Sample]:
-        """Its lines."""
+        """Return the samples of the histogram: one for each bound, then count and sum."""
         samples, so_far = [], 0
         for bound, count in zip(self._bounds, self._counts, strict=True):
             so_far += count
@@ -137,7 +137,7 @@ class Histogram:
 
 
 def render(families: Iterable[tuple[Family, Iterable[Sample]]]) -> str:
-    """The text of `/metrics`."""
+    """Return the text of `/metrics`."""
     lines: list[str] = []
     for family, samples in families:
         lines.append(f"# HELP {family.name} {family.help}")
@@ -147,10 +147,10 @@ def render(families: Iterable[tuple[Family, Iterable[Sample]]]) -> str:
 
 
 def read_samples(text: str, names: Collection[str]) -> Iterator[Sample]:
-    """The samples with one of `names`, in their order.
+    """Yield the samples whose name is in `names`, in their order.
 
     Raises:
-        BadReply: the value of one is no finite number.
+        BadReply: the value of one is not a finite number.
     """
     for name, labels, value in _SAMPLE.findall(text):
         if name in names:

@@ -1,4 +1,4 @@
-"""What a server says of its models, and how it cuts a text into tokens.
+"""The wire form of a server's models, and of requests to cut a text into tokens.
 
 Source: vLLM 0.32, `serve/engine/protocol.py` (`ModelCard`), `serve/tokenize/protocol.py`; llama.cpp's
 `/tokenize` takes the text as `content`.
@@ -28,7 +28,7 @@ class ModelCard:
     created_s: int = 0
 
     def to_json(self) -> dict[str, object]:
-        """An entry of the list."""
+        """Return the model's JSON entry in the list."""
         return {
             "id": self.id,
             "object": "model",
@@ -41,15 +41,16 @@ class ModelCard:
 
 
 def models_json(cards: Sequence[ModelCard]) -> dict[str, object]:
-    """The body of `/v1/models`."""
+    """Return the JSON body of `/v1/models`."""
     return {"object": "list", "data": [card.to_json() for card in cards]}
 
 
 def read_models(body: Any) -> tuple[ModelCard, ...]:
-    """Read the body. A root or a length that cannot be one is taken as absent, a name that cannot is not.
+    """Read the body of `/v1/models`. An unusable root or length is taken as absent; an unusable name is
+    refused.
 
     Raises:
-        BadReply: it is no list of models.
+        BadReply: the body is not a list of models.
     """
     try:
         return tuple(_read_card(entry) for entry in body["data"])
@@ -69,16 +70,18 @@ def _read_card(entry: Any) -> ModelCard:
 
 
 def tokenize_request(model: str, text: str) -> dict[str, object]:
-    """A body for `/tokenize` that asks for the tokens of `text` alone, without those that open a prompt."""
+    """Return a body for `/tokenize` that asks for the tokens of `text` alone, without those that open a
+    prompt.
+    """
     return {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
 
 
 def tokenize_json(tokens: Sequence[int], max_model_tokens: int) -> dict[str, object]:
-    """The answer of `/tokenize`."""
+    """Return the JSON answer of `/tokenize`."""
     return {"count": len(tokens), "max_model_len": max_model_tokens, "tokens": list(tokens)}
 
 
 def read_tokens(body: Any) -> list[int] | None:
-    """The tokens of an answer of `/tokenize`; None where there are none in it."""
+    """Read the tokens from an answer of `/tokenize`; None if there are none in it."""
     tokens = body.get("tokens") if isinstance(body, dict) else None
     return tokens if isinstance(tokens, list) and tokens else None

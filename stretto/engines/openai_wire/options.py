@@ -1,7 +1,7 @@
-"""How an answer is generated and delivered: the fields that completions and chat share.
+"""The options that completions and chat share: how an answer is generated and delivered.
 
-Fields have vLLM's names, which are OpenAI's where OpenAI has the field. A default is not written; it is the
-server's then.
+Fields have vLLM's names, which are OpenAI's where OpenAI has the field. A default is not written; the
+server's own default applies then.
 
 Source: vLLM 0.32, `openai/completion/protocol.py`, `openai/chat_completion/protocol.py`, and the limits of
 `SamplingParams._verify_args`.
@@ -37,31 +37,33 @@ MAX_LOGPROBS = 20
 MAX_SALT_CHARS = 128
 
 _GREEDY = 1e-5
-"""Temperatures below this choose the likeliest token."""
+"""Temperature below which the likeliest token is chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Everything about an answer but its prompt.
+    """The options of a request: everything about an answer but its prompt.
 
     Attributes:
-        max_tokens: most tokens of the output. None: 16 for completions, all of the context for chat.
-        min_tokens: neither an end of sequence nor a stop before so many.
-        temperature: 0 is greedy. None, as for the following: the server's default, mostly 1.
-        top_k: 0 or -1 for all.
-        n: answers to one prompt.
-        stop: texts that end the output and are no part of it.
+        max_tokens: largest number of output tokens. None: 16 for completions, all of the context for chat.
+        min_tokens: number of tokens before which neither an end of sequence nor a stop string ends the
+            output.
+        temperature: sampling temperature, 0 is greedy. None here and in the following fields is the server's
+            default, mostly 1.
+        top_k: number of likeliest tokens to choose from; 0 or -1 for all.
+        n: number of answers to one prompt.
+        stop: texts that end the output and are not part of it.
         stop_token_ids: tokens that end the output.
-        ignore_eos: go on behind the end of sequence.
-        logprobs: report the chosen token's log-probability and those of so many of the likeliest.
+        ignore_eos: go on after the end of sequence.
+        logprobs: report the log-probability of the chosen token and of this many of the likeliest.
         return_token_ids: report the prompt's token ids and the output's (vLLM).
         stream: answer with an event for each piece.
         include_usage: end the stream with counts of tokens.
-        continuous_usage: counts of tokens in every event.
+        continuous_usage: put counts of tokens in every event.
         priority: smaller is served first, where the server schedules by priority.
         cache_salt: prompts of different salts share nothing in the prefix cache.
         request_id: part of the answer's id.
-        form: what the output must be.
+        form: a constraint on the output.
     """
 
     max_tokens: int | None = None
@@ -89,7 +91,7 @@ class Options:
     form: OutputForm | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The fields to send, but for `logprobs`, which the two APIs write differently."""
+        """Return the fields to send, without `logprobs`, which the two APIs write differently."""
         body: dict[str, object] = {}
         for name, default in _PLAIN.items():
             if (value := getattr(self, name)) != default:
@@ -105,13 +107,13 @@ class Options:
 
 
 def read_options(sent: Fields, *, max_tokens: int | None, logprobs: int | None) -> Options:
-    """Take the shared fields of a request.
+    """Take the shared options from the fields of a request.
 
     Args:
-        max_tokens: read by the caller, since the two APIs write it differently, like `logprobs`.
+        max_tokens, logprobs: already read by the caller, since the two APIs write them differently.
 
     Raises:
-        RequestRefused: one has a wrong type, or a value that no server takes.
+        RequestRefused: a field has a wrong type, or a value that no server takes.
     """
     plain = {name: sent.take(name, read, _PLAIN[name]) for name, read in _READERS.items()}
     streaming = sent.take("stream_options", mapping, {})
@@ -132,7 +134,7 @@ def read_options(sent: Fields, *, max_tokens: int | None, logprobs: int | None) 
 
 
 def _check(options: Options) -> None:
-    """Limits that two fields have together."""
+    """Check the limits that concern two fields together."""
     if options.max_tokens is not None and options.min_tokens > options.max_tokens:
         raise unacceptable(
             "min_tokens",
@@ -144,7 +146,7 @@ def _check(options: Options) -> None:
 
 
 def _stop(name: str, value: Any) -> tuple[str, ...]:
-    """One text, or a list of some."""
+    """Read one text, or a list of texts."""
     stop = (
         (text(name, value),)
         if isinstance(value, str)

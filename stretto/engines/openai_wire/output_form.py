@@ -1,4 +1,4 @@
-"""What an output must be: JSON of a schema, any JSON object, a regular expression, a choice, a grammar.
+"""Constraints on an output: JSON of a schema, any JSON object, a regular expression, a choice, a grammar.
 
 OpenAI's name for the first two is `response_format`; vLLM's name for all of them `structured_outputs`.
 
@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 from stretto.engines.openai_wire.errors import malformed, unacceptable
 from stretto.engines.openai_wire.fields import flag, items, mapping, text
 
-Kind: TypeAlias = Literal["json", "json_object", "regex", "choice", "grammar"]
+FormKind: TypeAlias = Literal["json", "json_object", "regex", "choice", "grammar"]
 
-_OTHERS: tuple[Kind, ...] = ("regex", "choice", "grammar")
+_OTHERS: tuple[FormKind, ...] = ("regex", "choice", "grammar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class OutputForm:
             nothing for "json_object".
     """
 
-    kind: Kind
+    kind: FormKind
     value: Any = None
 
     def to_json(self) -> dict[str, object]:
-        """The field of a request that asks for it, by its name."""
+        """Return the request field that asks for this output, by its name."""
         if self.kind == "json":
             schema = {"name": "output", "schema": self.value}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
@@ -101,7 +101,7 @@ def _choices(path: str, value: Any) -> tuple[str, ...]:
 
 
 def _schema(path: str, value: Any) -> Mapping[str, Any]:
-    """A schema, as an object or as its text."""
+    """Read a JSON schema, given as an object or as its text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

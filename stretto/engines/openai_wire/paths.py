@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 Api: TypeAlias = Literal["completions", "chat"]
-"""The two forms in which a text is asked for: a plain prompt, or a list of messages."""
+"""Name of one of OpenAI's two APIs for generating text: from a plain prompt, or from a list of messages."""
 
 GENERATE: Mapping[Api, str] = {"completions": "v1/completions", "chat": "v1/chat/completions"}
 MODELS = "v1/models"

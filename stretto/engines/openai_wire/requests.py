@@ -1,4 +1,4 @@
-"""The two requests for a text: a prompt to go on with, and messages to answer.
+"""The two requests for a text: a prompt to continue, and messages to answer.
 
 `to_json` and `from_json` are inverse to each other. Fields without a meaning here are kept in `extra`, so
 that a request that is read and written again loses nothing. `from_json` checks every value; a request that a
@@ -18,32 +18,32 @@ from stretto.engines.openai_wire.errors import malformed, unacceptable
 from stretto.engines.openai_wire.fields import Fields, flag, integer, items, mapping, text, token_ids
 from stretto.engines.openai_wire.options import MAX_LOGPROBS, Options, read_options
 
-Prompt: TypeAlias = str | tuple[int, ...]
+WirePrompt: TypeAlias = str | tuple[int, ...]
 
 DEFAULT_COMPLETION_TOKENS = 16
-"""Most tokens of a completion whose request does not say."""
+"""Largest number of output tokens of a completion whose request does not say."""
 MAX_PROMPTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """Texts to go on with.
+    """A request to continue one or more prompts.
 
     Attributes:
         model: a name the server knows; "" is its own.
-        prompts: each a text, or token ids. Choices are numbered prompt by prompt.
+        prompts: texts or token ids. Choices are numbered prompt by prompt.
         echo: whether the prompt is part of the answer.
         extra: further fields, as they are sent.
     """
 
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[WirePrompt, ...]
     model: str = ""
     options: Options = field(default_factory=Options)
     echo: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """The body."""
+        """Return the JSON body of the request."""
         prompts = [prompt if isinstance(prompt, str) else list(prompt) for prompt in self.prompts]
         return {
             **({"model": self.model} if self.model else {}),
@@ -56,7 +56,7 @@ class CompletionRequest:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> CompletionRequest:
-        """Read a body. Raises RequestRefused."""
+        """Read the JSON body of a completion request. Raises RequestRefused."""
         sent = Fields(body)
         echo = sent.take("echo", flag, False)
         prompts = sent.take("prompt", _prompts, ())
@@ -86,20 +86,20 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The content without what is no text."""
+        """The text parts of the content, joined."""
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
         return "".join(part["text"] for part in self.content if part["type"] == "text")
 
     def to_json(self) -> dict[str, object]:
-        """The message as it is sent."""
+        """Return the JSON of the message."""
         content = list(self.content) if isinstance(self.content, tuple) else self.content
         return {"role": self.role, "content": content, **self.extra}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """Messages to answer.
+    """A request to answer the messages of a chat.
 
     Attributes:
         model: a name the server knows; "" is its own.
@@ -114,7 +114,7 @@ class ChatRequest:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """The body."""
+        """Return the JSON body of the request."""
         logprobs = self.options.logprobs
         return {
             **({"model": self.model} if self.model else {}),
@@ -127,7 +127,7 @@ class ChatRequest:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> ChatRequest:
-        """Read a body. Raises RequestRefused."""
+        """Read the JSON body of a chat request. Raises RequestRefused."""
         sent = Fields(body)
         messages = sent.take("messages", items(_message), ())
         if not messages:
@@ -145,11 +145,11 @@ class ChatRequest:
         )
 
 
-Request: TypeAlias = CompletionRequest | ChatRequest
+GenerateRequest: TypeAlias = CompletionRequest | ChatRequest
 
 
-def _prompts(name: str, value: Any) -> tuple[Prompt, ...]:
-    """One prompt, or a list of several."""
+def _prompts(name: str, value: Any) -> tuple[WirePrompt, ...]:
+    """Read one prompt, or a list of several."""
     if isinstance(value, str):
         return (text(name, value),) if value else ()
     if not isinstance(value, list):
@@ -159,7 +159,7 @@ def _prompts(name: str, value: Any) -> tuple[Prompt, ...]:
     return items(_prompt, max_items=MAX_PROMPTS)(name, value)
 
 
-def _prompt(name: str, value: Any) -> Prompt:
+def _prompt(name: str, value: Any) -> WirePrompt:
     prompt = text(name, value) if isinstance(value, str) else token_ids(name, value)
     if not prompt:
         raise unacceptable("prompt", "The prompt cannot be empty.")
@@ -187,7 +187,7 @@ def _part(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _logprobs(sent: Fields) -> int | None:
-    """How many of the likeliest tokens a chat asks for; None if it asks for no probabilities."""
+    """Return how many of the likeliest tokens a chat asks for; None if it asks for no probabilities."""
     is_asked = sent.take("logprobs", flag, False)
     top = sent.take("top_logprobs", integer(-1, MAX_LOGPROBS), 0)
     if top and not is_asked:

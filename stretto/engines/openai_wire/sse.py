@@ -1,4 +1,4 @@
-"""Server-sent events, as servers stream texts by them: lines of `data: JSON`, at last `data: [DONE]`.
+"""Server-sent events, in which servers stream texts: lines of `data: JSON`, at last `data: [DONE]`.
 
 Each line of data is one event, which is how all such servers write them. Lines end with \\n alone: a text may
 hold other line breaks. Comments, which proxies and servers send to keep a connection, are no events.
@@ -19,15 +19,15 @@ MAX_LINE_BYTES = 1_000_000
 
 
 def encode_event(event: object) -> bytes:
-    """One event with the JSON of `event`, with text unescaped."""
+    """Return the bytes of one event with the JSON of `event`, with text unescaped."""
     return f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
 class EventDecoder:
-    """Takes bytes as they arrive, cut anywhere; gives the data of each whole event.
+    """A decoder of server-sent events: it takes bytes cut anywhere, and gives the data of each whole event.
 
-    Holds at most one unfinished line, and refuses a line of more than `max_line_bytes`, so that a server that
-    never ends a line costs no more memory than that.
+    It holds at most one unfinished line and refuses a line of more than `max_line_bytes`, so that a server
+    that never ends a line costs no more memory than that.
     """
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -38,11 +38,11 @@ class EventDecoder:
 
     @property
     def rest(self) -> bytes:
-        """The line that has not ended yet."""
+        """Bytes of the line that has not ended yet."""
         return bytes(self._rest)
 
     def feed(self, received: bytes) -> list[bytes]:
-        """The data of the events that `received` completes, up to `[DONE]`.
+        """Return the data of the events that `received` completes, up to `[DONE]`.
 
         Raises:
             BadReply: a line is too long.

@@ -103,7 +103,7 @@ class ReferenceLLM:
             self._prefilling = None
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Stop all tasks, to start over elsewhere; so does here what was suspended elsewhere."""
+        """Stop all tasks, to start over at another instance. None keeps its tokens."""
         started = [*self._decoding.values(), *([self._prefilling] if self._prefilling else [])]
         tasks = [*(sequence.task for sequence in started), *self._waiting.take_all()]
         self._decoding.clear()

@@ -21,7 +21,7 @@ from stretto.errors import StrettoError
 from stretto.llm.output.output import Output
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
-Answer: TypeAlias = Callable[[LLMTask, Decode], str]
+AnswerFunction: TypeAlias = Callable[[LLMTask, Decode], str]
 
 _CHUNK_TOKENS = 512
 _TOKEN = re.compile(r"\s*\S+")
@@ -36,7 +36,7 @@ class ScriptedLLM:
     `step`, like a crash of the instance.
     """
 
-    def __init__(self, answer: Answer, max_running: int) -> None:
+    def __init__(self, answer: AnswerFunction, max_running: int) -> None:
         self._answer = answer
         self._max_running = max_running
         self._waiting = TaskQueue()
@@ -59,7 +59,7 @@ class ScriptedLLM:
         self._waiting.discard(task)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Stop all tasks, each with the words that it has written."""
+        """Stop all tasks; return each with the numbers of the words that it has written."""
         started = [(task, tuple(range(num_written))) for task, num_written in self._num_written.items()]
         self._running.clear()
         self._num_written.clear()
@@ -70,7 +70,7 @@ class ScriptedLLM:
         return bool(self._waiting or self._running)
 
     def step(self) -> list[LLMEvent]:
-        """Fill the slots by rank, then run one turn of every running sequence."""
+        """Fill the slots by rank, then run one turn of every running sequence; return the events."""
         events: list[LLMEvent] = []
         while self._waiting and len(self._running) < self._max_running:
             task = self._waiting.pop()

@@ -1,4 +1,4 @@
-"""Which server is started, of which model, and how it is spoken to."""
+"""The configuration of a server process: which server is started, with which model, and its API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ServerProcessConfig:
-    """A server that is a process of ours.
+    """The configuration of an LLM server that runs as a process of ours.
 
     Attributes:
         program: name of the server, a key of `PROGRAMS`.

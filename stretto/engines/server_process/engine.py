@@ -1,4 +1,4 @@
-"""An LLM server as a process of ours: started, waited for, spoken to, and ended with us."""
+"""An LLM server that runs as a process of ours: it is started, waited for, and ended with us."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stretto.tasks import LLMEvent, LLMTask
 
 
 class ServerProcess:
-    """An `AsyncLLM`. Once its process answers /health it is the adapter for OpenAI-compatible servers.
+    """An `AsyncLLM` that starts an LLM server as a process and then talks to it by OpenAI's API.
 
     Args:
         launched: how the process is started, watched and ended; by default it is our child.
@@ -65,7 +65,7 @@ class ServerProcess:
         return await (await self._started()).load()
 
     async def ended(self) -> EngineUnavailable:
-        """Wait until the process ends by itself; return what that means for what runs there."""
+        """Wait until the process ends by itself; return the error for tasks that run there."""
         await self._started()
         return await self._launched.ended()
 

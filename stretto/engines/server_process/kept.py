@@ -18,7 +18,7 @@ _LOG_BYTES = 2000
 
 
 class KeptProcess:
-    """A running command. Its keeper, a process between us and it, ends its group when we are gone.
+    """A running command that ends with us: its keeper, a process in between, ends its group when we are gone.
 
     Args:
         environment: variables of the command, all of them.
@@ -54,7 +54,7 @@ class KeptProcess:
         return self._process.poll()
 
     def last_words(self) -> str:
-        """Return the end of what the command has written."""
+        """Return the last lines that the command has written."""
         end = os.fstat(self._log.fileno()).st_size
         words = os.pread(self._log.fileno(), _LOG_BYTES, max(0, end - _LOG_BYTES))
         return words.decode(errors="replace").strip()

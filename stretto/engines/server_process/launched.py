@@ -20,10 +20,10 @@ _HEALTH_TIMEOUT_S = 5.0
 
 
 class Launched(Protocol):
-    """A server that is started and ended with us, wherever it runs."""
+    """The interface of a server process that we start and end, wherever it runs."""
 
     async def start(self) -> str:
-        """Start it and wait until it answers /health; return its URL.
+        """Start the server and wait until it answers /health; return its URL.
 
         Raises:
             EngineUnavailable: it ended before; the message has the last lines of its log.
@@ -32,16 +32,16 @@ class Launched(Protocol):
         ...
 
     async def ended(self) -> EngineUnavailable:
-        """Wait until the server that was started has ended by itself; return what that means."""
+        """Wait until the started server ends by itself; return the error for tasks that run there."""
         ...
 
     async def aclose(self) -> None:
-        """End it, with all its processes. May be called again, and before it has started."""
+        """End the server with all its processes. May be called again, and before it has started."""
         ...
 
 
 class LaunchedServer:
-    """A `Launched` server whose process is a child of ours.
+    """A server process on this machine, a child of ours.
 
     Args:
         watched: further processes whose end ends the server, as our own end does.
@@ -57,7 +57,7 @@ class LaunchedServer:
         self._process: KeptProcess | None = None
 
     async def start(self) -> str:
-        """See `Launched`."""
+        """Start the server and wait until it answers /health; return its URL."""
         config = self._config
         port = take_port(config.port, config.address)
         environment = {**os.environ, **environment_of(config.devices, config.threads), **config.environment}
@@ -81,14 +81,14 @@ class LaunchedServer:
         return url
 
     async def ended(self) -> EngineUnavailable:
-        """See `Launched`."""
+        """Wait until the started server ends by itself; return the error for tasks that run there."""
         assert self._process is not None
         while (code := self._process.poll()) is None:
             await asyncio.sleep(_LOOK_S)
         return self._end_of(self._process, code)
 
     async def aclose(self) -> None:
-        """See `Launched`."""
+        """End the server with all its processes. May be called again, and before it has started."""
         if self._process is not None:
             await asyncio.to_thread(self._process.end)
 

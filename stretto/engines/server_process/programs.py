@@ -1,4 +1,4 @@
-"""Servers that we can start: how each takes its model, port, devices and limits."""
+"""The table of servers that we can start: how each takes its model, port, devices and limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Program:
 
 
 def command_line(config: ServerProcessConfig, port: int) -> list[str]:
-    """Return the whole command of a server.
+    """Return the whole command that starts a server.
 
     Raises:
         ConfigError: there is no such program.

@@ -1,4 +1,4 @@
-"""Notice that a server is gone by its port, which refuses connections then."""
+"""A watch on the port of a server: when it refuses connections, the server is gone."""
 
 from __future__ import annotations
 

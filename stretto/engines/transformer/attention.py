@@ -51,8 +51,8 @@ class Keys:
         return both[0, :, : self.num_tokens], both[1, :, : self.num_tokens]
 
 
-class Part(Protocol):
-    """Rows [start, stop) of a step that attend in the same way."""
+class AttentionPart(Protocol):
+    """The interface of a part of a step: rows [start, stop) that attend in the same way."""
 
     @property
     def start(self) -> int: ...
@@ -66,7 +66,7 @@ class Part(Protocol):
 
 @dataclass(slots=True)
 class PrefillChunk:
-    """Rows [start, stop) of the step: the last tokens in `keys`, of one sequence."""
+    """A chunk of a prompt in a step: rows [start, stop), the last tokens in `keys`, of one sequence."""
 
     start: int
     stop: int
@@ -117,8 +117,9 @@ def _chunk_mask(num_rows: int, keys: Keys, window: int | None) -> Tensor | None:
 
 @dataclass(slots=True)
 class Decodes:
-    """Rows [start, stop) of the step: the last token of each of several sequences, which may share
-    `prefix`."""
+    """Decodes in a step: rows [start, stop), the last token of each of several sequences, which may
+    share `prefix`.
+    """
 
     start: int
     stop: int
@@ -202,9 +203,9 @@ def _attend_together(q_BKGD: Tensor, k_KPD: Tensor, v_KPD: Tensor, own_BKGL: Ten
 
 @dataclass(slots=True)
 class StepAttention:
-    """Attention of a step's tokens: prepared once, used by every layer."""
+    """The attention of all tokens of a step: prepared once, used by every layer."""
 
-    parts: list[Part]
+    parts: list[AttentionPart]
     token_rows: Tensor
     windows: tuple[int | None, ...]
     heads: int

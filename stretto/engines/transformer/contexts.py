@@ -27,7 +27,7 @@ class _Context:
     id: int
     tokens: list[int]
     tenant: str
-    generation: Generation | None = None
+    generation: RunningGeneration | None = None
     fills: set[int] = field(default_factory=set)
 
     @property
@@ -37,7 +37,7 @@ class _Context:
 
 
 @dataclass(slots=True, eq=False)
-class Generation:
+class RunningGeneration:
     """A running generation. Iterate over it, with `for` or `async for`, to get its pieces.
 
     `value` and `usage` are set at the end of the iteration. If the generation fails, iterating raises its
@@ -76,14 +76,14 @@ class Generation:
             raise self.error
 
     def result(self) -> object:
-        """The whole value: text, or a list of items."""
+        """Return the whole value: text, or a list of items."""
         for _ in self:
             pass
         return self.value
 
 
 class Contexts:
-    """Drives an engine that has no other driver.
+    """Parrot's contexts on an in-process engine, which this object drives itself.
 
     All methods except the steps are quick, but wait for a step that runs in another thread.
     """
@@ -91,7 +91,7 @@ class Contexts:
     def __init__(self, llm: TransformerLLM) -> None:
         self._llm = llm
         self._contexts: dict[int, _Context] = {}
-        self._generations: dict[int, Generation] = {}
+        self._generations: dict[int, RunningGeneration] = {}
         self._fills: dict[int, _Context] = {}
         self._num_contexts = 0
         self._num_tasks = 0
@@ -129,7 +129,7 @@ class Contexts:
         found.tokens = tokens
         return found.id
 
-    def generate(self, context: int, decode: Decode, rank: tuple[float, ...] = ()) -> Generation:
+    def generate(self, context: int, decode: Decode, rank: tuple[float, ...] = ()) -> RunningGeneration:
         """Complete a context; at the end, the tokens of the output are appended to it.
 
         Raises:
@@ -139,10 +139,10 @@ class Contexts:
         task = self._task(found, "generate", decode)
         with self._engine:
             self._llm.admit_tokens(task, found.tokens, rank)
-            found.generation = self._generations[task.id] = Generation(self, context, task.id)
+            found.generation = self._generations[task.id] = RunningGeneration(self, context, task.id)
         return found.generation
 
-    def generate_several(self, context: int, decode: Decode, n: int) -> list[Generation]:
+    def generate_several(self, context: int, decode: Decode, n: int) -> list[RunningGeneration]:
         """Start `n` completions, each in a separate fork with a different seed.
 
         Raises:
@@ -158,7 +158,7 @@ class Contexts:
         found = self._idle(context)
         return self._open(list(found.tokens), found.tenant).id
 
-    def abort(self, generation: Generation) -> None:
+    def abort(self, generation: RunningGeneration) -> None:
         """Stop a generation; its context stays as it was before. An ended generation is not changed."""
         with self._engine:
             if not generation.is_over:
@@ -182,7 +182,7 @@ class Contexts:
             self._llm.release(found.query)
 
     def tokens(self, context: int) -> tuple[int, ...]:
-        """Tokens of a context."""
+        """Return the tokens of a context."""
         return tuple(self._known(context).tokens)
 
     def step(self) -> None:
@@ -194,13 +194,13 @@ class Contexts:
                 elif isinstance(event, Done | Failed):
                     self._fills.pop(event.task).fills.remove(event.task)
 
-    async def step_for(self, generation: Generation) -> None:
+    async def step_for(self, generation: RunningGeneration) -> None:
         """Run a step outside the event loop, unless another coroutine's step has advanced `generation`."""
         async with self._turn:
             if not generation.is_over and not generation._pieces:
                 await asyncio.to_thread(self.step)
 
-    def _tell(self, generation: Generation, event: LLMEvent) -> None:
+    def _tell(self, generation: RunningGeneration, event: LLMEvent) -> None:
         match event:
             case Piece(value=piece):
                 generation._pieces.append(piece)
@@ -232,7 +232,7 @@ class Contexts:
         self._num_tasks += 1
         return LLMTask(self._num_tasks - 1, context.query, step, (), decode, context.tenant)
 
-    def _end(self, generation: Generation, error: StrettoError | None) -> None:
+    def _end(self, generation: RunningGeneration, error: StrettoError | None) -> None:
         del self._generations[generation.task]
         self._contexts[generation.context].generation = None
         generation.error = error  # set last, because another thread may wait for it

@@ -46,7 +46,7 @@ class _Step:
 
 
 class DecodeGraphs:
-    """The graphs of one model and KV cache, captured when they are needed."""
+    """The CUDA graphs of one model and KV cache, captured when they are needed."""
 
     def __init__(
         self,

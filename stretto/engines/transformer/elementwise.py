@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Elementwise(Protocol):
-    """Interface of this module and of the one for GPUs."""
+    """The interface of this module and of `triton_elementwise`: the elementwise operations of a layer."""
 
     def add_and_norm(
         self, x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float

@@ -14,7 +14,7 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.runner import Runner
 from stretto.engines.transformer.running_task import RunningTask
-from stretto.engines.transformer.sampler import Choice, Chosen
+from stretto.engines.transformer.sampler import Chosen, TokenChoice
 from stretto.engines.transformer.structured import Structure, Structures, is_structured
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.errors import CapacityError, ConfigError, StrettoError, UserError
@@ -117,7 +117,7 @@ class TransformerLLM:
             self._ended += [Started(task.id), Failed(task.id, error.at(task.step))]
 
     def admit_tokens(self, task: LLMTask, tokens: list[int], rank: tuple[float, ...] = ()) -> None:
-        """Queue a task whose prompt is already tokens.
+        """Queue a task whose prompt is already given as tokens.
 
         Raises:
             StrettoError: what is wrong with the task.
@@ -164,7 +164,7 @@ class TransformerLLM:
         self._tasks[task.id] = self._by_sequence[sequence.id] = running
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Give a task another rank."""
+        """Change the rank of a task."""
         if (running := self._tasks.get(task)) is not None:
             self.scheduler.reprioritise(running.sequence, rank)
 
@@ -176,7 +176,9 @@ class TransformerLLM:
             self._forget(running)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Stop all tasks; what is told of them elsewhere begins with the first token again."""
+        """Stop all tasks; return each with its tokens. Where they go on, pieces begin with the first
+        token again.
+        """
         suspended = [(task, one.generated) for task, one in self._tasks.items()]
         untold = dict.fromkeys(event.task for event in self._ended)
         for task, _ in suspended:
@@ -189,7 +191,7 @@ class TransformerLLM:
         return bool(self._tasks or self._ended)
 
     def step(self) -> list[LLMEvent]:
-        """Schedule, run, tell."""
+        """Run one step: schedule it, compute it, and return its events."""
         events, self._ended = self._ended, []
         if not self._tasks:
             return events
@@ -218,7 +220,7 @@ class TransformerLLM:
             self.scheduler.cache.forget(query)
 
     def take_kv_events(self) -> list[KVEvent]:
-        """What has come into the prefix cache and gone since the last call, `with_kv_events`."""
+        """Return changes of the prefix cache since the last call, if `with_kv_events` is set."""
         return self.scheduler.cache.take_events()
 
     def close(self) -> None:
@@ -232,7 +234,7 @@ class TransformerLLM:
             self._structures = Structures(Path(self._config.path), self.runner.config.vocabulary)
         return self._structures.make(decode)
 
-    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> Choice | None:
+    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> TokenChoice | None:
         return self._by_sequence[sequence.id].choice(chosen)
 
     def _forget(self, one: RunningTask) -> None:

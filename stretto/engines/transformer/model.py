@@ -29,7 +29,7 @@ from stretto.engines.transformer.weights import LayerWeights, Weights
 
 
 class Transformer:
-    """A model: its weights, and the tables of the rotation."""
+    """A transformer model: its weights, and the tables of the rotation."""
 
     def __init__(self, config: ModelConfig, weights: Weights, with_kernels: bool) -> None:
         """Prepare the model; `with_kernels` chooses Triton kernels instead of torch's operations."""

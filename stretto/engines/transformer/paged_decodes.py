@@ -28,8 +28,7 @@ _NO_WINDOW = 2**30
 
 
 class Group(NamedTuple):
-    """Sequences that are attended together: their block tables, their lengths, and their number of equal
-    blocks.
+    """A group of sequences that are attended together: block tables, lengths, and number of equal blocks.
 
     A table ends with the block of its sequence's newest token, which is never shared.
     """
@@ -73,7 +72,7 @@ def tuning(device: torch.device, dtype: torch.dtype) -> Tuning:
 
 @dataclass(slots=True)
 class PagedDecodes:
-    """Rows [start, start + B) of the step: the last token of each of B sequences.
+    """Decodes in a step on a GPU: rows [start, start + B), the last token of each of B sequences.
 
     All tensors are int32, and on the device.
 

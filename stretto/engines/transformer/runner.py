@@ -1,4 +1,4 @@
-"""Executes steps: from a `StepBatch` to the chosen tokens."""
+"""The execution of steps: from a `StepBatch` to the chosen tokens."""
 
 # ruff: noqa: N803, N806, N815  (tensors carry their shape as a suffix)
 
@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.engines.transformer.attention import Decodes, Keys, Part, PrefillChunk, StepAttention
+from stretto.engines.transformer.attention import AttentionPart, Decodes, Keys, PrefillChunk, StepAttention
 from stretto.engines.transformer.config import ModelConfig, read_config
 from stretto.engines.transformer.decode_graphs import DecodeGraphs
 from stretto.engines.transformer.device import device_of, has_kernels
 from stretto.engines.transformer.kv_cache import KVCache
 from stretto.engines.transformer.model import Transformer
 from stretto.engines.transformer.paged_decodes import Group, PagedDecodes
-from stretto.engines.transformer.sampler import Choice, Chosen, choose
+from stretto.engines.transformer.sampler import Chosen, TokenChoice, choose
 from stretto.engines.transformer.weights import load_weights
 from stretto.errors import ConfigError
 from stretto.llm.sequence import TokenSequence
@@ -43,7 +43,7 @@ class _Inputs:
 
 
 class Runner:
-    """A model and its KV cache; computes steps."""
+    """A model with its KV cache, which computes the steps that a scheduler has planned."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Runner:
 
     @torch.inference_mode()
     def run(
-        self, batch: StepBatch, choice_of: Callable[[TokenSequence, list[Chosen]], Choice | None]
+        self, batch: StepBatch, choice_of: Callable[[TokenSequence, list[Chosen]], TokenChoice | None]
     ) -> Mapping[int, list[Chosen]]:
         """Compute a step; returns the chosen tokens by sequence id, one for each repeat.
 
@@ -148,7 +148,7 @@ class Runner:
         tokens: list[int] = []
         positions: list[int] = []
         blocks: list[int] = []
-        parts: list[Part] = []
+        parts: list[AttentionPart] = []
         groups: list[Group] = []
         rows: list[Slice] = []
         sample_rows: list[int] = []
@@ -186,11 +186,11 @@ class Runner:
         attention = StepAttention(parts, kv.token_rows(blocks, positions), windows, self.config.heads)
         return _Inputs(tokens_T, positions_T, attention, sample_rows, [piece.sequence for piece in rows])
 
-    def _decode_parts(self, start: int, groups: list[Group]) -> list[Part]:
+    def _decode_parts(self, start: int, groups: list[Group]) -> list[AttentionPart]:
         """Parts of the decodes: one for all if kernels are used, else one for each group."""
         if self._has_kernels and groups:
             return [PagedDecodes.of(start, groups, self.config.heads, self.kv)]
-        parts: list[Part] = []
+        parts: list[AttentionPart] = []
         kv, windows = self.kv, self.config.windows
         for tables, lengths, num_shared in groups:
             if len(tables) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto.engines.transformer.sampler import Choice, Chosen, TokenLogprobs
+from stretto.engines.transformer.sampler import Chosen, TokenChoice, TokenLogprobs
 from stretto.engines.transformer.structured import Structure
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.errors import StrettoError
@@ -16,7 +16,7 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 @dataclass(frozen=True, slots=True)
 class TransformerUsage(Usage):
-    """`tokens` are those generated; `logprobs` of each, if they were asked for."""
+    """Token counts with the generated `tokens`, and the `logprobs` of each if they were asked for."""
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
@@ -49,8 +49,8 @@ class RunningTask:
     def __post_init__(self) -> None:
         self._is_plain = self.task.decode is None or is_plain_greedy(self.task.decode)
 
-    def choice(self, chosen: list[Chosen]) -> Choice | None:
-        """How to choose the token behind its sequence and `chosen`; None for simply the likeliest."""
+    def choice(self, chosen: list[Chosen]) -> TokenChoice | None:
+        """Return how to choose the token after its sequence and `chosen`; None takes the likeliest one."""
         if self._is_plain or self.task.decode is None:
             return None
         tokens, num_prompt_tokens = self.sequence.tokens, self.sequence.num_prompt_tokens
@@ -61,18 +61,19 @@ class RunningTask:
                 allowed = self.structure.allowed(generated)
             except StrettoError as error:
                 self._failure = self._failure or (len(chosen), error)
-        return Choice(self.task.decode, tokens[:num_prompt_tokens], generated, self.ending, allowed)
+        return TokenChoice(self.task.decode, tokens[:num_prompt_tokens], generated, self.ending, allowed)
 
     @property
     def generated(self) -> tuple[int, ...]:
-        """Tokens to go on from elsewhere: none where log-probabilities of all of them are asked for."""
+        """Return the tokens to go on from elsewhere: none if log-probabilities are asked for."""
         decode = self.task.decode
         if decode is None or decode.logprobs is not None:
             return ()
         return tuple(self.sequence.tokens[self.sequence.num_prompt_tokens :])
 
     def resume(self, generated: tuple[int, ...]) -> None:
-        """Take over tokens of another instance; what they make of the output is told with the first step.
+        """Take over tokens of another instance; their pieces are emitted with the first step. That may be
+        all: then it is over.
 
         That may be all: then it is over.
         """
@@ -80,7 +81,9 @@ class RunningTask:
         self.sequence.resume(tokens)
 
     def tell(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
-        """Add what `chosen` makes of the output to `events`; returns the tokens that belong to it."""
+        """Add the events that follow from `chosen` to `events`; return the tokens that belong to the
+        output.
+        """
         self._tell_started(events)
         return self._feed(chosen, events)
 

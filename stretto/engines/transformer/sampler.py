@@ -29,8 +29,8 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Information for the choice of a sequence's next token.
+class TokenChoice:
+    """What the sampler needs to choose a sequence's next token.
 
     Attributes:
         prompt: tokens of the prompt.
@@ -53,7 +53,7 @@ class Chosen(NamedTuple):
     logprobs: TokenLogprobs | None = None
 
 
-def choose(logits_SV: Tensor, choices: list[Choice | None]) -> list[Chosen]:
+def choose(logits_SV: Tensor, choices: list[TokenChoice | None]) -> list[Chosen]:
     """Choose the next token of each row; a choice of None takes the most likely token."""
     best = logits_SV.argmax(1).tolist()
     return [
@@ -62,7 +62,7 @@ def choose(logits_SV: Tensor, choices: list[Choice | None]) -> list[Chosen]:
     ]
 
 
-def _choose(logits_V: Tensor, choice: Choice) -> Chosen:
+def _choose(logits_V: Tensor, choice: TokenChoice) -> Chosen:
     decode = choice.decode
     adjusted_V = _penalise(logits_V, choice)
     if decode.temperature == 0:
@@ -72,7 +72,7 @@ def _choose(logits_V: Tensor, choice: Choice) -> Chosen:
     return Chosen(token, None if decode.logprobs is None else _logprobs(logits_V, token, decode.logprobs))
 
 
-def _penalise(logits_V: Tensor, choice: Choice) -> Tensor:
+def _penalise(logits_V: Tensor, choice: TokenChoice) -> Tensor:
     decode = choice.decode
     logits_V = logits_V.clone()
     if decode.repetition_penalty != 1:

@@ -77,7 +77,9 @@ class Structures:
 
 
 class Structure:
-    """Progress of one output. It depends on the tokens, not on the steps that generated them."""
+    """The progress of one structured output. It depends on the tokens, not on the steps that generated
+    them.
+    """
 
     def __init__(self, matcher: Any, texts: TokenTexts) -> None:
         self._matcher = matcher

@@ -8,7 +8,7 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Decoder(Protocol):
-    """The decoding half of a tokenizer."""
+    """The interface of the decoding half of a tokenizer."""
 
     def decode(self, tokens: list[int]) -> str: ...
 

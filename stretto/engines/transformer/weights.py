@@ -63,7 +63,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """All weights of a model."""
+    """The weights of a whole model."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]

@@ -1,4 +1,4 @@
-"""Remove what no output and no effect needs."""
+"""The pass `drop_dead`: remove primitives that no output and no effect needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto.graph.passes.base import Profiles
 
 
 def drop_dead(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Backwards from the outputs and from every primitive that changes something outside."""
+    """Remove the primitives that no output and no effect reads from, directly or through others."""
     needed = {ref.name for _, ref in graph.outputs}
     kept = []
     for primitive in reversed(graph.primitives):

@@ -1,4 +1,4 @@
-"""The passes, in the order they run, and `optimise`, which runs them until nothing changes."""
+"""The table of passes, in the order they run, and `optimise`, which runs them until nothing changes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
         "drop_dead": drop_dead,
     }
 )
-"""The passes that Stretto comes with, in pipeline order."""
+"""Table of the passes that Stretto comes with, in the order they run."""
 
 _MAX_SWEEPS = 100
 
 
 def optimise(graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS) -> Graph:
-    """Run `passes` in their order, again and again until none changes the graph; the result is verified.
+    """Run `passes` in order, again and again until none changes the graph, and verify the result.
 
-    To verify once is most of the cost saved; if something is wrong, the passes are run again and verified one
-    by one to find the culprit.
+    Verification is most of the cost, so only the final graph is verified. If that fails, the passes run
+    again and each is verified, to find the one at fault.
 
     Raises:
-        GraphError: a pass broke the graph, or passes go on for ever; the message names them.
+        GraphError: a pass broke the graph, or the passes never come to an end; the message names them.
     """
     optimised = graph
     try:
@@ -57,13 +57,13 @@ def optimise(graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: 
 def run_passes(
     graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS
 ) -> Iterator[tuple[str, Graph]]:
-    """Each pass that is run and the graph behind it, until all have run and changed nothing.
+    """Yield (name of the pass, graph after it) for each pass that runs, until a whole round changes nothing.
 
-    A pass may make work for an earlier one. Stretto's own make none: they take one sweep, and the part of a
-    second that finds nothing to do.
+    A pass may make work for an earlier one. Stretto's own passes do not: they need one sweep, and part of a
+    second to find nothing to do.
 
     Raises:
-        GraphError: a sweep ended with the graph of an earlier one, or there are too many sweeps.
+        GraphError: a sweep ended with the graph of an earlier one, or there are more than 100 sweeps.
     """
     seen: list[Graph] = []
     changers: list[set[str]] = []
@@ -91,7 +91,7 @@ def run_passes(
 
 
 def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops: Ops = OPS) -> Graph:
-    """One pass, once, verified."""
+    """Run one pass once, and verify its result."""
     changed = run_pass(graph, profiles, ops)
     if changed is not graph:
         _verify_after(name, changed, ops)

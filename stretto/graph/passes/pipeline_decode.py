@@ -1,4 +1,4 @@
-"""Pass on the items of a splittable decode one by one, while it is still decoding.
+"""The pass `pipeline_decode`: hand on the items of a decoded list one by one, while decoding goes on.
 
 Source: Teola §4.2, pass 4. Differs: items leave through an incremental parser as a stream of unknown
 length, so nothing is cloned and no count is guessed.
@@ -14,7 +14,7 @@ from stretto.graph.passes.base import Profiles, with_primitives
 
 
 def pipeline_decode(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Batchable primitives fed by such a decode, directly or through each other, take single items."""
+    """Make batchable primitives take single items of a splittable decode, directly or through each other."""
     item_streams: set[str] = set()
     primitives = []
     for primitive in graph:

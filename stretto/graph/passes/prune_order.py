@@ -1,4 +1,7 @@
-"""Drop ORDER edges: values, hints and effects carry the real dependencies. Source: Teola §4.2, pass 1."""
+"""The pass `prune_order`: drop ORDER edges. Values, hints and effects carry the real dependencies.
+
+Source: Teola §4.2, pass 1.
+"""
 
 from __future__ import annotations
 
@@ -10,5 +13,5 @@ from stretto.graph.passes.base import Profiles
 
 
 def prune_order(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Without what `>>` said. Ingestion before search is an EFFECT edge, so it stays."""
+    """Drop the edges that only say what `>>` said. Ingestion before search is an EFFECT edge, so it stays."""
     return replace(graph, order=()) if graph.order else graph

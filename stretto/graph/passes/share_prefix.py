@@ -1,7 +1,7 @@
-"""Compute equal leading segments of several prompts once; the calls fork from it.
+"""The pass `share_prefix`: compute the common beginning of several prompts once.
 
-Source: Parrot §5.3, as common-subexpression elimination on the graph. It sees what is equal by
-construction; what is equal by value only (two users' same question) is the engine's prefix cache's part.
+Source: Parrot §5.3, as common-subexpression elimination on the graph. The pass sees what is equal by
+construction; what is equal by value only (two users' same question) is left to the engine's prefix cache.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Key = tuple[Hashable, ...]
 
 
 def share_prefix(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Merge equal prefills, then hint prompts with a common beginning by one prefill of it."""
+    """Merge equal prefills; then hint prompts that begin alike with one partial prefill of that beginning."""
     merged = _merge_equal(graph)
     ordered: dict[str, frozenset[str]] = {}
     for before, after in merged.order:
@@ -37,7 +37,7 @@ def share_prefix(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
 
 
 def _shareable(primitive: Primitive) -> list[_Key]:
-    """The prompt's leading parts as comparable keys, up to the first that differs from item to item."""
+    """Return the prompt's leading parts as comparable keys, up to the first that differs between items."""
     keys: list[_Key] = []
     for part in primitive.prompt:
         if isinstance(part, Constant):
@@ -52,7 +52,7 @@ def _shareable(primitive: Primitive) -> list[_Key]:
 
 
 def _merge_equal(graph: Graph) -> Graph:
-    """One prefill where several are equal but for their names (heads that split_prefill cut)."""
+    """Merge prefills that are equal except for their names (as `split_prefill` makes them)."""
     kept: dict[Hashable, list[Primitive]] = {}
     renamed: dict[str, str] = {}
     primitives = []

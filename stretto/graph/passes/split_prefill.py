@@ -1,8 +1,8 @@
-"""Cut prefills where the availability of their segments changes.
+"""The pass `split_prefill`: cut a prefill where its later segments become known later than its first ones.
 
 The longest already known prefix of a prompt is computed first, while its other segments are still being
-retrieved or decoded. A cut costs nothing in correctness: each part carries the whole prompt so far and
-takes the part before it as a hint.
+retrieved or decoded. A cut never changes a result: each part carries the whole prompt so far and takes the
+part before it as a hint.
 
 Source: Teola §4.2, pass 3. Differs: any number of cuts, by availability rather than by the place of a
 placeholder, and none where an extra request would cost more than it saves.
@@ -18,7 +18,7 @@ from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_pref
 
 
 def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Each prefill becomes a chain: one partial prefill per step in availability, then the whole."""
+    """Turn each prefill into a chain: a partial prefill for each step in availability, then the whole."""
     waits_for = _dependencies(graph)
     primitives: list[Primitive] = []
     order = list(graph.order)
@@ -45,7 +45,7 @@ def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
 
 
 def _dependencies(graph: Graph) -> dict[str, int]:
-    """For each value's producer, the set (as a bit mask) of primitives it waits for, itself included."""
+    """Return for each input and primitive what must end first, itself included, as a bit mask."""
     waits_for = {name: 0 for name, _ in graph.inputs}
     ordered: dict[str, list[str]] = {}
     for before, after in graph.order:
@@ -61,7 +61,7 @@ def _dependencies(graph: Graph) -> dict[str, int]:
 
 
 def _cuts(graph: Graph, primitive: Primitive, start: int, waits_for: dict[str, int]) -> list[int]:
-    """Places in the prompt, after `start`, where the next segment is available later than all before.
+    """Return the places in the prompt, after `start`, where the next segment is known later than all before.
 
     A segment taken from each item of a list ends the search: what follows differs from item to item.
     """
@@ -92,7 +92,7 @@ def _part(primitive: Primitive, name: str, prompt: PromptParts) -> Primitive:
 
 
 def with_hint(primitive: Primitive, name: str) -> Primitive:
-    """`primitive`, hinted by the partial prefill `name` instead of any other."""
+    """Return `primitive` with the partial prefill `name` as its only hint."""
     args = tuple(arg for arg in primitive.args if arg.port != HINT)
     return replace(primitive, args=(*args, Arg(HINT, Ref(name))))
 

@@ -1,4 +1,4 @@
-"""Stream long lists through batchable primitives, an efficient batch at a time.
+"""The pass `split_stages`: stream long lists through batchable primitives, an efficient batch at a time.
 
 Source: Teola §4.2, pass 2. Differs: the edge is marked and the engine scheduler cuts pieces at run time,
 so the length of the list need not be known and the graph does not grow with it.
@@ -14,10 +14,9 @@ from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, with_primitives
 
 
 def split_stages(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Each batchable primitive starts when its engine's maximum efficient batch is there.
+    """Let each batchable primitive start when one maximum efficient batch of its input is there.
 
-    A stage takes the pieces of the stage before it if those are smaller, so that a pipeline moves in
-    step.
+    A stage takes the pieces of the stage before it if those are smaller, so that a pipeline moves in step.
     """
     stage_piece: dict[str, int] = {}
     primitives = []
@@ -40,5 +39,5 @@ def split_stages(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
 
 
 def _waits(arg: Arg, piece: int) -> bool:
-    """Whether the argument waits for more than a piece."""
+    """Return whether the argument waits for more than `piece` items."""
     return arg.each and (arg.piece is None or arg.piece > piece)

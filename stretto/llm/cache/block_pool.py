@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 
 class BlockPool:
-    """Blocks 0 ≤ id < `num_blocks`, each free or held by one sequence or by the prefix cache.
+    """An allocator of blocks 0 ≤ id < `num_blocks`, each free or held by one sequence or by the prefix cache.
 
     The lowest free ids are given out first, so that blocks acquired together are mostly consecutive: a run of
     consecutive blocks can be read without gathering it.

@@ -88,7 +88,7 @@ def num_common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class Owners:
-    """The nodes of each owner and of each lessee. An owner of a node owns all nodes before it."""
+    """An index of the cache's nodes by owner and by lessee. An owner of a node owns all nodes before it."""
 
     def __init__(self) -> None:
         self._owned: dict[str, dict[BlockRun, None]] = {}

@@ -16,7 +16,9 @@ from stretto.llm.sequence import TokenSequence
 
 
 class BlockTables:
-    """Changes the blocks of sequences, and the blocks of `pool` that `cache` holds."""
+    """The block tables of running sequences: takes blocks from `pool` and from `cache`, and gives them
+    back.
+    """
 
     def __init__(self, pool: BlockPool, cache: PrefixCache, block_tokens: int) -> None:
         self._pool = pool

@@ -8,7 +8,7 @@ from stretto.llm.cache.block_runs import BlockRun
 
 
 class CacheEventLog:
-    """Records events of full blocks; the nodes keep their chained hashes. Records nothing unless `wanted`."""
+    """A log of the full blocks that a cache stored and removed; it records nothing unless `wanted`."""
 
     def __init__(self, block_tokens: int, *, wanted: bool) -> None:
         self._is_wanted = wanted

@@ -26,7 +26,7 @@ __all__ = ["CacheHit", "PrefixCache"]
 
 
 class PrefixCache:
-    """Keeps blocks of `pool` after the end of the sequences that filled them."""
+    """A prefix cache: it keeps blocks of `pool` after the end of the sequences that filled them."""
 
     def __init__(self, pool: BlockPool, block_tokens: int, *, with_events: bool = False) -> None:
         self.version = 0

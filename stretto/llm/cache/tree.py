@@ -27,7 +27,7 @@ class CacheHit(NamedTuple):
 
 
 class PrefixTree:
-    """Nodes after one root for each tenant; a root exists as long as it has nodes."""
+    """The tree of cached prefixes, with one root for each tenant; a root exists as long as it has nodes."""
 
     def __init__(self, block_tokens: int) -> None:
         self.owners = Owners()

@@ -37,7 +37,7 @@ class _State(Enum):
 
 
 class JsonItems:
-    """Parses one reply. In contrast to JSON, a string may contain unescaped line breaks."""
+    """An incremental parser of one reply. In contrast to JSON, a string may contain unescaped line breaks."""
 
     def __init__(self) -> None:
         self._state = _State.PROSE

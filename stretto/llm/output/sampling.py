@@ -12,7 +12,7 @@ MAX_LOGPROBS = 20
 
 
 def check_sampling(decode: Decode, vocabulary: int) -> None:
-    """Raise ConfigError if a field is out of range; the message names it."""
+    """Check that the sampling fields are in range. Raises ConfigError, which names the field."""
     _check(decode, "temperature", decode.temperature, 0.0, math.inf)
     _check(decode, "top_p", decode.top_p, 0.0, 1.0, above=True)
     _check(decode, "top_k", decode.top_k, 0, math.inf)
@@ -62,10 +62,12 @@ def is_plain_greedy(decode: Decode) -> bool:
 
 
 def ending_tokens(decode: Decode, eos: Set[int]) -> frozenset[int]:
-    """Set of the tokens that end the output."""
+    """Return the set of tokens that end the output."""
     return frozenset(decode.stop_tokens) | (frozenset() if decode.ignore_eos else frozenset(eos))
 
 
 def noise_seed(seed: int, position: int) -> int:
-    """Seed of the noise that chooses token number `position` of an output, independent of other requests."""
+    """Return the seed of the noise that chooses token number `position` of an output, independent of
+    other requests.
+    """
     return (seed * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**63

@@ -1,4 +1,4 @@
-"""What the driver needs of an instance, wherever it runs."""
+"""The interface of an instance to the driver, wherever the instance runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from stretto.messages import Event
 from stretto.runtime.worker import Command
 
 Post: TypeAlias = Callable[[Event], None]
-"""Where an instance sends its events. It may be called from any thread."""
+"""A function to which an instance passes its events. It may be called from any thread."""
 
 
 class Instance(Protocol):
-    """One running replica.
+    """The interface of one running replica.
 
     Its first event is `InstanceReady`, or `InstanceLost` if its engine could not be constructed; after that
     it obeys nothing.
@@ -24,9 +24,9 @@ class Instance(Protocol):
         ...
 
     async def close(self) -> None:
-        """End it, however busy it is. Events that it still posts are of no interest."""
+        """End the instance, however busy it is. Events that it still posts are ignored."""
         ...
 
     def kill(self) -> None:
-        """End at once what can be ended at once; `close` follows."""
+        """End what can be ended at once; `close` follows."""
         ...

@@ -14,7 +14,7 @@ DEADLY = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 class LoopInstance:
-    """Runs batches on the event loop."""
+    """An instance that runs batches on the event loop itself."""
 
     def __init__(self, job: Job, post: Post) -> None:
         self._job = job

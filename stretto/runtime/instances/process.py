@@ -17,12 +17,12 @@ from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost
 from stretto.runtime.devices import Sealed, claim
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
-from stretto.runtime.worker import Close, Command, Job, RunBatch, not_started, serve
+from stretto.runtime.worker import CloseEngine, Command, Job, RunBatch, not_started, serve
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a process is given: its devices, to be taken before the executable is unpickled."""
+    """The data that a process starts with: its devices, to be taken before the executable is unpickled."""
 
     devices: Sequence[str]
     threads: int | None
@@ -31,7 +31,7 @@ class _Start:
 
 
 class ProcessInstance:
-    """Runs an engine in a spawned process.
+    """An instance that runs an engine in a spawned process.
 
     Raises:
         ConfigError: the executable or its configuration does not pickle.
@@ -64,7 +64,7 @@ class ProcessInstance:
 
     async def close(self) -> None:
         self._is_closing = True
-        self.send(Close())
+        self.send(CloseEngine())
         await asyncio.to_thread(self._end)
 
     def kill(self) -> None:
@@ -82,7 +82,7 @@ class ProcessInstance:
     def _send_commands(self, job: Job, post: Post) -> None:
         """Pass commands on. A full pipe makes this thread wait, and not the event loop."""
         command: Command | None = None
-        while not isinstance(command, Close):
+        while not isinstance(command, CloseEngine):
             command = self._outbox.get()
             try:
                 self._ours.send(command)
@@ -121,7 +121,7 @@ class _PipeInbox:
         try:
             command: Command = self._connection.recv()
         except EOFError:
-            return Close()
+            return CloseEngine()
         return command
 
     def empty(self) -> bool:

@@ -1,7 +1,7 @@
-"""A Ray cluster: joining it, and workers that it places. The one place that imports Ray, beside workers.
+"""A Ray cluster: joining it, and workers that it places. Only this file and `ray_worker` import Ray.
 
 Ray chooses nodes, starts workers there and says when they die. It is slow to notice a dead node (20 s) and
-may place workers on one until then. So a node where a worker was lost is passed over for a while, if another
+may place workers on one until then. So a node where a worker was lost is avoided for a while, if another
 one could hold the replica.
 """
 
@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from stretto.errors import ConfigError, EngineUnavailable
-from stretto.runtime.instances.ray_demand import Demand, Node, check_feasible, parse_address, to_avoid
+from stretto.runtime.instances.ray_demand import Demand, RayNode, check_feasible, parse_address, to_avoid
 from stretto.runtime.instances.ray_worker import Worker
 from stretto.runtime.worker import typed
 
@@ -38,7 +38,7 @@ _is_joined_by_us = False
 
 
 class RayCluster:
-    """A cluster that this process belongs to while it is open: Ray allows one for each process.
+    """A Ray cluster that this process belongs to while it is open: Ray allows one for each process.
 
     Args:
         address: host and port of its head.
@@ -57,7 +57,7 @@ class RayCluster:
         """Join the cluster.
 
         Raises:
-            ConfigError: nothing answers at the address within seconds, or what answers is no Ray cluster
+            ConfigError: nothing answers at the address within seconds, or it is not a Ray cluster
                 that this process can join.
         """
         await asyncio.to_thread(_join, self._address)
@@ -67,13 +67,13 @@ class RayCluster:
         await asyncio.to_thread(_leave)
 
     def place(self, kind: type[Worker], demand: Demand) -> RayWorker:
-        """Have a worker started where Ray finds room; it waits until there is some.
+        """Start a worker where Ray finds room; the worker waits until there is some.
 
         Raises:
             ConfigError: no node could hold it, nor could one before.
         """
         nodes = [
-            Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"])
+            RayNode(node["NodeID"], node["NodeManagerAddress"], node["Resources"])
             for node in ray.nodes()
             if node["Alive"]
         ]
@@ -94,12 +94,12 @@ class RayCluster:
         return RayWorker(self, ray.remote(kind).options(**options).remote())
 
     def avoid(self, node: str) -> None:
-        """Pass a node over for a while: a worker was lost there."""
+        """Avoid a node for a while: a worker was lost there."""
         self._failed[node] = time.monotonic()
 
 
 class RayWorker:
-    """A worker somewhere in the cluster."""
+    """A handle on a worker somewhere in the cluster."""
 
     def __init__(self, cluster: RayCluster, actor: Any) -> None:
         self._cluster = cluster
@@ -129,12 +129,12 @@ class RayWorker:
             raise EngineUnavailable(f"its Ray worker is lost: {error}") from error
 
     def blame(self) -> None:
-        """Have the worker's node passed over by what is placed next."""
+        """Make the cluster avoid the worker's node for a while."""
         if self._node:
             self._cluster.avoid(self._node)
 
     async def end(self, patience_s: float) -> None:
-        """Let the worker close for so many seconds; then kill it."""
+        """Let the worker close within `patience_s` seconds; then kill it."""
         if patience_s > 0:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(self.call("close"), patience_s)
@@ -143,7 +143,8 @@ class RayWorker:
 
 
 def pickled(value: object) -> bytes:
-    """Pickle a value; functions and classes of the main module by their code, for a worker has another one.
+    """Pickle a value; functions and classes of the main module are pickled by their code, as workers have
+    another.
 
     Raises:
         ConfigError: it does not pickle.

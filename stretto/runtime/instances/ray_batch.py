@@ -17,7 +17,7 @@ from stretto.runtime.worker import Command, ForgetQuery, Job, RunBatch, died, no
 
 
 class RayBatchInstance:
-    """Runs an engine in a worker.
+    """An instance that runs a batch engine in a worker of a Ray cluster.
 
     Raises:
         ConfigError: the executable or its configuration does not pickle, or no node could hold it.

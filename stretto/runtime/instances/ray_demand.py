@@ -1,4 +1,4 @@
-"""What a replica asks of a Ray cluster, and which of its nodes are to be passed over. Pure."""
+"""The resources that a replica asks of a Ray cluster, and which of its nodes to avoid. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from stretto.deployment import Replica
 from stretto.errors import ConfigError
 
 _TRACE = 0.001
-"""Share of a host's own resource that binds a worker to it: any, for nobody shares it out."""
+"""Share of a host's own resource that binds a worker to it; its size does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A node of the cluster: all that it has, free or not."""
+class RayNode:
+    """A node of a Ray cluster, with all its resources, free or not."""
 
     id: str
     host: str
@@ -24,10 +24,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the node of a replica must have.
+    """The resources that a node must have to run a replica.
 
     Attributes:
-        num_cpus: cores; Ray counts them and does not bind anybody to them.
+        num_cpus: cores; Ray counts them and does not bind processes to them.
         num_gpus: accelerators; Ray chooses which and hides the others.
         host: address of the node; empty for any.
         threads: number of threads to compute with; None leaves Ray's choice, which is one for each core.
@@ -40,19 +40,19 @@ class Demand:
 
     @property
     def resources(self) -> dict[str, float]:
-        """Resources by Ray's names."""
+        """The demanded resources, by Ray's names."""
         wanted: dict[str, float] = {"CPU": self.num_cpus, "GPU": self.num_gpus}
         if self.host:
             wanted[f"node:{self.host}"] = _TRACE
         return {name: amount for name, amount in wanted.items() if amount}
 
-    def fits(self, node: Node) -> bool:
-        """Return whether the node has all of it, free or not."""
+    def fits(self, node: RayNode) -> bool:
+        """Return whether the node has all that is demanded, free or not."""
         return all(node.resources.get(name, 0) >= amount for name, amount in self.resources.items())
 
 
 def demand_of(replica: Replica) -> Demand:
-    """Return what `replica` asks for.
+    """Return the resources that `replica` asks for.
 
     Its devices count by their number, for Ray says which ones they are; without any, a model in `tp` parts
     takes as many accelerators. A replica takes as many cores as it names or has threads, and at least one.
@@ -64,11 +64,11 @@ def demand_of(replica: Replica) -> Demand:
     return Demand(num_cores or threads or 1, num_gpus, replica.host, threads)
 
 
-def check_feasible(demand: Demand, nodes: Sequence[Node]) -> None:
-    """Check that some node could hold a replica.
+def check_feasible(demand: Demand, nodes: Sequence[RayNode]) -> None:
+    """Check that some node of a Ray cluster could hold a replica.
 
     Raises:
-        ConfigError: none could, even if it were empty.
+        ConfigError: no node could hold it, even if it were empty.
     """
     if any(map(demand.fits, nodes)):
         return
@@ -79,14 +79,14 @@ def check_feasible(demand: Demand, nodes: Sequence[Node]) -> None:
     )
 
 
-def to_avoid(demand: Demand, nodes: Sequence[Node], failed: Iterable[str]) -> list[str]:
+def to_avoid(demand: Demand, nodes: Sequence[RayNode], failed: Iterable[str]) -> list[str]:
     """Return the ids of the nodes that failed, if another one could hold the replica; else none."""
     ids = sorted(failed)
     return ids if any(demand.fits(node) for node in nodes if node.id not in ids) else []
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Return host and port of a cluster's head.
+    """Return the host and port of a cluster's head.
 
     Raises:
         ConfigError: the address has another form.

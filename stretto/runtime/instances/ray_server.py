@@ -1,6 +1,6 @@
 """An LLM server that a worker of a Ray cluster starts on its node.
 
-Ray only places, starts and ends it. Requests and tokens go straight between the server and us.
+Ray only places, starts and ends the worker. Requests and tokens go straight between the server and us.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _TIDYING_S = 5.0
 
 
 class RayLaunched:
-    """A `Launched` server somewhere in the cluster.
+    """A `Launched` server somewhere in a Ray cluster.
 
-    It counts as ended when its worker says so, when Ray says that the worker is gone, or when nobody listens
-    any more where it was, which is known long before Ray notices that a node is dead.
+    It counts as ended when its worker says so, when Ray says that the worker is gone, or when its port
+    refuses connections, which is known long before Ray notices that a node is dead.
     """
 
     def __init__(self, cluster: RayCluster, config: ServerProcessConfig, demand: Demand) -> None:
@@ -33,14 +33,18 @@ class RayLaunched:
         self._is_lost = False
 
     async def start(self) -> str:
-        """See `Launched`. Waiting for a node with room counts too. Raises ConfigError if there is none."""
+        """Start the server on a node with room and wait until it answers; return its URL.
+
+        Raises:
+            ConfigError: no node could hold it.
+        """
         self._worker = worker = self._cluster.place(ServerWorker, self._demand)
         await worker.placed()
         self._url = str(await worker.call("start", self._config))
         return self._url
 
     async def ended(self) -> EngineUnavailable:
-        """See `Launched`."""
+        """Wait until the server ends by itself or is lost; return the error for tasks that run there."""
         assert self._worker is not None
         ways = [
             asyncio.ensure_future(self._told(self._worker)),
@@ -56,7 +60,7 @@ class RayLaunched:
         return done.pop().result()
 
     async def aclose(self) -> None:
-        """See `Launched`. What is lost is not asked to close."""
+        """End the server and its worker. If it is lost, it is not asked to close."""
         if self._worker is not None:
             await self._worker.end(0.0 if self._is_lost else self._config.grace_s + _TIDYING_S)
 

@@ -1,4 +1,5 @@
-"""What runs in a worker of Ray, on a node of its cluster: a batch engine, or what keeps an LLM server.
+"""The code that runs in a worker of Ray, on a node of its cluster: a batch engine, or the keeper of an LLM
+server.
 
 A worker ends when its node's daemon, the raylet, is gone. Ray leaves it running then, though it has given
 the node up and starts everything elsewhere.
@@ -23,7 +24,7 @@ _LOOK_S = 0.2
 
 
 class Worker:
-    """A worker that ends with its raylet."""
+    """A Ray worker that ends with its node's daemon, the raylet."""
 
     def __init__(self) -> None:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -36,7 +37,7 @@ class Worker:
 
 
 class BatchWorker(Worker):
-    """Runs a batch engine."""
+    """A Ray worker that runs a batch engine."""
 
     def start(self, job: Job, executable_and_config: bytes, threads: int | None) -> None:
         """Construct the engine. Its devices are taken before the executable is unpickled."""
@@ -59,7 +60,9 @@ class BatchWorker(Worker):
 
 
 class ServerWorker(Worker):
-    """Starts an LLM server on its node. The server's keeper watches this worker, and the raylet too."""
+    """A Ray worker that starts an LLM server on its node. The server's keeper watches the worker and
+    the raylet.
+    """
 
     async def start(self, config: ServerProcessConfig) -> str:
         """Start the server and return its URL, as other nodes reach it."""

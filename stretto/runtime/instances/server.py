@@ -1,4 +1,4 @@
-"""An instance that is an LLM server: one asyncio task for each request."""
+"""An instance that is an LLM server, with one asyncio task for each request."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask
 _FIRST_PROBE_S = 0.1
 _MAX_PROBE_S = 5.0
 START_OVER: tuple[int, ...] = ()
-"""Tokens of a suspended request: the server does not say which ones it has written."""
+"""Tokens of a suspended request: none, as the server does not say which ones it has written."""
 
 
 class ServerInstance:
-    """Speaks to an LLM server.
+    """An instance that sends requests to an LLM server.
 
     A request that finds the server unavailable makes the instance suspect. Then the server is probed, ever
     less often, until it answers.
@@ -144,6 +144,6 @@ class ServerInstance:
         self._keep(asyncio.ensure_future(coroutine))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
-        """Have `close` wait for a task."""
+        """Keep a task, so that `close` waits for it."""
         self._others.add(task)
         task.add_done_callback(self._others.discard)

@@ -1,4 +1,4 @@
-"""Starting an instance where its replica says that it runs."""
+"""The start of an instance in the place that its replica names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start_instance(
     """Start an instance; it posts `InstanceReady` once it can take work, or `InstanceLost`.
 
     Raises:
-        ConfigError: this replica cannot run so.
+        ConfigError: the replica cannot run in the place that it names.
     """
     job = Job(engine.name, instance, engine.is_llm, replica.executable, replica.instance_config())
     match replica.runs_in:

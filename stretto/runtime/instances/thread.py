@@ -7,13 +7,13 @@ import queue
 import threading
 
 from stretto.runtime.instances.instance import Post
-from stretto.runtime.worker import Close, Command, Job, serve
+from stretto.runtime.worker import CloseEngine, Command, Job, serve
 
 CLOSE_TIMEOUT_S = 2.0
 
 
 class ThreadInstance:
-    """Runs an engine on a thread. A thread that hangs is left behind; it is a daemon."""
+    """An instance that runs an engine on a thread. A thread that hangs is left behind; it is a daemon."""
 
     def __init__(self, job: Job, post: Post) -> None:
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -25,7 +25,7 @@ class ThreadInstance:
         self._inbox.put(command)
 
     async def close(self) -> None:
-        self._inbox.put(Close())
+        self._inbox.put(CloseEngine())
         await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
 
     def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""Orders of service: which of the requests that wait at an engine goes next.
+"""Orders of service, which decide which of the requests that wait at an engine goes next.
 
 A policy is one class in one file of this folder, and one line in `ORDERS`.
 """

@@ -1,4 +1,4 @@
-"""First come, first served: the baselines PO and TO of Teola §7."""
+"""Orders of service by arrival: the baselines PO and TO of Teola §7."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stretto.sched.request import Entry
 
 
 class PerInvocation:
-    """One primitive of one query at a time (PO)."""
+    """An order that runs one primitive of one query at a time, first come first served (PO)."""
 
     def __init__(self, config: OrderConfig) -> None:
         self._waiting = SortedQueue[Entry]()
@@ -39,7 +39,7 @@ class PerInvocation:
 
 
 class Throughput:
-    """Full batches, whatever belongs together; waits a little for a batch to fill (TO)."""
+    """An order that fills batches by arrival, and waits a little for a batch to fill (TO)."""
 
     def __init__(self, config: OrderConfig) -> None:
         self._waiting = SortedQueue[Entry]()
@@ -54,7 +54,7 @@ class Throughput:
         self.taken(entry, entry.hi - entry.lo)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Nothing overtakes the first: when it does not fit, all wait for room."""
+        """Choose the first entry; when it does not fit, all wait for room."""
         if not self._waiting:
             return None
         entry = self._waiting.first

@@ -1,4 +1,4 @@
-"""The common part of orders that go by query: aged entries first, then the places of queries, merged.
+"""The common part of orders that go by query: aged entries first, then the best places of all queries.
 
 Each query with waiting entries offers *places*: entries under a key, keys ascending. The key of its first
 place puts the query into a sorted queue; its later places are merged in only as far as somebody asks.
@@ -21,7 +21,7 @@ Places: TypeAlias = Iterator[tuple[PlaceKey, Iterable[Entry]]]
 
 
 class QueryEntries(Protocol):
-    """The entries of one query at one engine, as one order needs to know them."""
+    """The interface of one query's entries at one engine, as one order sorts them."""
 
     def add(self, entry: Entry) -> None: ...
     def all_taken(self, entry: Entry) -> None: ...
@@ -34,7 +34,7 @@ class QueryEntries(Protocol):
 
 
 class ByQuery:
-    """An `Order` whose queries are made by `make_query`."""
+    """An `Order` that goes by query; `make_query` makes the collection of a query's entries."""
 
     takes_all = True
 
@@ -113,7 +113,7 @@ class ByQuery:
             self._keys[name] = key
 
     def _walk(self) -> Iterator[Entry]:
-        """All waiting entries, best first. The heap has the next places of queries met already."""
+        """Yield all waiting entries, best first. The heap has the next places of queries met already."""
         met: list[tuple[PlaceKey, Iterable[Entry], Places]] = []
         names = iter(self._by_key)
         name = next(names, None)

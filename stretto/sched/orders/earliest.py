@@ -1,4 +1,4 @@
-"""The entry that counts as the oldest, of those that are still there."""
+"""A set of entries that knows which one is the oldest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPARE = 64
 class Earliest:
     """A set of entries that knows the oldest.
 
-    Those that have left stay in the heap until they are at its top, or until they are more than half of it.
+    Entries that have left stay in the heap until they are at its top, or until they are more than half of it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Earliest:
         heappush(self._arrivals, (since_s, entry.number))
 
     def remove(self, entry: Entry) -> None:
-        """Note that an entry has left."""
+        """Remove an entry."""
         del self._entries[entry.number]
         if len(self._arrivals) > 2 * len(self._entries) + _SPARE:
             self._arrivals = [one for one in self._arrivals if one[1] in self._entries]

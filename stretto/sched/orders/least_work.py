@@ -1,4 +1,6 @@
-"""The query with the least work waiting here goes first; within it, the longest way to the end.
+"""The order `least_work`: serve the query with the least predicted work waiting at this engine.
+
+Within the query, the primitive on the longest path to an output goes first.
 
 On one machine the least remaining work first has the least mean latency; what a query still has to do
 elsewhere adds the same to it in any order. Nobody starves: a second of waiting counts as `_AGEING` seconds
@@ -27,18 +29,18 @@ from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
 
 _AGEING = 0.3
-"""Seconds of work that a second of waiting makes up for."""
+"""Seconds of work that a second of waiting counts as."""
 
 
 class LeastWork(ByQuery):
-    """Ranks are (seconds of work and arrival, path, depth)."""
+    """An order that serves the query with the least work here. Ranks are (work and arrival, path, depth)."""
 
     def __init__(self, config: OrderConfig) -> None:
         super().__init__(lambda: _Query(config), config.age_limit_s)
 
 
 class _Query:
-    """Unstarted entries with their predicted seconds, and those that wait by their way to the end."""
+    """One query's unstarted entries with their predicted seconds, and its waiting ones by path."""
 
     def __init__(self, config: OrderConfig) -> None:
         self._config = config
@@ -84,7 +86,7 @@ class _Query:
         return self._seconds + _AGEING * self._unstarted.first_s
 
     def _price_s(self, entry: Entry, lo: int, hi: int) -> float:
-        """Predicted seconds of items, as if nothing of their prompts were held."""
+        """Return the predicted seconds of items, as if nothing of their prompts were cached."""
         num_output = entry.num_output * (hi - lo)
         return self._config.unit_s * entry.num_units(lo, hi) + self._config.output_s * num_output
 

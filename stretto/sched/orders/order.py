@@ -1,4 +1,4 @@
-"""What an order of service is: it decides which of the requests that wait in a queue goes next.
+"""The interface of an order of service, which decides which request in a queue goes next.
 
 An entry is *waiting* until all of its items are taken, and *unstarted* until all of them have begun to run:
 in between they are in the queue of an instance. Ranks and prices of a query count what is unstarted, so that
@@ -17,18 +17,18 @@ from stretto.deployment import Engine
 from stretto.sched.request import Entry
 
 MAX_ASKED = 32
-"""How many entries `take` may ask `fits` about."""
+"""Largest number of entries that `take` may ask `fits` about."""
 
 Rank: TypeAlias = tuple[float, ...]
-"""Place among requests that wait at an instance: the smaller goes first."""
+"""Place of a request among those that wait at an instance: the smaller goes first."""
 
 Fits: TypeAlias = Callable[[Entry], int]
-"""How many items of an entry, from its `lo` on, can be taken now."""
+"""A function that says how many items of an entry, from its `lo` on, can be taken now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Take `num_items` of an entry; with `ends_batch` nothing else goes into the same batch."""
+    """Decision: take `num_items` of an entry; with `ends_batch` nothing else goes into the same batch."""
 
     entry: Entry
     num_items: int
@@ -37,19 +37,19 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Take nothing before `until_s`, though there is room: more may come until then."""
+    """Decision: take nothing before `until_s`, though there is room, as more may come until then."""
 
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class OrderConfig:
-    """Numbers that orders may use.
+    """The numbers that orders may use.
 
     Attributes:
-        age_limit_s: what has waited longer goes first, oldest first (`topology_aware`, `critical_path`,
-            `least_work`).
-        fill_timeout_s: how long `throughput` waits for a batch to fill.
+        age_limit_s: seconds after which a waiting entry goes first, the oldest first (`topology_aware`,
+            `critical_path`, `least_work`).
+        fill_timeout_s: seconds that `throughput` waits for a batch to fill.
         unit_s: predicted seconds of a unit of work on the engine (`least_work`).
         output_s: predicted seconds of a generated token (`least_work`).
     """
@@ -61,7 +61,7 @@ class OrderConfig:
 
     @classmethod
     def of(cls, engine: Engine, profile: Profile) -> OrderConfig:
-        """The numbers of an engine with replicas of about this profile.
+        """Return the numbers for an engine with replicas of about this profile.
 
         A generated token is priced at its share of a step of a full batch.
         """
@@ -70,22 +70,22 @@ class OrderConfig:
 
 
 class Order(Protocol):
-    """The order of one queue. No operation costs more than O(log n) of what waits.
+    """The interface of the order of one queue. No operation costs more than O(log n) of what waits.
 
     An order that never holds back or divides what fits into one batch says so by `takes_all = True`, and is
     then spared all that fits.
     """
 
     def add(self, entry: Entry) -> None:
-        """Let an entry wait."""
+        """Add an entry that waits."""
         ...
 
     def remove(self, entry: Entry) -> None:
-        """Take all waiting items of an entry out; nobody wants them any more."""
+        """Remove all waiting items of an entry, which are no longer wanted."""
         ...
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose what goes next; None if nothing may. Changes nothing.
+        """Choose what goes next; return None if nothing may. Changes nothing.
 
         `fits` is asked at most `MAX_ASKED` times. An entry older than the age limit is never skipped: if
         it does not fit, nothing goes.
@@ -104,16 +104,16 @@ class Order(Protocol):
         ...
 
     def rank(self, entry: Entry) -> Rank:
-        """The place of an unstarted entry among all, as it is now."""
+        """Return the present rank of an unstarted entry among all."""
         ...
 
 
 NewOrder: TypeAlias = Callable[[OrderConfig], Order]
-"""A policy: it makes the order of one queue."""
+"""A policy: a function that makes the order of one queue."""
 
 
 def first_that_fits(entries: Iterable[Entry], fits: Fits) -> Take | None:
-    """The first of the leading entries of which an item fits."""
+    """Take the first of at most `MAX_ASKED` entries of which an item fits; None if there is none."""
     for entry in islice(entries, MAX_ASKED):
         if num_items := fits(entry):
             return Take(entry, num_items)

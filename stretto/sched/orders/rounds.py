@@ -1,4 +1,4 @@
-"""Round by round over all queries: of each query its deepest primitives, then the next deepest, and so on.
+"""Orders that go round by round over all queries: the deepest primitives of each, then the next deepest.
 
 Source: Teola Algorithm 2. Differs: it goes on to lower depths instead of leaving slots idle, and work older
 than the age limit goes before everything.
@@ -20,21 +20,21 @@ from stretto.sched.request import Entry
 
 
 class TopologyAware(ByQuery):
-    """Levels are depths. Ranks are (round, arrival of the query, depth)."""
+    """An order by rounds whose levels are depths. Ranks are (round, arrival of the query, depth)."""
 
     def __init__(self, config: OrderConfig) -> None:
         super().__init__(lambda: _Query(by_path=False), config.age_limit_s)
 
 
 class CriticalPath(ByQuery):
-    """Levels are predicted seconds to the end of the query (Teola §8 leaves it open)."""
+    """An order by rounds whose levels are predicted seconds to the query's end (Teola §8 leaves it open)."""
 
     def __init__(self, config: OrderConfig) -> None:
         super().__init__(lambda: _Query(by_path=True), config.age_limit_s)
 
 
 class _Query:
-    """Unstarted entries by level. `_levels` ascend, and the highest level has the least number."""
+    """One query's unstarted entries by level. `_levels` ascend; the highest level has the least number."""
 
     def __init__(self, *, by_path: bool) -> None:
         self._by_path = by_path

@@ -15,7 +15,7 @@ _last = itemgetter(-1)
 
 
 class SortedQueue(Generic[Item]):
-    """Items by key, smallest key first; no two have the same key.
+    """A queue of items by key, smallest key first; no two have the same key.
 
     `add` and `remove` compare O(log n) keys and move at most `_MOST` of them. Pairs of key and item lie in
     blocks of bounded size; only a queue of one block may be empty.
@@ -33,7 +33,7 @@ class SortedQueue(Generic[Item]):
 
     @property
     def first(self) -> Item:
-        """The item of the smallest key. Raises IndexError if there is none."""
+        """The item with the smallest key. Raises IndexError if there is none."""
         return self._blocks[0][0][1]
 
     @property
@@ -42,7 +42,7 @@ class SortedQueue(Generic[Item]):
         return self._blocks[0][0][0]
 
     def add(self, key: Any, item: Item) -> None:
-        """Put an item in its place."""
+        """Add an item under a key."""
         self._num_items += 1
         place = self._place((key,))
         block = self._blocks[place]
@@ -52,7 +52,7 @@ class SortedQueue(Generic[Item]):
             self._blocks[place : place + 1] = [block[:half], block[half:]]
 
     def remove(self, key: Any) -> Item:
-        """Take out the item of a key. Raises KeyError if there is none."""
+        """Remove and return the item of a key. Raises KeyError if there is none."""
         pair = (key,)
         place = self._place(pair)
         block = self._blocks[place]
