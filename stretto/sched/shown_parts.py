@@ -29,7 +29,7 @@ class ShownParts:
 
         Args:
             serving: `Replica.output_key` of the instances that take work.
-            live: those of all instances that do so or may do so later.
+            live: keys of all instances that do so or may do so later.
         """
         aside = self._queue.aside
         self._hopeless_s = {entry: since_s for entry, since_s in self._hopeless_s.items() if entry in aside}
