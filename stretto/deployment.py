@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+from stretto.cluster.confined import confined
 from stretto.cluster.devices import parse_device
 from stretto.costs.profile import Profile
 from stretto.errors import ConfigError
@@ -84,8 +85,8 @@ class Replica:
     Attributes:
         executable: called with the instance's configuration where the instance will run; returns a
             `BatchEngine`, or for an LLM a `SteppedLLM` ("thread", "process") or an `AsyncLLM` ("loop").
-        config: configuration of each instance; must pickle where `runs_in` is "process" or "ray". If it
-            has a method `at(replica)`, an instance is given the result (see `instance_config`).
+        config: configuration of each instance; must pickle where `runs_in` is "process" or "ray". An
+            instance is given what `instance_config` makes of it.
         runs_in: "thread"; "loop", for work of microseconds and for servers; "process", for isolation
             and devices of its own; "ray", for a worker of a Ray cluster.
         host: address of the node that a Ray worker is to run on; empty for any.
@@ -140,10 +141,27 @@ class Replica:
         """Name of the executable, for messages."""
         return str(getattr(self.executable, "__name__", self.executable))
 
+    @property
+    def output_key(self) -> object:
+        """Key that is equal for replicas of the same model and dtype, as far as their configurations tell.
+
+        It is the configuration's attribute of this name, or else executable and configuration.
+        """
+        key = getattr(self.config, "output_key", None)
+        return (self.executable, self.config) if key is None else key
+
     def instance_config(self) -> object:
-        """Return the configuration of an instance: `config`, or what `config.at` makes of this replica."""
+        """Return the configuration of an instance.
+
+        It is what `config.at(replica)` returns where there is such a method. In a process of its own it is
+        else `config` with the replica's devices and threads (see `confined`).
+        """
         at = getattr(self.config, "at", None)
-        return self.config if at is None else at(self)
+        if at is not None:
+            return at(self)
+        if self.runs_in in _SHARED:
+            return self.config
+        return confined(self.config, self.devices, self.threads)
 
     def _check_devices(self, where: str) -> None:
         kinds = {parse_device(device)[0] for device in self.devices}

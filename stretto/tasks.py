@@ -110,6 +110,7 @@ class LLMTask:
         objective: what the query asks of the instances that serve it.
         generated: tokens that it had generated when it was suspended elsewhere. They count for its limits,
             and the pieces that they make are delivered again.
+        item: number of the item that it is for, 0 where its step has one application.
     """
 
     id: int
@@ -120,6 +121,7 @@ class LLMTask:
     tenant: str = ""
     objective: Objective = "throughput"
     generated: tuple[int, ...] = ()
+    item: int = 0
 
 
 @dataclass(frozen=True, slots=True)

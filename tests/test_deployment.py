@@ -109,3 +109,28 @@ def test_a_configuration_may_ask_for_what_the_replica_says() -> None:
 
     assert Replica(nothing, Placed(), runs_in="loop", port=80).instance_config() == Placed(80)
     assert Replica(nothing, "plain").instance_config() == "plain"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A configuration with a device and threads of its own."""
+
+    device: str = "cpu"
+    num_threads: int | None = 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"runs_in": "process", "devices": ("cuda:3",)}, Placed("cuda", 1)),
+        ({"runs_in": "process", "devices": ("cpu:0", "cpu:1")}, Placed("cpu", 2)),
+        ({"runs_in": "ray", "devices": ("cuda:0",), "threads": 4}, Placed("cuda", 4)),
+        ({"runs_in": "process"}, Placed()),
+        ({"runs_in": "thread"}, Placed()),
+    ],
+)
+def test_an_instance_runs_on_the_devices_of_its_replica(fields: dict[str, Any], expected: Placed) -> None:
+    """In Python as in a file. A process sees its own accelerator alone, whatever its number is outside."""
+    assert replica(config=Placed(), **fields).instance_config() == expected
+    for other in (None, ("cpu", 1), Replica):
+        assert replica(config=other, **fields).instance_config() is other

@@ -124,7 +124,7 @@ def _random_weights() -> Iterator[None]:
                 return torch.ones(shape, dtype=dtype, device=device)
             return torch.randn(shape, dtype=dtype, device=device).mul_(0.02)
 
-        return weights._assemble(config, get)
+        return weights.assemble(config, get)
 
     with patch.object(runner, "load_weights", load):
         yield

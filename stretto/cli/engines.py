@@ -186,11 +186,6 @@ def _check_rows(tables: Tables, deployments: Sequence[Deployment]) -> None:
     for row in tables.rows("replica"):
         name, executable = row.values["engine"], row.values["executable"]
         role = _ROLES.get(name, name)
-        if row.values.get("runs_in") == "ray":
-            places = " or ".join(repr(place) for place in EXECUTABLES[executable].places if place != "ray")
-            raise row.error(
-                f"runs_in is 'ray', and no command reaches a Ray cluster yet; it must be {places}", "runs_in"
-            )
         if EXECUTABLES[executable].role != role:
             able = ", ".join(key for key, other in EXECUTABLES.items() if other.role == role)
             raise row.error(f"{executable!r} cannot be the engine {name!r}; these can: {able}", "executable")

@@ -9,7 +9,7 @@ import typer
 
 from stretto.apps import APPS
 from stretto.engines.batch.embedding import MINILM
-from stretto.engines.catalogue import DTYPES
+from stretto.engines.catalogue import DTYPES, RECOVER_S
 from stretto.sched.orders import ORDERS
 
 MAX_BYTES = 50_000_000
@@ -59,7 +59,8 @@ Llms = Annotated[
         "--llm",
         help="Directory of a checkpoint, or URL of an OpenAI-compatible server. Default: the small "
         "model that ships with Stretto ('mini'). 'stand-in' copies sentences without a model. Repeatable: "
-        "all of them answer, and should be the same model.",
+        "all of them answer, and should be the same model. A question waits "
+        f"{RECOVER_S:g} s for a server that refuses; in a file with engines, recover_s says how long.",
         metavar="DIR|URL",
     ),
 ]

@@ -124,6 +124,7 @@ def _measurable(engines: Assembled, name: str) -> Deployment:
         raise ConfigError(f"there is no engine {name!r}; there are {', '.join(known)}")
     deployment = engines.named(name)
     replicas = sorted(
-        deployment.replicas, key=lambda replica: deployment.engine.is_llm and replica.runs_in == "loop"
+        deployment.replicas,
+        key=lambda replica: deployment.engine.is_llm and replica.runs_in in ("loop", "ray"),
     )
     return replace(deployment, replicas=tuple(replicas[:1]))

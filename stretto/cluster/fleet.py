@@ -160,11 +160,14 @@ class Fleet:
             return actions
         return self._stop(instance, "suspend") if how == "suspend" else []
 
-    def check_drain(self, instance: InstanceId) -> None:
+    def check_drain(self, instance: InstanceId, *, force: bool = True) -> None:
         """Check that an instance can be drained.
 
+        Args:
+            force: whether it may be the last one.
+
         Raises:
-            ConfigError: there is no such instance, or it is draining or gone.
+            ConfigError: there is no such instance, it is draining or gone, or it is the last one.
         """
         state = self.state.get(instance)
         if state is None or state in ("draining", "gone"):
@@ -172,6 +175,11 @@ class Fleet:
             what = "unknown" if state is None else f"{state} already"
             raise ConfigError(
                 f"engine {self.engine!r}: instance {instance} is {what}; instances to drain: {known}"
+            )
+        if not force and all(i == instance or self.state[i] == "draining" for i in self._members):
+            raise ConfigError(
+                f"engine {self.engine!r}: instance {instance} is the last one, and nobody would do its work; "
+                "add a replica first, or drain it with force"
             )
 
     def idle(self, instance: InstanceId) -> list[FleetAction]:

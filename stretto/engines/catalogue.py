@@ -21,7 +21,6 @@ from stretto.engines.batch.embedding import MINILM, MISSING_PACKAGES, Embedding,
 from stretto.engines.batch.reranking import Reranking, RerankingConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
-from stretto.engines.confined import confined
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.errors import ConfigError
@@ -75,11 +74,11 @@ def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) ->
         policy: order in which waiting requests are taken; None leaves the usual one.
     """
     keeps_state = any(replica.runs_in != "loop" for replica in replicas)
-    engine = Engine("llm", contract="llm", keeps_state=keeps_state, recover_s=_RECOVER_S)
+    engine = Engine("llm", contract="llm", keeps_state=keeps_state, recover_s=RECOVER_S)
     return Deployment(engine if policy is None else replace(engine, policy=policy), tuple(replicas))
 
 
-_RECOVER_S = 2.0
+RECOVER_S = 2.0
 """Seconds that a question waits for a server which refuses: a person waits for the answer."""
 
 
@@ -114,7 +113,6 @@ def llm_replica(
     devices = _devices(device, runs_in)
     changes = {"device": device if not devices else None, "dtype": dtype}
     config = replace(config, **{name: value for name, value in changes.items() if value is not None})
-    config = confined(config, devices, None)
     return Replica(executable, config, runs_in=runs_in, devices=devices, profile=PROFILES["llm"])
 
 
@@ -255,7 +253,7 @@ def profile_key(engine: str, replica: Replica) -> str:
     It is the engine's name and its model, or the kind of engine where there is no model. A device or dtype
     other than the usual one follows.
     """
-    config = replica.config
+    config = replica.instance_config()
     model = getattr(config, "model", None) or getattr(config, "path", None)
     if model is None:
         return f"{engine}:{type(config).__name__.removesuffix('Config')}"

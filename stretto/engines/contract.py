@@ -109,6 +109,13 @@ class AsyncLLM(Protocol):
         """
         ...
 
+    def written(self, task: int) -> tuple[int, ...]:
+        """Return the ids of the tokens that a running task has generated, for `LLMTask.generated` elsewhere.
+
+        No ids stand for a task that is to start over.
+        """
+        ...
+
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
         """Report changes of the prefix cache and the load until cancelled, as far as the server tells them.
 

@@ -53,9 +53,9 @@ def profile_engine(
         ConfigError: there is no workload to profile such an engine with.
     """
     engine, replica = deployment.engine, deployment.replicas[0]
-    if engine.is_llm and replica.runs_in == "loop":
+    if engine.is_llm and replica.runs_in in ("loop", "ray"):
         raise ConfigError("a server's engine is profiled where it runs")
-    executable = replica.executable(replica.config)
+    executable = replica.executable(replica.instance_config())
     try:
         if engine.is_llm:
             return _profile_llm(executable, on_measurement)

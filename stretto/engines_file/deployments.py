@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from stretto.cluster.machine import Machine
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.deployment import Deployment, Engine, Replica, check_replica
-from stretto.engines.confined import confined
 from stretto.engines.executables import Executable, executable_named
 from stretto.engines_file.fields import settable
 from stretto.engines_file.tables import TableRow, Tables
@@ -126,12 +125,12 @@ def _read_replica(row: TableRow, engine: Engine, executable: Executable) -> Repl
         )
     check_replica(engine, replica, row.place())
     if replica.runs_in in _OWN_PROCESS:
-        replica = replace(replica, config=_confined(row, replica))
+        _check_devices(row, replica)
     return replica
 
 
-def _confined(row: TableRow, replica: Replica) -> object:
-    """Return the configuration for the devices and threads of the replica, which alone may name them."""
+def _check_devices(row: TableRow, replica: Replica) -> None:
+    """Check that a replica which names its devices and threads is alone to do so."""
     for key, field_ in (("devices", "device"), ("threads", "num_threads")):
         if getattr(replica, key) and field_ in (written := row.table("config").values):
             raise row.error(
@@ -139,7 +138,6 @@ def _confined(row: TableRow, replica: Replica) -> object:
                 "config",
                 field_,
             )
-    return confined(replica.config, replica.devices, replica.threads)
 
 
 def _text(row: TableRow, key: str) -> str:

@@ -6,7 +6,7 @@ Nothing polls: an event wakes it, or a timer that the schedulers asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
@@ -77,6 +77,11 @@ class Pump:
         if not self._is_pumping:
             self._is_pumping = True
             self._loop.call_soon(self._pump)
+
+    @property
+    def waiting(self) -> Sequence[Event]:
+        """Events that have been posted and not been handled yet."""
+        return tuple(self._inbox)
 
     def drain(self) -> None:
         """Handle all queued events now, and those that are posted meanwhile."""

@@ -260,18 +260,23 @@ class Runtime:
         check_replica(deployment.engine, replica, where)
         self._check_ray(deployment.engine, replica)
         if self.machine is not None:
-            check_free(self.machine, (where, replica), self.system.placed_replicas())
+            check_free(self.machine, (where, replica), self._placed_replicas())
         self._post(AddInstance(engine, replica))
 
-    def drain_instance(self, engine: str, instance: InstanceId, how: DrainHow = "finish") -> None:
+    def drain_instance(
+        self, engine: str, instance: InstanceId, how: DrainHow = "finish", *, force: bool = True
+    ) -> None:
         """Give an instance no more work, and end it when it is idle ("finish") or at once ("suspend").
 
+        Args:
+            force: whether it may be the last one of its engine. Whoever acts for a person leaves it out.
+
         Raises:
-            ConfigError: there is no such instance, or it is draining or gone.
+            ConfigError: there is no such instance, it is draining or gone, or it is the last one.
         """
         self._running_loop()
         self._deployment(engine)
-        self.system.check_drain(engine, instance)
+        self.system.check_drain(engine, instance, force=force)
         self._post(Drain(engine, instance, how))
 
     async def aclose(self) -> None:
@@ -339,6 +344,13 @@ class Runtime:
                 f"engine {engine.name!r}: a replica has runs_in 'ray', but the runtime has no ray_address; "
                 "give the host and port of the cluster's head, as in '10.0.0.1:6379'"
             )
+
+    def _placed_replicas(self) -> list[tuple[str, Replica]]:
+        """Return every replica that holds its devices, with its name; also those that are to be started."""
+        assert self._pump is not None
+        added = [event for event in self._pump.waiting if isinstance(event, AddInstance)]
+        new = [(f"the new replica of engine {event.engine!r}", event.replica) for event in added]
+        return [*self.system.placed_replicas(), *new]
 
     def _deployment(self, engine: str) -> Deployment:
         if engine not in self.deployments:

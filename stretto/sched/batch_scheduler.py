@@ -278,11 +278,13 @@ class BatchScheduler:
 
     def _start(self, instance: int, parts: list[tuple[Entry, int, int]], now_s: float) -> StartBatch:
         tasks = [self._task(entry.request, lo, hi) for entry, lo, hi in parts]
-        num_units = sum(entry.units_of(lo, hi) for entry, lo, hi in parts)
-        for entry, _, _ in parts:
-            self._num_running[entry.query] = self._num_running.get(entry.query, 0) + 1
+        num_units = 0
+        for entry, lo, hi in parts:
+            query = entry.query
+            num_units += entry.units_of(lo, hi)
+            self._num_running[query] = self._num_running.get(query, 0) + 1
             if self.engine.keeps_state:
-                self._touched.setdefault(entry.query, set()).add(instance)
+                self._touched.setdefault(query, set()).add(instance)
         batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), num_units, now_s)
         self._rest(instance)
         self._running[instance] = batch

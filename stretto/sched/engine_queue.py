@@ -28,6 +28,7 @@ class EngineQueue:
     for throughput, then those that nobody wants yet: each class goes while nothing of a better one waits. But
     what is wanted for throughput and has waited longer than the engine's age limit is served before younger
     requests wanted for latency.
+    What is set aside waits without a place in the order.
 
     It finds the entries of a query, and of a node of it, without looking at others. The entries of a batch
     engine are put in order when the order is asked: where one batch has room for all, it never is.
@@ -42,6 +43,7 @@ class EngineQueue:
         self._waiting = {one: OrderedDict[Entry, None]() for one in _CLASSES}  # the oldest is first
         self._alone: OrderedDict[Entry, None] = OrderedDict()
         self._of_query: dict[str, dict[int, dict[Entry, None]]] = {}
+        self._aside: dict[Entry, None] = {}
         self._num_entries = 0
         self._num_added = 0
         self._num_forgotten = 0
@@ -66,6 +68,29 @@ class EngineQueue:
             self._fresh[entry] = None
             if not self._takes_all or len(self._fresh) > _MAX_FRESH:
                 self._put_in_order()
+
+    @property
+    def aside(self) -> tuple[Entry, ...]:
+        """Entries that are set aside, the first one first."""
+        return tuple(self._aside)
+
+    def set_aside(self, entry: Entry) -> None:
+        """Let an entry wait where no order takes it."""
+        lo = entry.lo
+        self._order_of(entry).remove(entry)
+        entry.lo = lo
+        del self._waiting[entry.sorted_as.criteria][entry]
+        self._aside[entry] = None
+
+    def bring_back(self, entry: Entry) -> None:
+        """Let an entry that is set aside wait in the order again."""
+        del self._aside[entry]
+        self._fresh[entry] = None
+        self._put_in_order()
+
+    def drop_aside(self, entry: Entry) -> None:
+        """Drop an entry that is set aside."""
+        self._drop(entry)
 
     def next_alone(self) -> Entry | None:
         """The entry that has to go alone next, if there is one."""
@@ -150,6 +175,7 @@ class EngineQueue:
         self._orders = self._new_orders()
         self._fresh.clear()
         self._alone.clear()
+        self._aside.clear()
         self._of_query.clear()
         for waiting in self._waiting.values():
             waiting.clear()
@@ -186,7 +212,7 @@ class EngineQueue:
         return self._orders[entry.sorted_as.criteria]
 
     def _remove(self, entry: Entry) -> None:
-        if not entry.alone and entry not in self._fresh:
+        if not entry.alone and entry not in self._fresh and entry not in self._aside:
             self._order_of(entry).remove(entry)
         self._drop(entry)
 
@@ -196,6 +222,8 @@ class EngineQueue:
             del self._alone[entry]
         elif entry in self._fresh:
             del self._fresh[entry]
+        elif entry in self._aside:
+            del self._aside[entry]
         else:
             del self._waiting[entry.sorted_as.criteria][entry]
         nodes = self._of_query[entry.query]

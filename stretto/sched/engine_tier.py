@@ -171,9 +171,9 @@ class EngineTier:
             if scheduler.engine.is_llm != (node.spec.runs_on == "llm"):
                 raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 
-    def check_drain(self, engine: str, instance: InstanceId) -> None:
-        """Check that an instance can be drained. Raises ConfigError if it is unknown, draining or gone."""
-        self.schedulers[engine].instances.fleet.check_drain(instance)
+    def check_drain(self, engine: str, instance: InstanceId, *, force: bool) -> None:
+        """Check that an instance can be drained, as `Fleet.check_drain` does. Raises ConfigError."""
+        self.schedulers[engine].instances.fleet.check_drain(instance, force=force)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
         """Return every replica that holds its devices now, with the name of its instance."""

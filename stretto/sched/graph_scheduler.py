@@ -38,7 +38,7 @@ from stretto.sched.shown_text import ShownText
 from stretto.sched.splicing import Expand, subgraph_of
 from stretto.sched.streams import Streams, by_port
 from stretto.sched.values import UNSET
-from stretto.tasks import QueryRecord
+from stretto.tasks import Decode, QueryRecord
 
 
 class GraphScheduler:
@@ -231,6 +231,7 @@ class GraphScheduler:
         self, node: Node, inputs: Mapping[str, object], lo: int, hi: int, each: tuple[str, ...]
     ) -> None:
         decode_node = None if node.fused is None else self.nodes[node.fused]
+        decode = (decode_node or node).decode
         self.outcome.work.append(
             prepare_request(
                 self.query,
@@ -242,8 +243,13 @@ class GraphScheduler:
                 each,
                 self._record,
                 demand=self._demand(node),
+                shows=decode is not None and self._shows(decode_node or node, decode),
             )
         )
+
+    def _shows(self, node: Node, decode: Decode) -> bool:
+        """Whether parts of what a decode says are passed on before its end."""
+        return self._shown.may_show(node) or (decode.items is not None and not node.is_mapped)
 
     def _demand(self, node: Node) -> Demand:
         if self.demands is not None:

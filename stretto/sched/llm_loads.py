@@ -36,6 +36,7 @@ class Running:
         is_decoding: whether it has written something.
         started_s: when the instance began its prefill, as far as is known.
         is_probe: whether the instance was suspect when it was handed over.
+        output_key: that of the instance's replica.
     """
 
     task: int
@@ -52,6 +53,7 @@ class Running:
     is_decoding: bool = False
     started_s: float | None = None
     is_probe: bool = False
+    output_key: object = None
 
     def __post_init__(self) -> None:
         self.num_output = self.num_expected
@@ -73,6 +75,7 @@ class InstanceLoads:
         self._placement = placement
         self._outputs = outputs
         self._table = InstanceTable(placement.load)
+        self._output_keys: dict[InstanceId, object] = {}
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
 
@@ -95,6 +98,7 @@ class InstanceLoads:
         """Add an instance that can take work."""
         self._running.setdefault(instance, {})
         if self._table.get(instance) is None:
+            self._output_keys[instance] = replica.output_key
             num_slots = replica.num_slots or self._engine.max_running
             self._table.join(InstanceView(instance, replica.profile, self._budget(replica), num_slots))
 
@@ -103,6 +107,7 @@ class InstanceLoads:
         if self._table.get(instance) is not None:
             self._placement.observe(Left(instance))
             self._table.leave(instance)
+            del self._output_keys[instance]
 
     def set_suspect(self, instance: InstanceId, *, is_suspect: bool, probe_s: float = 0.0) -> None:
         """Note whether an instance may be down, and when it may take a request if it is."""
@@ -153,9 +158,27 @@ class InstanceLoads:
             self._set_decoding(running)
             self._change(running.instance, running.num_output - num_before, -prefill_s)
 
-    def choose(self, request: PlacementRequest, now_s: float) -> Choice | None:
-        """Return where a request goes; None while no instance has room for it."""
-        return self._placement.choose(request, self._table, now_s)
+    def choose(self, request: PlacementRequest, now_s: float, like: object = None) -> Choice | None:
+        """Return where a request goes; None while no instance has room for it.
+
+        Args:
+            like: key of the replicas among which to choose; None for all.
+        """
+        if like is None or all(key == like for key in self._output_keys.values()):
+            return self._placement.choose(request, self._table, now_s)
+        table = InstanceTable(self._placement.load)
+        for view in self._table:
+            if self._output_keys[view.id] == like:
+                table.join(view)
+        return self._placement.choose(request, table, now_s)
+
+    def output_key(self, instance: InstanceId) -> object:
+        """Return the `Replica.output_key` of an instance that may take work."""
+        return self._output_keys[instance]
+
+    def output_keys(self) -> list[object]:
+        """Return the keys of all instances that may take work."""
+        return list(self._output_keys.values())
 
     def prefill_s(self, num_missing: int, instance: InstanceId) -> float:
         """Return the predicted seconds for so many tokens of a prompt."""

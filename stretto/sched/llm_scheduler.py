@@ -32,6 +32,7 @@ from stretto.sched.orders.order import Hold, NewOrder
 from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.request import Entry, Request, queue_entry
 from stretto.sched.results import Completed, Delivered, Report, failed, is_worth_retrying
+from stretto.sched.shown_parts import ShownParts
 from stretto.sched.snapshot import EnginePicture, engine_picture
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
@@ -51,6 +52,7 @@ class LLMScheduler:
         self.instances = EngineInstances(engine)
         self.queue = EngineQueue(engine, profile, orders)
         self.not_before_s: float | None = None
+        self._shown = ShownParts(self.queue, engine.name, engine.no_replica_s)
         self._ids = ids
         self._outputs = ExpectedOutputs()
         self._loads = InstanceLoads(engine, placement, self._outputs)
@@ -100,8 +102,7 @@ class LLMScheduler:
         running = self._loads.of(instance).get(task)
         if running is not None:
             self._remove(running)
-            entry, item = running.entry, running.item
-            self._queue(entry.resumed(item, token_ids))
+            self._queue(_left_by(running, running.entry.resumed(running.item, token_ids)))
 
     def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
         """Note that an instance has ended, as it was told to; what it still had is tried again elsewhere."""
@@ -115,7 +116,7 @@ class LLMScheduler:
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
         """Give up instances that have been silent for too long, and requests that got stuck."""
-        reports: list[Report] = []
+        reports: list[Report] = [*self._shown.overdue(now_s)]
         actions: list[Action] = [*self.instances.expire(now_s)]
         timeout_s = self.engine.timeout_s
         if timeout_s is None:
@@ -193,6 +194,7 @@ class LLMScheduler:
         """Admit as much as fits, in the queue's order; correct ranks given earlier."""
         self._decided = actions = list[Action]()
         self.not_before_s = None
+        self._update_shown(now_s)
         while self.queue and self._loads.may_place:
             admitted = self._admit_next(0 if actions else self._loads.roomiest, now_s)
             if admitted is None:
@@ -280,21 +282,39 @@ class LLMScheduler:
         """Admit the next request that an instance has room for."""
         request: PlacementRequest | None = None
         choice: Choice | None = None
+        unlike: list[Entry] = []
 
         def fits(entry: Entry) -> int:
             nonlocal request, choice
+            if entry.is_shown and entry.said_by not in self._loads.output_keys():
+                unlike.append(entry)
+                return 0
             request = self._placement_request(entry, now_s)
-            choice = self._loads.choose(request, now_s)
+            choice = self._loads.choose(request, now_s, entry.said_by if entry.is_shown else None)
             return int(choice is not None)
 
         chosen = self.queue.choose(to_fill, fits, now_s)
+        if unlike:
+            for entry in unlike:
+                self.queue.set_aside(entry)
+            self._update_shown(now_s)
+            return self._admit_next(to_fill, now_s)
         if isinstance(chosen, Hold):
-            self.not_before_s = chosen.until_s
+            self.not_before_s = min(chosen.until_s, self.not_before_s or chosen.until_s)
         if chosen is None or isinstance(chosen, Hold):
             return None
         assert request is not None
         assert choice is not None
         return self._admit(choice, request, chosen.entry, now_s)
+
+    def _update_shown(self, now_s: float) -> None:
+        """Note who may go on with what was shown in part, and when to look again."""
+        if not self.queue.aside:
+            return
+        fleet = self.instances.fleet
+        live = [fleet.replica(i).output_key for i in fleet.live if fleet.state[i] != "draining"]
+        self._shown.update(self._loads.output_keys(), live, now_s)
+        self.not_before_s = self._shown.due_s()
 
     def _placement_request(self, entry: Entry, now_s: float) -> PlacementRequest:
         request = entry.request
@@ -314,6 +334,7 @@ class LLMScheduler:
         rank = self.queue.rank(entry)
         item = self.queue.take(entry, 1)
         prompt = request.prompts[item - request.lo]
+        output_key = self._loads.output_key(instance)
         task = LLMTask(
             next(self._ids),
             request.query,
@@ -322,12 +343,14 @@ class LLMScheduler:
             request.decode,
             request.record.tenant,
             entry.demand.criteria or request.record.criteria,
-            entry.generated,
+            entry.generated if entry.said_by == output_key else (),
+            item,
         )
         prefill_s = self._loads.prefill_s(placed.num_tokens - choice.held_tokens, instance)
         running = Running(
             task.id, instance, entry, item, prompt, placed.num_tokens, placed.expected_output, prefill_s
         )
+        running.output_key = output_key
         running.is_probe = self.instances.fleet.state[instance] == "suspect"
         if not self._loads.of(instance):
             self._heard_instances.note(instance, now_s)
@@ -386,13 +409,23 @@ class LLMScheduler:
         reports: list[Report] = []
         for running in lost:
             entry, item = running.entry, running.item
-            found_it_down = running.is_probe and not running.offset
+            found_it_down = running.is_probe and not (running.offset or entry.is_shown)
             attempt = entry.attempt if found_it_down else entry.attempt + 1
             if attempt >= self.engine.max_attempts:
                 reports.append(failed(entry.request, item, item + 1, error))
             else:
-                self._queue(entry.again(item, item + 1, attempt=attempt, alone=False))
+                again = entry.again(item, item + 1, attempt=attempt, alone=False)
+                if running.offset and again.said_by != running.output_key:
+                    again.generated = ()
+                self._queue(_left_by(running, again) if running.offset else again)
         return reports
+
+
+def _left_by(running: Running, entry: Entry) -> Entry:
+    """Return what is to go on elsewhere, with a note of who has generated, perhaps shown, a part of it."""
+    entry.said_by = running.output_key
+    entry.is_shown = entry.is_shown or (running.offset > 0 and entry.request.shows)
+    return entry
 
 
 def _completed(running: Running, value: object) -> Report:

@@ -25,12 +25,14 @@ def prepare_request(
     record: QueryRecord,
     *,
     demand: Demand,
+    shows: bool = False,
 ) -> Request:
     """Items `lo` to `hi` of `node`; `inputs` hold the items of the `each` ports from `lo` on.
 
     Args:
         decode_node: of a prefill, the decode that is fused with it.
         demand: what is asked of it.
+        shows: whether parts of its answer are passed on before its end.
 
     Raises:
         BadReply: a value cannot stand in a prompt.
@@ -70,6 +72,7 @@ def prepare_request(
         hint_nodes=() if isinstance(held, KV) else node.hint_from,
         record=record,
         demand=demand,
+        shows=shows,
     )
 
 

@@ -31,6 +31,7 @@ class Request:
         hint_nodes: nodes that compute such a prefix, the longest first, if their value was not there yet.
         record: what holds for all requests of the query.
         demand: what was asked of it when it became ready.
+        shows: whether parts of its answer are passed on, to the caller or to other steps, before its end.
     """
 
     query: str
@@ -48,6 +49,7 @@ class Request:
     hint_nodes: tuple[int, ...] = ()
     record: QueryRecord = QueryRecord()
     demand: Demand = Demand("throughput")
+    shows: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -63,6 +65,8 @@ class Entry:
         demand: what is asked of it now.
         sorted_as: what was asked of it when it was queued. Orders sort by that, so it never changes.
         generated: tokens that the one item of the entry has generated, if it was suspended.
+        said_by: `Replica.output_key` of the one that has generated or said something for the item.
+        is_shown: whether some of that has been passed on, so that only a like replica may go on.
     """
 
     request: Request
@@ -76,6 +80,8 @@ class Entry:
     demand: Demand = Demand("throughput")
     sorted_as: Demand = field(init=False)
     generated: tuple[int, ...] = ()
+    said_by: object = None
+    is_shown: bool = False
     query: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +135,8 @@ class Entry:
             num_output=self.num_output,
             demand=self.demand,
             generated=self.generated,
+            said_by=self.said_by,
+            is_shown=self.is_shown,
         )
 
     def resumed(self, item: int, generated: tuple[int, ...]) -> Entry:

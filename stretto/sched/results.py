@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from stretto.core import Failure
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.sched.request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """Report: results of a node's items from `lo` on, with a `Failure` in place of each that has failed
     for good.
     """
@@ -23,8 +21,7 @@ class Completed:
     results: Sequence[object]
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(NamedTuple):
     """Report: a piece of a running decode, which is item number `offset`, or text from that character on."""
 
     query: str

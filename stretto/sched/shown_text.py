@@ -19,6 +19,10 @@ class ShownText:
         """Add a decode whose text may be shown."""
         self._streamed[node_id] = outputs
 
+    def may_show(self, node: Node) -> bool:
+        """Return whether some output may show the text of a decode before its end."""
+        return node.id in self._streamed
+
     def show(self, node: Node, offset: int, text: str, values: Values) -> list[tuple[str, str]]:
         """Return the new text to show, by output, of a decode that is certain to be that output.
 

@@ -35,7 +35,7 @@ from stretto.messages import (
 )
 from stretto.sched.deadlines import Deadlines, Expired
 from stretto.sched.demand import Demand
-from stretto.sched.engine_tier import EngineTier
+from stretto.sched.engine_tier import EngineEvent, EngineTier
 from stretto.sched.outcome import Outcome
 from stretto.sched.results import Completed, Report
 from stretto.sched.session import Session
@@ -110,9 +110,9 @@ class System:
         """Check that each node has an engine of the right kind. Raises ConfigError."""
         self._engines.check_engines(egraph)
 
-    def check_drain(self, engine: str, instance: InstanceId) -> None:
-        """Check that an instance can be drained. Raises ConfigError if it is unknown, draining or gone."""
-        self._engines.check_drain(engine, instance)
+    def check_drain(self, engine: str, instance: InstanceId, *, force: bool = True) -> None:
+        """Check that an instance can be drained, as `Fleet.check_drain` does. Raises ConfigError."""
+        self._engines.check_drain(engine, instance, force=force)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
         """Return every replica that holds its devices now, with the name of its instance."""
@@ -121,6 +121,15 @@ class System:
     # --- events
 
     def _handle(self, event: Event, now_s: float) -> None:
+        if isinstance(event, EngineEvent):
+            concerned = self._engines.queries_of(event)
+            try:
+                reports, actions = self._engines.handle(event, now_s)
+                self._actions += actions
+                self._apply(reports, now_s)
+            except Exception as error:
+                self._end_all(concerned, error)
+            return
         match event:
             case Submit(query=query) | Open(query=query):
                 if query in self.queries:
@@ -133,15 +142,10 @@ class System:
                     self._end(query, None, None if is_closed else QueryCancelled("cancelled"))
             case Wake():
                 self._wake(now_s)
-            case Extend() | Provide() | Want() | Unwant() | Drop():
+            case _:
                 if event.query in self.queries:
                     with self._bugs_end([event.query]):
                         self._in_session(event, now_s)
-            case _:
-                with self._bugs_end(self._engines.queries_of(event)):
-                    reports, actions = self._engines.handle(event, now_s)
-                    self._actions += actions
-                    self._apply(reports, now_s)
 
     @contextmanager
     def _bugs_end(self, queries: Iterable[str]) -> Iterator[None]:

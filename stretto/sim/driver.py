@@ -360,7 +360,8 @@ class VirtualDriver(VirtualTime):
             case Admit(engine, instance, task, rank):
                 self._llms[engine, instance].admit(task, rank)
             case Reprioritise(engine, instance, task_id, rank):
-                self._llms[engine, instance].reprioritise(task_id, rank)
+                if (engine, instance) in self._llms:  # it may have been stopped at this instant
+                    self._llms[engine, instance].reprioritise(task_id, rank)
             case CancelTask(engine, instance, task_id):
                 if (engine, instance) in self._llms:
                     self._llms[engine, instance].cancel(task_id)

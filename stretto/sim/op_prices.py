@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stretto.core import as_text
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.graph.ops import OPS
+from stretto.graph.ops import OPS, Ops
 from stretto.messages import StartBatch
 
 
@@ -18,10 +18,14 @@ class Prices:
 
     Units are tokens of the value at the port `by_tokens` (a text, or a list of hits); if that is empty, the
     units that the op's specification counts.
+
+    Attributes:
+        specs: specifications of the ops, those of the run's vocabulary.
     """
 
     ops: Mapping[str, Profile]
     by_tokens: str = ""
+    specs: Ops = field(default_factory=lambda: OPS)
 
     def base_s(self, op: str) -> float:
         """Return the seconds that one call with this op costs, whatever its size."""
@@ -32,7 +36,7 @@ class Prices:
         if self.by_tokens:
             units = _tokens(inputs[self.by_tokens])
         else:
-            units = spec.units(inputs) if (spec := OPS[op]).units else 1
+            units = spec.units(inputs) if (spec := self.specs[op]).units else 1
         return self.ops[op].per_unit_s * units
 
     def batch_s(self, action: StartBatch) -> float:

@@ -7,7 +7,7 @@ Texts are filler of the recorded sizes.
 from __future__ import annotations
 
 import statistics
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -236,14 +236,13 @@ def _model(deployment: Deployment, run: RecordedRun) -> SimulatedModel:
 
 
 class _Repeats:
-    """An output source with the recorded lengths: the k-th request of a step gets the output of the k-th
-    span.
+    """An output source with the recorded lengths: item k of a step is answered as its k-th request was.
 
     The length for a step that only other passes make is drawn from all lengths of the engine.
     """
 
     def __init__(self, run: RecordedRun, engine: str) -> None:
-        self._of_step: dict[tuple[str, str], deque[RecordedSpan]] = defaultdict(deque)
+        self._of_step: dict[tuple[str, str], list[RecordedSpan]] = defaultdict(list)
         counts: Counter[int] = Counter()
         for query in run.queries:
             for span in query.spans:
@@ -255,12 +254,12 @@ class _Repeats:
 
     def __call__(self, task: LLMTask, decode: Decode) -> SyntheticOutput:
         spans = self._of_step.get((task.query, task.step))
-        name = f"{task.query}/{task.step}/{task.id}"
+        name = f"{task.query}/{task.step}/{task.item}"
         if not spans:
             num_tokens, word = max(1, self._drawn(task, decode)), ""
             sizes: Sequence[Any] = [4 * num_tokens]
         else:
-            span = spans.popleft() if len(spans) > 1 else spans[0]
+            span = spans[min(task.item, len(spans) - 1)]
             sizes, num_tokens, word = span.sizes, span.num_output, span.word
         if decode.items is None:
             return SyntheticOutput(chars(name, int(sum(sizes)), word), num_tokens)

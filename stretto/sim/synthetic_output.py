@@ -124,9 +124,10 @@ def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
 def drawn_lengths(
     known: LengthsBySource, model: str, seed: int, templates: Mapping[str, str] = MappingProxyType({})
 ) -> OutputLength:
-    """Return output lengths drawn from counted lengths of a model, anew for every task.
+    """Return output lengths drawn from counted lengths of a model, for every item of every step.
 
-    A length only depends on the seed, the query, the step and the number of the task, whatever else runs.
+    A length only depends on the seed, the query, the step and the item, whatever else runs and however often
+    the task is tried.
 
     Args:
         known: counted lengths by model and template.
@@ -138,7 +139,7 @@ def drawn_lengths(
     known.of(model)
 
     def length(task: LLMTask, decode: Decode) -> int:
-        draw = Random(f"{seed}/{model}/{task.query}/{task.step}/{task.id}")
+        draw = Random(f"{seed}/{model}/{task.query}/{task.step}/{task.item}")
         return known.of(model, templates.get(task.step, "")).draw(draw, limit=decode.max_tokens)
 
     return length

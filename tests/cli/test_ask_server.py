@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
+
+from stretto.deployment import Engine
+from stretto.engines.catalogue import llm_engine
 
 pytest_plugins = ("support.llm_fixtures",)
 
@@ -51,3 +55,12 @@ def test_a_tokenizer_that_cannot_be_loaded_fails_the_question(
         )
     assert "ConfigError" in refused
     assert str(tmp_path / "no") in refused
+
+
+def test_a_server_that_refuses_is_waited_for_as_long_as_the_help_says(
+    stretto: CommandLine,
+) -> None:
+    words = re.findall(r"[\w.]+", stretto("ask", "--help").out)
+    assert "waits 2 s for a server that refuses" in " ".join(words)
+    assert llm_engine("http://127.0.0.1:9").engine.recover_s == 2.0
+    assert Engine("llm", "llm").recover_s == 60.0

@@ -203,7 +203,8 @@ config = {{ path = "{tiny_checkpoint}" }}
     )
     stretto("ask", QUESTION, "--docs", doc, "--engines", file)
     llm = next(deployment for deployment in deployed if deployment.name == "llm")
-    assert [(r.config.device, r.config.num_threads) for r in llm.replicas] == [("cuda", 3), ("cpu", 2)]  # type: ignore[attr-defined]
+    made = [replica.instance_config() for replica in llm.replicas]
+    assert [(c.device, c.num_threads) for c in made] == [("cuda", 3), ("cpu", 2)]  # type: ignore[attr-defined]
     assert llm.engine.keeps_state
 
 
@@ -303,10 +304,6 @@ profile = {{ max_efficient_batch = 5 }}
             LLM + STAND_IN.replace("stand-in", "vllm"),
             r"8: there is no executable 'vllm'; there are transformer, .*server:vllm",
         ),
-        (
-            LLM + STAND_IN + 'runs_in = "ray"\n',
-            r"9: runs_in is 'ray', and no command reaches a Ray cluster yet; it must be 'thread' or 'proc",
-        ),
         (LLM + STAND_IN + 'runs_in = "loop"\n', r"9: runs_in is 'loop'; .* runs in thread or process or ray"),
         (
             LLM.replace('"llm"', '"gpt"', 1) + STAND_IN.replace('"llm"', '"gpt"'),
@@ -377,6 +374,47 @@ def test_options_that_cannot_be_are_refused(
         refused = stretto.refuses("ask", QUESTION, "--docs", doc, *args)
         assert refused.startswith(f"ConfigError: {message}"), refused
     assert deployed == []
+
+
+IN_RAY = (
+    LLM
+    + '[[replica]]\nengine = "llm"\nexecutable = "server:vllm"\nruns_in = "ray"\nconfig = { model = "m" }\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "message"),
+    [
+        (
+            IN_RAY,
+            "",
+            "engine 'llm': a replica has runs_in 'ray', but the runtime has no ray_address; give the",
+        ),
+        (IN_RAY, "127.0.0.1:9", r"the Ray address '127.0.0.1:9' does not answer .* give the address that it"),
+        (
+            LLM + STAND_IN + 'runs_in = "ray"\n',
+            "127.0.0.1:9",
+            "engine 'llm': StandIn runs in no Ray worker; in",
+        ),
+    ],
+)
+def test_a_ray_cluster_that_is_not_there_is_refused(
+    stretto: CommandLine,
+    doc: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    address: str,
+    message: str,
+) -> None:
+    pytest.importorskip("ray")
+    file = tmp_path / "engines.toml"
+    file.write_text(text)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    refused = stretto.refuses("ask", QUESTION, "--docs", doc, "--engines", file)
+    assert re.match(f"ConfigError: {message}", refused), refused
+    refused = stretto.refuses("profile", "llm", "--engines", file)
+    assert refused == "ConfigError: a server's engine is profiled where it runs"
 
 
 def test_two_replicas_on_one_accelerator_are_refused(

@@ -210,6 +210,19 @@ def test_what_cannot_be_drained_is_refused(fleet: Fleet) -> None:
         fleet.drain(first, "finish", 0.0)
 
 
+def test_the_last_instance_is_drained_with_force_alone(fleet: Fleet) -> None:
+    first, second = started(fleet), started(fleet)
+    fleet.check_drain(first, force=False)
+    fleet.drain(second, "finish", 0.0)
+    with pytest.raises(
+        ConfigError, match=r"instance 0 is the last one, .*; add a replica first, or drain it w"
+    ):
+        fleet.check_drain(first, force=False)
+    fleet.check_drain(first)
+    fleet.add(ONE, 0.0)
+    fleet.check_drain(first, force=False)
+
+
 def test_an_illegal_transition_tells_its_story(fleet: Fleet) -> None:
     instance = started(fleet)
     fleet.suspected(instance, "refused", 1.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.own_engines import Shouting, ShoutingConfig
 
 from stretto.core import Chunk, Document, Hit, Section
 from stretto.engines.batch.calls import Calls, CallsConfig
@@ -86,6 +87,7 @@ def _call(request: pytest.FixtureRequest) -> Case:
     return Case(engine, "call", items, {"a": "text"}, {"b": 10}, {"function": "add"})
 
 
+_TEXTS = [{"texts": text} for text in ("one", "two", "three")]
 CASES: Mapping[str, Callable[[pytest.FixtureRequest], Case]] = {
     "chunk": _chunk,
     "embed": _embed,
@@ -95,6 +97,7 @@ CASES: Mapping[str, Callable[[pytest.FixtureRequest], Case]] = {
     "postgres search": lambda request: _search(request.getfixturevalue("postgres")),
     "rerank": _rerank,
     "call": _call,
+    "own": lambda request: Case(Shouting(ShoutingConfig()), "shout", _TEXTS, {"texts": VECTORS[0]}),
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.llm_running import SteppedServer, drain, run, task, value
+from support.own_engines import Backwards, BackwardsConfig
 
 from stretto.core import Prompt, Segment
 from stretto.engines.contract import SteppedLLM
@@ -46,7 +47,10 @@ TEXT = Decode(max_tokens=12)
 LIST = Decode(max_tokens=40, items="json_list", max_items=2)
 
 
-@pytest.fixture(params=["standin", "fake", "reference", "transformer", "server", "server_ids", "server_chat"])
+KINDS = ("standin", "fake", "own", "reference", "transformer", "server", "server_ids", "server_chat")
+
+
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -56,6 +60,7 @@ def make_llm(kind: str, tiny_checkpoint: Path) -> Iterator[MakeLLM]:
     makers: dict[str, Callable[[], SteppedLLM]] = {
         "standin": lambda: StandIn(StandInConfig(max_running=2)),
         "fake": lambda: FakeLLM(FakeLLMConfig(max_running=2)),
+        "own": lambda: Backwards(BackwardsConfig(max_running=2)),
         "reference": lambda: ReferenceLLM(ReferenceConfig(tiny_checkpoint, max_running=2)),
         "transformer": lambda: TransformerLLM(TransformerConfig(tiny_checkpoint, max_running=2)),
         "server": SteppedServer,

@@ -144,7 +144,7 @@ def drain_one(runtime: Runtime, watch: FleetWatch, engine: str, draw: random.Ran
     fleet = runtime.system.schedulers[engine].instances.fleet
     if found := [i for i in fleet.live if fleet.state[i] != "draining"]:
         how: DrainHow = draw.choice(("finish", "suspend"))
-        runtime.drain(engine, draw.choice(found), how)
+        runtime.drain_instance(engine, draw.choice(found), how)
 
 
 def fleet_states(runtime: Runtime) -> dict[tuple[str, int], str]:
@@ -219,7 +219,7 @@ async def test_two_models_in_processes_take_turns_on_one_device() -> None:
         with pytest.raises(ConfigError, match=r"engine 'other', new replica: device cuda:0 holds llm/0"):
             runtime.add_instance("other", replica)
         await asyncio.sleep(0)
-        runtime.drain("llm", 0)
+        runtime.drain_instance("llm", 0)
         for query in running:
             assert (await query)["answer"]
         await until(lambda: watch.state["llm", 0] == "gone")
@@ -228,7 +228,7 @@ async def test_two_models_in_processes_take_turns_on_one_device() -> None:
         assert (await early)["answer"]
         with pytest.raises(EngineUnavailable, match="engine 'llm' has no instance that serves"):
             await runtime.run(COMPLETE, {"text": "a"})
-        runtime.drain("other", 0)
+        runtime.drain_instance("other", 0)
         await until(lambda: watch.state["other", 0] == "gone")
         runtime.add_instance("llm", replica)
         assert (await runtime.run(COMPLETE, {"text": "a"}))["answer"]
@@ -241,7 +241,7 @@ async def test_the_last_replica_ends_its_work_and_then_there_is_none() -> None:
     async with Runtime([server()]) as runtime:
         running = await runtime.submit(COMPLETE, {"text": "a b c"})
         await asyncio.sleep(1.5)
-        runtime.drain("llm", 0)
+        runtime.drain_instance("llm", 0)
         with pytest.raises(EngineUnavailable) as caught:
             await runtime.run(COMPLETE, {"text": "late"})
         assert loop.time() == 1.5, "nothing is to be hoped for"
@@ -263,16 +263,32 @@ async def test_what_cannot_be_added_or_drained_is_refused() -> None:
         with pytest.raises(ConfigError, match="there is no engine 'x'; there are llm"):
             runtime.add_instance("x", replica)
         with pytest.raises(ConfigError, match="there is no engine 'x'; there are llm"):
-            runtime.drain("x", 0)
+            runtime.drain_instance("x", 0)
         with pytest.raises(ConfigError, match=r"engine 'llm', new replica: port is 80; only an LLM server"):
             runtime.add_instance("llm", Replica(FakeLLM, FakeLLMConfig(), port=80))
         with pytest.raises(ConfigError, match="instance 7 is unknown; instances to drain: 0"):
-            runtime.drain("llm", 7)
-        runtime.drain("llm", 0)
-        runtime.drain("llm", 0)  # the first has not been handled yet, so the second changes nothing
+            runtime.drain_instance("llm", 7)
+        with pytest.raises(
+            ConfigError, match=r"instance 0 is the last one, .*; add a replica first, or drain"
+        ):
+            runtime.drain_instance("llm", 0, force=False)
+        assert await runtime.run(COMPLETE, {"text": "a"}) == {"answer": "A "}, "nothing has happened"
+        runtime.drain_instance("llm", 0)
+        runtime.drain_instance("llm", 0)  # the first has not been handled yet, so the second changes nothing
         await asyncio.sleep(1)
         with pytest.raises(ConfigError, match="instance 0 is gone already; instances to drain: none"):
-            runtime.drain("llm", 0)
+            runtime.drain_instance("llm", 0)
+
+
+@in_virtual_time
+async def test_two_replicas_added_at_once_do_not_get_the_same_device() -> None:
+    replica = Replica(Server, Log(), runs_in="loop", devices=("cuda:0",))
+    engines = [Deployment(Engine(name, contract="llm")) for name in ("llm", "other")]
+    async with Runtime(engines, machine=Machine(("cuda:0",))) as runtime:
+        runtime.add_instance("llm", replica)
+        message = r"engine 'other', new replica: device cuda:0 holds the new replica of engine 'llm' already"
+        with pytest.raises(ConfigError, match=message):
+            runtime.add_instance("other", replica)
 
 
 # --- instances that are not up
@@ -432,7 +448,7 @@ def test_reports_of_caches_are_what_each_instance_holds(tiny_checkpoint: Path) -
                     case 0:
                         runtime.add_instance("llm", llm.replicas[0])
                     case 1:
-                        runtime.drain("llm", watch.of("llm", "serving")[0], "suspend")
+                        runtime.drain_instance("llm", watch.of("llm", "serving")[0], "suspend")
                     case 2:
                         killing[0] = True
                 for query in queries:

@@ -161,6 +161,9 @@ class Slow:
     async def probe(self) -> None:
         pass
 
+    def written(self, task: int) -> tuple[int, ...]:
+        return ()
+
     async def watch(self, report: object) -> None:
         await asyncio.Event().wait()
 
@@ -202,3 +205,26 @@ async def test_a_request_to_a_server_is_aborted_and_starts_over() -> None:
         first = seen.admitted[0].instance
         assert logs[first] == {"aborted": [seen.admitted[0].task.id], "closed": [0]}
         assert logs[1 - first] == {"aborted": [], "closed": []}
+
+
+class Telling(Slow):
+    """A server that says which tokens it has written: one for each word."""
+
+    def written(self, task: int) -> tuple[int, ...]:
+        return (7, 8)
+
+
+@in_virtual_time
+async def test_a_server_that_knows_its_tokens_hands_them_on() -> None:
+    logs: list[dict[str, list[int]]] = [{"aborted": [], "closed": []} for _ in range(2)]
+    engine = Deployment(
+        deploy("llm", Slow, {}, contract="llm", runs_in="loop", max_attempts=1).engine,
+        tuple(Replica(Telling, log, runs_in="loop") for log in logs),
+    )
+    seen = Watching()
+    async with Runtime([engine], observers=[seen]) as runtime:
+        query = await runtime.submit(WRITE_ON, {"text": "it"})
+        await asyncio.sleep(2.5)
+        runtime.drain_instance("llm", seen.admitted[0].instance, "suspend")
+        assert (await query)["answer"] == "once upon a time"
+    assert [admit.task.generated for admit in seen.admitted] == [(), (7, 8)]

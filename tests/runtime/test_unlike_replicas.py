@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from support.openai_stub import OpenAIStub, Reply
-from support.runtime_engines import graph
+from support.runtime_engines import ServerEngine, graph
+from support.virtual_loop import in_virtual_time
 
 from benchmarks.common.vllm_server import NOT_INSTALLED, find_vllm, serving
 from stretto import Runtime
@@ -22,11 +23,11 @@ from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, EngineUnavailable
 from stretto.messages import Action, Admit, Event, InstanceReady, InstanceSuspected, LLMReport
 from stretto.models import MINI
 from stretto.observer import Observer
-from stretto.tasks import Done, LLMEvent
+from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started
 
 pytest_plugins = ("support.llm_fixtures",)
 
@@ -237,3 +238,40 @@ def test_work_waits_for_the_only_server_until_it_is_back(answers: dict[str, str]
                 assert await asked == [[answers[text]] for text in TEXTS[:1]]
 
     asyncio.run(main())
+
+
+class NamedServer(ServerEngine):
+    """A server of a model, by whose name all its words begin; they take a second each."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
+        emit(Started(task.id))
+        words = [f"{self._model}{number} " for number in range(4)]
+        for word in words:
+            await asyncio.sleep(1)
+            emit(Piece(task.id, word))
+        emit(Done(task.id, "".join(words)))
+
+
+@pytest.mark.parametrize("has_like", [True, False])
+@in_virtual_time
+async def test_what_was_shown_goes_on_at_the_same_model_or_fails_and_says_so(has_like: bool) -> None:
+    replicas = [Replica(NamedServer, model, runs_in="loop") for model in ("a", "b", "a")[: 2 + has_like]]
+    llm = Deployment(Engine("llm", "llm", placement="round_robin"), tuple(replicas))
+    async with Runtime([llm]) as runtime:
+        query = await runtime.submit(COMPLETE, {"text": "it"})
+        other = await runtime.submit(COMPLETE, {"text": "it"})
+        await asyncio.sleep(2.5)
+        runtime.drain_instance("llm", 0, "suspend")
+        if has_like:
+            shown = [piece async for piece in query.stream("answer")]
+            assert (await query)["answer"] == "".join(shown) == "a0 a1 a2 a3 "
+        else:
+            with pytest.raises(EngineUnavailable, match="was shown, and engine 'llm' has no replica of that"):
+                await query
+            assert asyncio.get_running_loop().time() == 2.5
+        assert (await other)["answer"] == "b0 b1 b2 b3 "

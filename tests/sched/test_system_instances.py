@@ -90,11 +90,12 @@ def test_a_drained_instance_ends_its_work_and_gets_no_more() -> None:
     done = system.handle([BatchDone("e", 0, first.batch, [[(1,)]])], 3.0)
     assert done == [Reply("1", {"v": [(1,)]}), StopInstance("e", 0, "finish")]
     assert system.handle([InstanceStopped("e", 0)], 4.0) == []
-    assert system.handle([Drain("e", 1)], 5.0) == []
+    (given_up,) = system.handle([Drain("e", 1)], 5.0)
+    assert isinstance(given_up, Reply)
+    assert given_up.query == "3", "it could only have gone to that instance"
+    assert isinstance(error_of(system, "3"), EngineUnavailable)
     actions = system.handle([BatchDone("e", 1, second.batch, [[(1,)]])], 6.0)
     assert actions == [Reply("2", {"v": [(1,)]}), StopInstance("e", 1, "finish")]
-    system.handle([Wake()], 6.0)
-    assert isinstance(error_of(system, "3"), EngineUnavailable)
     assert system.handle([Drain("llm", 0, "suspend")], 7.0) == [StopInstance("llm", 0, "suspend")]
 
 

@@ -307,6 +307,18 @@ def test_lengths_are_drawn_by_model_and_template() -> None:
         drawn_lengths(known, "n", 1)
 
 
+def test_lengths_are_of_a_query_a_step_and_an_item_however_often_they_are_tried() -> None:
+    known = LengthsBySource({("m", ""): output_lengths(dict.fromkeys(range(1, 100), 1))})
+    length = drawn_lengths(known, "m", 1)
+
+    def drawn(task: int, item: int, query: str = "q") -> int:
+        return length(LLMTask(task, query, "answer", (), Decode(100), item=item), Decode(100))
+
+    assert [drawn(7, item) for item in range(20)] == [drawn(8, item) for item in range(20)]
+    assert len({drawn(7, item) for item in range(20)}) > 10
+    assert [drawn(7, item) for item in range(20)] != [drawn(7, item, "r") for item in range(20)]
+
+
 def test_a_lost_answer_is_asked_for_again_after_the_timeout() -> None:
     run = driver(
         model(),

@@ -15,7 +15,8 @@ from stretto.errors import ConfigError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.replay import WhatIf, replay
+from stretto.sim.replay import WhatIf, _Repeats, replay
+from stretto.tasks import Decode, LLMTask
 from stretto.trace.run_file import RunRecorder
 from stretto.trace.run_reading import read_run
 
@@ -53,6 +54,18 @@ def test_a_replay_takes_as_long_as_the_run(tmp_path: Path) -> None:
     for one in replayed:
         assert one.measured_s is not None
         assert one.simulated_s == pytest.approx(one.measured_s, rel=0.15)
+
+
+def test_an_item_of_a_step_is_answered_alike_whenever_it_is_tried(tmp_path: Path) -> None:
+    record(tmp_path / "run.jsonl")
+    repeats = _Repeats(read_run(tmp_path / "run.jsonl"), "llm")
+
+    def said(task: int, step: str, item: int = 0) -> object:
+        return repeats(LLMTask(task, "q1", step, (), Decode(), item=item), Decode())
+
+    for step in ("leaf1", "not recorded"):
+        assert said(1, step) == said(2, step)
+        assert said(1, step) != said(1, step, item=1)
 
 
 def test_what_if_changes_the_times(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.machines import compiled
 
+from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
@@ -17,7 +18,7 @@ from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.run_log import RunLog
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import filler, filler_output
+from stretto.sim.synthetic_output import drawn_lengths, filler, filler_output
 from stretto.tasks import Decode, LLMTask
 
 PROFILE = Profile(base_s=0.25, per_unit_s=0.0078125, per_output_s=0.0625)
@@ -119,6 +120,24 @@ def test_suspending_changes_nothing_of_what_is_said(
 ) -> None:
     undisturbed = run(arrivals, [], is_simulated=is_simulated)
     assert said(run(arrivals, drained, is_simulated=is_simulated)) == said(undisturbed)
+
+
+@pytest.mark.parametrize("drained_s", [0.5, 1.0, 1.7, 2.4, 3.3])
+def test_lengths_that_are_drawn_are_the_same_elsewhere(drained_s: float) -> None:
+    known = LengthsBySource({("m", ""): output_lengths(dict.fromkeys(range(1, 25), 1))})
+
+    def answers(*, is_drained: bool) -> dict[str, object]:
+        source = filler_output(drawn_lengths(known, "m", 1))
+        driver = VirtualDriver(deployments(2), models={"llm": model(output_source=source)})
+        for number in range(6):
+            driver.submit(f"q{number}", TEXT, {"q": f"{number}"}, at_s=number / 4)
+        if is_drained:
+            driver.drain("llm", 0, drained_s, "suspend")
+            driver.lose("llm", 1, drained_s + 0.3)
+        driver.run()
+        return {query: reply.outputs for query, reply in driver.replies.items()}
+
+    assert answers(is_drained=True) == answers(is_drained=False)
 
 
 @given(queries, drains)

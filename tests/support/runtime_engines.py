@@ -174,6 +174,9 @@ class ServerEngine:
 
     async def start(self) -> None: ...
 
+    def written(self, task: int) -> tuple[int, ...]:
+        return ()
+
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
         await asyncio.Event().wait()
 

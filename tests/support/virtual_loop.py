@@ -12,7 +12,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Jumping(selectors.DefaultSelector):  # type: ignore[misc]
+class _Jumping(selectors.DefaultSelector):
     now_s = 0.0
 
     def select(self, timeout: float | None = None) -> Any:

@@ -71,6 +71,11 @@ class OpenAIServerConfig:
     kv_events: KVEventsConfig | None = None
     reports_load: bool = False
 
+    @property
+    def output_key(self) -> tuple[str, str]:
+        """The model, or the server where none is named: what an answer depends on."""
+        return "served", self.model or self.url
+
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"url is {self.url!r}; it must start with http:// or https://")

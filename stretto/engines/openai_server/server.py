@@ -97,6 +97,10 @@ class OpenAIServer:
             else:
                 emit(done)
 
+    def written(self, task: int) -> tuple[int, ...]:
+        """Return no ids: a server tells texts."""
+        return ()
+
     async def start(self) -> None:
         """Return at once: the server is asked when the first task comes."""
 

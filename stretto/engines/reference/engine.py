@@ -42,6 +42,11 @@ class ReferenceConfig:
     num_threads: int = 1
     max_cached_tokens: int = 32_768
 
+    @property
+    def output_key(self) -> tuple[str, str, str]:
+        """Checkpoint and dtype: what an answer depends on."""
+        return "checkpoint", str(Path(self.path).resolve()), self.dtype
+
 
 @dataclass(frozen=True, slots=True)
 class ReferenceUsage(Usage):

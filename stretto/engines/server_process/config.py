@@ -60,6 +60,11 @@ class ServerProcessConfig:
                 f"server {self.program!r}: memory_share is {self.memory_share}; it must be above 0, at most 1"
             )
 
+    @property
+    def output_key(self) -> tuple[str, ...]:
+        """The model, and the arguments, which may choose a dtype: what an answer depends on."""
+        return "served", self.model, *self.arguments
+
     def at(self, replica: Replica) -> ServerProcessConfig:
         """Return the configuration of an instance of `replica`."""
         return replace(

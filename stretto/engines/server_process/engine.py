@@ -48,6 +48,10 @@ class ServerProcess:
         """Run one task, once the process is up."""
         await (await self._started()).generate(task, emit, rank)
 
+    def written(self, task: int) -> tuple[int, ...]:
+        """Return no ids: a server tells texts."""
+        return ()
+
     async def probe(self) -> None:
         """Ask whether the server answers. Raises EngineFailure if it does not."""
         await (await self._started()).probe()

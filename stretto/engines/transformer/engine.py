@@ -12,7 +12,9 @@ import torch
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.engines.transformer.runner import Runner
+from stretto.engines.transformer.config import read_config
+from stretto.engines.transformer.memory import instance_bytes
+from stretto.engines.transformer.runner import Runner, dtype_of
 from stretto.engines.transformer.running_task import RunningTask
 from stretto.engines.transformer.sampler import Chosen, TokenChoice
 from stretto.engines.transformer.structured import Structure, Structures, is_structured
@@ -62,6 +64,22 @@ class TransformerConfig:
     latency_tokens: int | None = None
     with_kv_events: bool = False
     clock: Callable[[], float] = time.monotonic
+
+    @property
+    def output_key(self) -> tuple[str, str, str]:
+        """Checkpoint and dtype: what an answer depends on."""
+        return "checkpoint", str(Path(self.path).resolve()), self.dtype
+
+    def device_bytes(self, kind: str, total: int) -> int:
+        """Return the bytes that an instance takes of a "cuda" device, or of main memory on a "cpu".
+
+        Raises:
+            ConfigError: the checkpoint or the dtype cannot be used.
+        """
+        model = read_config(Path(self.path))
+        return instance_bytes(
+            model, kind, dtype_of(self.dtype), self.kv_bytes, self.max_batch_tokens, self.max_running
+        )
 
 
 _MAY_BE_NONE = ("num_threads", "latency_tokens")

@@ -42,6 +42,17 @@ class _Inputs:
     sampling: list[TokenSequence]
 
 
+def dtype_of(name: str) -> torch.dtype:
+    """Return the type of weights and activations called `name`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in _DTYPES:
+        raise ConfigError(f"unknown dtype {name!r}: {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
 class Runner:
     """A model with its KV cache, which computes the steps that a scheduler has planned."""
 
@@ -60,21 +71,20 @@ class Runner:
         Raises:
             ConfigError: the checkpoint, dtype or device cannot be used, or `kv_bytes` is too small.
         """
-        if dtype not in _DTYPES:
-            raise ConfigError(f"unknown dtype {dtype!r}: {', '.join(_DTYPES)}")
+        kind = dtype_of(dtype)
         where = device_of(device)
         self.config: ModelConfig = read_config(folder)
-        self.num_blocks = kv_bytes // self._block_bytes(block_tokens, _DTYPES[dtype])
+        self.num_blocks = kv_bytes // self._block_bytes(block_tokens, kind)
         if self.num_blocks < 1:
             raise ConfigError(
-                f"kv_bytes must be at least {self._block_bytes(block_tokens, _DTYPES[dtype])} (one block), "
+                f"kv_bytes must be at least {self._block_bytes(block_tokens, kind)} (one block), "
                 f"got {kv_bytes}"
             )
         self._has_kernels = has_kernels(where)
         try:
-            weights = load_weights(folder, self.config, _DTYPES[dtype], where)
+            weights = load_weights(folder, self.config, kind, where)
             self.model = Transformer(self.config, weights, self._has_kernels)
-            self.kv = KVCache(self.config, self.num_blocks, block_tokens, _DTYPES[dtype], where)
+            self.kv = KVCache(self.config, self.num_blocks, block_tokens, kind, where)
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise ConfigError(
                 f"{folder} with kv_bytes {kv_bytes} does not fit on {where}: {error}"

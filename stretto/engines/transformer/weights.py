@@ -93,7 +93,7 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
                     raise ConfigError(f"{name} in {folder} is {tuple(tensor.shape)}, expected {shape}")
                 return tensor.to(device=device, dtype=dtype)
 
-            return _assemble(config, get)
+            return assemble(config, get)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"cannot read the weights in {folder}: {error}") from error
 
@@ -113,7 +113,8 @@ def _locate(folder: Path) -> dict[str, str]:
         return dict.fromkeys(file.keys(), single)
 
 
-def _assemble(config: ModelConfig, get: Callable[..., Tensor]) -> Weights:
+def assemble(config: ModelConfig, get: Callable[..., Tensor]) -> Weights:
+    """Put the weights of a model together from tensors that `get(name, *shape)` returns."""
     hidden, mlp, dim = config.hidden, config.intermediate, config.head_dim
     q_rows, kv_rows = config.heads * dim, config.kv_heads * dim
 

@@ -27,8 +27,6 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask
 
 _FIRST_PROBE_S = 0.1
 _MAX_PROBE_S = 5.0
-START_OVER: tuple[int, ...] = ()
-"""Tokens of a suspended request: none, as the server does not say which ones it has written."""
 
 
 class ServerInstance:
@@ -59,10 +57,11 @@ class ServerInstance:
             case StopTask(task_id):
                 if task_id in self._tasks:
                     self._abort(task_id)
-            case SuspendTasks():
+            case SuspendTasks() if self._engine is not None:
                 for task_id in list(self._tasks):
+                    tokens = self._engine.written(task_id)
                     self._abort(task_id)
-                    self._post(Suspended(self._job.engine, self._job.instance, task_id, START_OVER))
+                    self._post(Suspended(self._job.engine, self._job.instance, task_id, tokens))
 
     async def close(self) -> None:
         tasks = [*self._tasks.values(), *self._others]

@@ -1,11 +1,15 @@
-"""The start of an instance in the place that its replica names."""
+"""The start of an instance in the place that its replica names.
+
+A place to run is one file in this folder, a function in `PLACES`, and its name among `RunsIn`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from stretto.deployment import Engine, Replica
+from stretto.deployment import Engine, Replica, RunsIn
 from stretto.errors import ConfigError
 from stretto.runtime.instances.instance import Instance, Post
 from stretto.runtime.instances.loop import LoopInstance
@@ -17,6 +21,9 @@ from stretto.runtime.worker import Job
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
 
+Place: TypeAlias = "Callable[[Job, Replica, Post, RayCluster | None], Instance]"
+"""Starts an instance somewhere. Raises ConfigError if the replica cannot run there."""
+
 
 def start_instance(
     engine: Engine, instance: int, replica: Replica, post: Post, cluster: RayCluster | None = None
@@ -27,22 +34,26 @@ def start_instance(
         ConfigError: the replica cannot run in the place that it names.
     """
     job = Job(engine.name, instance, engine.is_llm, replica.executable, replica.instance_config())
-    match replica.runs_in:
-        case "loop":
-            return ServerInstance(job, post) if engine.is_llm else LoopInstance(job, post)
-        case "thread":
-            return ThreadInstance(job, post)
-        case "process":
-            return ProcessInstance(job, post, replica.devices, replica.threads)
-        case "ray":
-            if cluster is None:
-                raise ConfigError(
-                    f"engine {engine.name!r}: runs_in 'ray' needs a cluster; give the runtime a ray_address"
-                )
-            return _start_in_ray(job, replica, post, cluster)
+    return PLACES[replica.runs_in](job, replica, post, cluster)
 
 
-def _start_in_ray(job: Job, replica: Replica, post: Post, cluster: RayCluster) -> Instance:
+def _on_the_loop(job: Job, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
+    return ServerInstance(job, post) if job.is_llm else LoopInstance(job, post)
+
+
+def _in_a_thread(job: Job, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
+    return ThreadInstance(job, post)
+
+
+def _in_a_process(job: Job, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
+    return ProcessInstance(job, post, replica.devices, replica.threads)
+
+
+def _in_ray(job: Job, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
+    if cluster is None:
+        raise ConfigError(
+            f"engine {job.engine!r}: runs_in 'ray' needs a cluster; give the runtime a ray_address"
+        )
     from stretto.engines.server_process.config import ServerProcessConfig
     from stretto.engines.server_process.engine import ServerProcess
     from stretto.runtime.instances.ray_batch import RayBatchInstance
@@ -57,3 +68,11 @@ def _start_in_ray(job: Job, replica: Replica, post: Post, cluster: RayCluster) -
         return ServerProcess(config, RayLaunched(cluster, config, demand))
 
     return ServerInstance(replace(job, executable=server), post)
+
+
+PLACES: dict[RunsIn, Place] = {
+    "loop": _on_the_loop,
+    "thread": _in_a_thread,
+    "process": _in_a_process,
+    "ray": _in_ray,
+}

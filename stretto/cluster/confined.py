@@ -21,5 +21,7 @@ def confined(config: Any, devices: Sequence[str], threads: int | None) -> Any:
         told["device"] = "cpu" if cores else "cuda"
     if threads is not None or cores:
         told["num_threads"] = threads or len(cores)
-    known = {field.name for field in fields(config)} if is_dataclass(config) else set()
-    return replace(config, **{name: value for name, value in told.items() if name in known})
+    is_value = is_dataclass(config) and not isinstance(config, type)
+    known = {field.name for field in fields(config)} if is_value else set()
+    changes = {name: value for name, value in told.items() if name in known}
+    return replace(config, **changes) if changes else config
