@@ -109,7 +109,7 @@ class Unwant:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Event: a variable is no longer needed; nobody will ask for it again."""
+    """Event: a variable is no longer needed and will not be asked for again."""
 
     query: str
     name: str

@@ -7,7 +7,7 @@
 
 A message that comes late changes nothing: an instance that drains stays draining when it turns out to be
 ready, and one that is gone stays gone whatever arrives. What the table lacks is a bug of a driver or a
-scheduler: `InstanceStopped` of an instance that nobody stopped, or suspicion of one that is not up yet.
+scheduler: `InstanceStopped` of an instance that was not told to stop, or suspicion of one that is not up yet.
 """
 
 from __future__ import annotations

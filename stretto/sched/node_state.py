@@ -3,7 +3,7 @@
     WAITING ──▶ OPEN ──▶ ENDED       a single application: handed out, or evaluated on the spot
        │         ├──▶ FLOWING ─▶ ENDED     a mapped node: handed out item by item
        │         └──▶ EXPANDED ▶ ENDED     an `expand`: waits for the output of its subgraph
-       └─────────────────────▶ ENDED       a fused decode, which ends with its prefill; a node nobody needs
+       └─────────────────────▶ ENDED       a fused decode, which ends with its prefill; an unneeded node
 
 A node ends once, is forgotten then, and nothing leads back. A move that the table does not list is a bug.
 """

@@ -1,4 +1,4 @@
-"""Answers that were shown in part: only a replica of the same model and dtype may go on with one."""
+"""Answers that were shown in part, which only a replica of the same model and dtype may continue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stretto.sched.results import Completed, failed
 
 
 class ShownParts:
-    """Sets requests aside that no instance in service may go on with, so that they hold up no others.
+    """The requests that no serving instance may continue; they are set aside, so that they hold up no others.
 
     A request comes back when a like replica serves. It fails when there has been none for `no_replica_s`, not
     even one that is starting.
@@ -25,11 +25,11 @@ class ShownParts:
         self._hopeless_s: dict[Entry, float] = {}
 
     def update(self, serving: Sequence[object], live: Sequence[object], now_s: float) -> None:
-        """Bring back what may go on.
+        """Put requests back into the queue that a serving instance may continue.
 
         Args:
-            serving: `Replica.output_key` of the instances that take work.
-            live: keys of all instances that do so or may do so later.
+            serving: `Replica.output_key` of each instance that takes work.
+            live: `Replica.output_key` of each instance that takes work or may do so later.
         """
         aside = self._queue.aside
         self._hopeless_s = {entry: since_s for entry, since_s in self._hopeless_s.items() if entry in aside}

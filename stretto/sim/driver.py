@@ -81,7 +81,7 @@ class VirtualDriver(VirtualTime):
         faults: what goes wrong, and when.
         keeps: whether `recorder`, `actions` and `streamed` remember the whole run. Without it, only the
             replies take more memory as the run goes on.
-        observers: told of everything as it happens.
+        observers: notified of everything as it happens.
         vocabulary: the policies and placements that engines may name.
     """
 

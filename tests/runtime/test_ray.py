@@ -22,7 +22,7 @@ from stretto.engines.server_process.refusals import wait_until_refusing
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
 from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady
 from stretto.runtime.instances.ray_demand import (
-    Demand,
+    RayDemand,
     RayNode,
     check_feasible,
     demand_of,
@@ -44,37 +44,37 @@ def replica(**settings: Any) -> Replica:
 @pytest.mark.parametrize(
     ("settings", "demand"),
     [
-        ({}, Demand(1, 0)),
-        ({"threads": 3}, Demand(3, 0, threads=3)),
-        ({"devices": ("cpu:0", "cpu:5")}, Demand(2, 0, threads=2)),
-        ({"devices": ("cpu:0", "cpu:5"), "threads": 4}, Demand(2, 0, threads=4)),
-        ({"devices": ("cuda:6",), "host": "10.0.0.2"}, Demand(1, 1, host="10.0.0.2")),
-        ({"devices": ("cuda:0", "cuda:1"), "tp": 2, "threads": 2}, Demand(2, 2, threads=2)),
-        ({"tp": 4}, Demand(1, 4)),
+        ({}, RayDemand(1, 0)),
+        ({"threads": 3}, RayDemand(3, 0, threads=3)),
+        ({"devices": ("cpu:0", "cpu:5")}, RayDemand(2, 0, threads=2)),
+        ({"devices": ("cpu:0", "cpu:5"), "threads": 4}, RayDemand(2, 0, threads=4)),
+        ({"devices": ("cuda:6",), "host": "10.0.0.2"}, RayDemand(1, 1, host="10.0.0.2")),
+        ({"devices": ("cuda:0", "cuda:1"), "tp": 2, "threads": 2}, RayDemand(2, 2, threads=2)),
+        ({"tp": 4}, RayDemand(1, 4)),
     ],
 )
-def test_a_replica_asks_for_its_devices_by_their_number(settings: dict[str, Any], demand: Demand) -> None:
+def test_a_replica_asks_for_its_devices_by_their_number(settings: dict[str, Any], demand: RayDemand) -> None:
     assert demand_of(replica(**settings)) == demand
 
 
 def test_what_no_node_has_is_refused_with_what_there_is() -> None:
-    check_feasible(Demand(8, 2), [SMALL, LARGE])
-    check_feasible(Demand(4, 0, "10.0.0.1"), [SMALL, LARGE])
+    check_feasible(RayDemand(8, 2), [SMALL, LARGE])
+    check_feasible(RayDemand(4, 0, "10.0.0.1"), [SMALL, LARGE])
     with pytest.raises(
         ConfigError, match=r"has 1 cores, 3 accelerators; its nodes: 10\.0\.0\.1 with 4 cores; "
     ):
-        check_feasible(Demand(1, 3), [SMALL, LARGE])
+        check_feasible(RayDemand(1, 3), [SMALL, LARGE])
     with pytest.raises(ConfigError, match=r"has 1 cores, the address 10\.0\.0\.3; its nodes:"):
-        check_feasible(Demand(1, 0, "10.0.0.3"), [SMALL, LARGE])
+        check_feasible(RayDemand(1, 0, "10.0.0.3"), [SMALL, LARGE])
     with pytest.raises(ConfigError, match="its nodes: none"):
-        check_feasible(Demand(1, 0), [])
+        check_feasible(RayDemand(1, 0), [])
 
 
 def test_a_node_that_failed_is_passed_over_where_another_one_will_do() -> None:
-    assert to_avoid(Demand(1, 0), [SMALL, LARGE], ["1"]) == ["1"]
-    assert to_avoid(Demand(1, 0), [SMALL, LARGE], ["2", "1"]) == []
-    assert to_avoid(Demand(1, 1), [SMALL, LARGE], ["2"]) == []
-    assert to_avoid(Demand(1, 0), [SMALL, LARGE], []) == []
+    assert to_avoid(RayDemand(1, 0), [SMALL, LARGE], ["1"]) == ["1"]
+    assert to_avoid(RayDemand(1, 0), [SMALL, LARGE], ["2", "1"]) == []
+    assert to_avoid(RayDemand(1, 1), [SMALL, LARGE], ["2"]) == []
+    assert to_avoid(RayDemand(1, 0), [SMALL, LARGE], []) == []
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ class LocalCluster:
     def __init__(self, worker: LocalWorker) -> None:
         self._worker = worker
 
-    def place(self, kind: type, demand: Demand) -> LocalWorker:
+    def place(self, kind: type, demand: RayDemand) -> LocalWorker:
         return self._worker
 
 
@@ -209,7 +209,7 @@ def batch_events(worker: LocalWorker) -> list[Event]:
     async def run() -> None:
         job = Job("acting", 7, False, Acting, ActingConfig())
         cluster: Any = LocalCluster(worker)
-        instance = RayBatchInstance(job, events.append, cluster, Demand(1, 0))
+        instance = RayBatchInstance(job, events.append, cluster, RayDemand(1, 0))
         while not events:
             await asyncio.sleep(0)
         instance.send(RunBatch(3, (Task(1, "q", "step", "call", {"text": "hello"}, {}),)))
@@ -280,7 +280,7 @@ def test_a_server_in_ray_has_ended_as_soon_as_anything_shows_it(how: str) -> Non
 
         worker = LocalWorker(start=lambda config: f"http://127.0.0.1:{port}", ended=ended)
         cluster: Any = LocalCluster(worker)
-        launched = RayLaunched(cluster, SERVER, Demand(1, 0))
+        launched = RayLaunched(cluster, SERVER, RayDemand(1, 0))
         assert await launched.start() == f"http://127.0.0.1:{port}"
         if how == "refuses":
             server.close()

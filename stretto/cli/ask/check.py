@@ -31,7 +31,7 @@ class Checked:
     Attributes:
         configuration: settings of each query, by component.
         recipe: how chunks are made; empty if nothing is indexed.
-        says_small_model: whether to say that the small model answers: nobody asked for another.
+        says_small_model: whether to say that the small model answers, because no other was chosen.
     """
 
     request: AskRequest

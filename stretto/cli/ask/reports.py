@@ -27,7 +27,7 @@ def write_traces(
 ) -> bool:
     """Write the traces that were asked for, as a page and in Chrome's form; return whether that succeeded.
 
-    If it was not, that is said, and the query's own error stays.
+    A failure is printed; the query's own error stays.
     """
     plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
     passes = DEFAULT.select_passes(run.passes)

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from stretto.errors import ConfigError, EngineUnavailable
-from stretto.runtime.instances.ray_demand import Demand, RayNode, check_feasible, parse_address, to_avoid
+from stretto.runtime.instances.ray_demand import RayDemand, RayNode, check_feasible, parse_address, to_avoid
 from stretto.runtime.instances.ray_worker import Worker
 from stretto.runtime.worker import typed
 
@@ -51,7 +51,7 @@ class RayCluster:
         parse_address(address)
         self._address = address
         self._failed: dict[str, float] = {}
-        self._feasible: set[Demand] = set()
+        self._feasible: set[RayDemand] = set()
 
     async def join(self) -> None:
         """Join the cluster.
@@ -66,7 +66,7 @@ class RayCluster:
         """Leave the cluster, unless another runtime of this process still uses it."""
         await asyncio.to_thread(_leave)
 
-    def place(self, kind: type[Worker], demand: Demand) -> RayWorker:
+    def place(self, kind: type[Worker], demand: RayDemand) -> RayWorker:
         """Start a worker where Ray finds room; the worker waits until there is some.
 
         Raises:

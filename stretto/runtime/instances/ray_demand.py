@@ -23,7 +23,7 @@ class RayNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class RayDemand:
     """The resources that a node must have to run a replica.
 
     Attributes:
@@ -51,7 +51,7 @@ class Demand:
         return all(node.resources.get(name, 0) >= amount for name, amount in self.resources.items())
 
 
-def demand_of(replica: Replica) -> Demand:
+def demand_of(replica: Replica) -> RayDemand:
     """Return the resources that `replica` asks for.
 
     Its devices count by their number, for Ray says which ones they are; without any, a model in `tp` parts
@@ -61,10 +61,10 @@ def demand_of(replica: Replica) -> Demand:
     num_cores = kinds.count("cpu")
     num_gpus = kinds.count("cuda") if kinds else (replica.tp if replica.tp > 1 else 0)
     threads = replica.threads or num_cores or None
-    return Demand(num_cores or threads or 1, num_gpus, replica.host, threads)
+    return RayDemand(num_cores or threads or 1, num_gpus, replica.host, threads)
 
 
-def check_feasible(demand: Demand, nodes: Sequence[RayNode]) -> None:
+def check_feasible(demand: RayDemand, nodes: Sequence[RayNode]) -> None:
     """Check that some node of a Ray cluster could hold a replica.
 
     Raises:
@@ -79,7 +79,7 @@ def check_feasible(demand: Demand, nodes: Sequence[RayNode]) -> None:
     )
 
 
-def to_avoid(demand: Demand, nodes: Sequence[RayNode], failed: Iterable[str]) -> list[str]:
+def to_avoid(demand: RayDemand, nodes: Sequence[RayNode], failed: Iterable[str]) -> list[str]:
     """Return the ids of the nodes that failed, if another one could hold the replica; else none."""
     ids = sorted(failed)
     return ids if any(demand.fits(node) for node in nodes if node.id not in ids) else []

@@ -11,7 +11,7 @@ from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.refusals import wait_until_refusing
 from stretto.errors import EngineUnavailable
 from stretto.runtime.instances.ray import RayCluster, RayWorker
-from stretto.runtime.instances.ray_demand import Demand
+from stretto.runtime.instances.ray_demand import RayDemand
 from stretto.runtime.instances.ray_worker import ServerWorker
 
 _TIDYING_S = 5.0
@@ -24,7 +24,7 @@ class RayLaunched:
     refuses connections, which is known long before Ray notices that a node is dead.
     """
 
-    def __init__(self, cluster: RayCluster, config: ServerProcessConfig, demand: Demand) -> None:
+    def __init__(self, cluster: RayCluster, config: ServerProcessConfig, demand: RayDemand) -> None:
         self._cluster = cluster
         self._config = config
         self._demand = demand
