@@ -59,6 +59,17 @@ class EngineQueue:
         order = self._wanted if self._num_wanted else self._unwanted
         return order.take(to_fill, fits, now_s)
 
+    def heads(self, limit: int, now_s: float) -> list[Entry]:
+        """Return entries that go next, in order: at most `limit`, and no more than an order asks about."""
+        found: list[Entry] = []
+
+        def note(entry: Entry) -> int:
+            found.append(entry)
+            return int(len(found) == limit)
+
+        self.choose(0, note, now_s)
+        return found
+
     def take(self, entry: Entry, num_items: int) -> int:
         """Take items of an entry; the number of the first of them."""
         lo = entry.lo
@@ -83,19 +94,19 @@ class EngineQueue:
     def end_query(self, query: str) -> None:
         """Drop what waits of a query."""
         for entry in list(self._of_query.get(query, ())):
-            self._remove(entry)
+            self.remove(entry)
 
     def withdraw(self, query: str, node: int) -> None:
         """Drop what waits of one node of a query."""
         for entry in list(self._of_query.get(query, ())):
             if entry.request.node.id == node:
-                self._remove(entry)
+                self.remove(entry)
 
     def want(self, query: str, wanted: Collection[int]) -> None:
         """Note that other nodes of a query are wanted than before. What was taken keeps its place."""
         for entry in list(self._of_query.get(query, ())):
             is_wanted = entry.request.node.id in wanted
-            if entry.is_wanted == is_wanted or entry.alone or entry.lo > entry.request.lo:
+            if entry.is_wanted == is_wanted or entry.alone or entry.lo > entry.first:
                 continue
             lo = entry.lo
             self._order_of(entry).remove(entry)
@@ -108,13 +119,14 @@ class EngineQueue:
         """Return the queries of which anything waits."""
         return list(self._of_query)
 
-    def _order_of(self, entry: Entry) -> Order:
-        return self._wanted if entry.is_wanted else self._unwanted
-
-    def _remove(self, entry: Entry) -> None:
+    def remove(self, entry: Entry) -> None:
+        """Drop all items of an entry that wait."""
         if not entry.alone:
             self._order_of(entry).remove(entry)
         self._drop(entry)
+
+    def _order_of(self, entry: Entry) -> Order:
+        return self._wanted if entry.is_wanted else self._unwanted
 
     def _drop(self, entry: Entry) -> None:
         self._num_entries -= 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from stretto.messages import Reprioritise
-from stretto.sched.llm_loads import Running
 from stretto.sched.orders.order import Rank
 from stretto.sched.request import Entry
+from stretto.sched.running_request import Running
 
 _MARGIN = 0.5
 """Change of a rank's first element, in seconds or rounds, that is worth messages."""
@@ -42,9 +42,7 @@ class HandedOver:
         if not entries:
             del self._unstarted[entry.query]
 
-    def reprioritise(
-        self, num_changes: Mapping[str, int], rank_of: Callable[[Entry], Rank]
-    ) -> list[Reprioritise]:
+    def reprioritise(self, num_changes: Mapping[str, int]) -> list[Reprioritise]:
         """New ranks for requests of queries that have changed so often since the last call, if theirs differ
         by more than the margin from those they have."""
         actions = []
@@ -53,7 +51,7 @@ class HandedOver:
                 self._num_changes[entry] += num
                 if self._num_changes[entry] * _MESSAGES_PER_CHANGE < len(tasks):
                     continue
-                rank = rank_of(entry)
+                rank = next(iter(tasks.values())).queue.rank(entry)
                 if abs(rank[0] - self._ranks[entry][0]) <= _MARGIN:
                     continue
                 self._ranks[entry] = rank

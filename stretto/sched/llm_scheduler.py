@@ -13,24 +13,27 @@ from collections.abc import Collection, Mapping
 from itertools import count
 
 from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
-from stretto.cluster.placement import Choice, Placement, PlacementRequest
-from stretto.core import KV
+from stretto.cluster.placement import Placement
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Engine, Replica
-from stretto.errors import BadReply, EngineTimeout, StrettoError
+from stretto.errors import EngineTimeout, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release
 from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.expected_outputs import ExpectedOutputs, num_output_tokens
 from stretto.sched.handed_over import HandedOver
 from stretto.sched.last_heard import LastHeard
-from stretto.sched.llm_loads import InstanceLoads, Running
+from stretto.sched.llm_loads import InstanceLoads
+from stretto.sched.new_placing import new_placing
 from stretto.sched.orders import ORDERS
-from stretto.sched.orders.order import Hold, NewOrder
+from stretto.sched.orders.order import NewOrder
+from stretto.sched.placement_requests import PlacementRequests
+from stretto.sched.placing import Placed
 from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.request import Entry, Request, queue_entry
-from stretto.sched.results import Completed, Delivered, Report, failed, is_worth_retrying
+from stretto.sched.results import Delivered, Report, failed, is_worth_retrying
+from stretto.sched.running_request import Running, completed
 from stretto.sched.snapshot import EnginePicture, engine_picture
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
@@ -49,11 +52,17 @@ class LLMScheduler:
         self.engine = engine
         self.instances = EngineInstances(engine)
         self.queue = EngineQueue(engine, profile, orders)
-        self.not_before_s: float | None = None
         self._ids = ids
         self._outputs = ExpectedOutputs()
         self._loads = InstanceLoads(engine, placement, self._outputs)
         self._ahead = PrefillsAhead(profile)
+        self._placing = new_placing(
+            placement.binds,
+            self.queue,
+            self._loads,
+            PlacementRequests(self._outputs, self._ahead),
+            lambda: EngineQueue(engine, profile, orders),
+        )
         self._handed_over = HandedOver(engine.name)
         self._num_changes: dict[str, int] = {}
         self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
@@ -61,6 +70,11 @@ class LLMScheduler:
         self._drained: dict[InstanceId, None] = {}
         self._heard_instances = LastHeard[InstanceId]()
         self._heard_tasks = LastHeard[tuple[InstanceId, int]]()
+
+    @property
+    def not_before_s(self) -> float | None:
+        """Time before which nothing more is taken though there is room."""
+        return self._placing.not_before_s
 
     # --- instances
 
@@ -73,11 +87,13 @@ class LLMScheduler:
         if self.instances.ready(instance, now_s):
             self._loads.join(instance, self.instances.fleet.replica(instance))
             self._loads.set_suspect(instance, is_suspect=False)
+            self._placing.join(instance)
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
         """Note that an instance may be down. It gets one request at a time until it is ready again."""
         if self.instances.suspected(instance, reason, now_s):
             probe_s = self.instances.fleet.probe_s(instance)
+            self._placing.leave(instance)
             self._loads.set_suspect(instance, is_suspect=True, probe_s=probe_s)
 
     def lost(
@@ -89,6 +105,7 @@ class LLMScheduler:
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
         """Give an instance no more work; it ends when it is idle, or at once with "suspend"."""
         actions = self.instances.drain(instance, how, now_s)
+        self._placing.leave(instance)
         self._loads.leave(instance)
         self._drained[instance] = None
         return [*actions]
@@ -161,11 +178,13 @@ class LLMScheduler:
                 self._loads.wrote(running, num_tokens(piece))
                 return [Delivered(request.query, request.node.id, offset, piece)]
             case Done(value=value, usage=usage):
-                self._remove(running)
+                num_output = num_output_tokens(usage, value)
+                self._loads.answered(running, num_output, now_s)
+                self._remove(running, usage.num_cached_tokens if usage.num_prompt_tokens else None)
                 self._ahead.end(request.query, request.node.id)
                 self.instances.answered(instance)
-                self._outputs.observe(request, num_output_tokens(usage, value))
-                return [_completed(running, value)]
+                self._outputs.observe(request, num_output)
+                return [completed(running, value)]
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)
@@ -177,6 +196,7 @@ class LLMScheduler:
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
         """Stop the requests of a node; what they have computed stays where it is."""
         self.queue.withdraw(query, node)
+        self._placing.withdraw(query, node)
         actions: list[Action] = []
         for instance, tasks in sorted(self._of_query.get(query, {}).items()):
             for task, running in list(tasks.items()):
@@ -189,14 +209,8 @@ class LLMScheduler:
 
     def schedule(self, now_s: float) -> list[Action]:
         """Admit as much as fits, in the queue's order; correct ranks given earlier."""
-        actions: list[Action] = []
-        self.not_before_s = None
-        while self.queue and self._loads.may_place:
-            admitted = self._admit_next(0 if actions else self._loads.roomiest, now_s)
-            if admitted is None:
-                break
-            actions.append(admitted)
-        actions += self._handed_over.reprioritise(self._num_changes, self.queue.rank)
+        actions: list[Action] = [self._admit(placed, now_s) for placed in self._placing.place(now_s)]
+        actions += self._handed_over.reprioritise(self._num_changes)
         self._num_changes.clear()
         for instance in [i for i in self._drained if not self._loads.of(i)]:
             del self._drained[instance]
@@ -206,12 +220,14 @@ class LLMScheduler:
     def want(self, query: str, wanted: Collection[int]) -> None:
         """Note that other nodes of a query are wanted than before."""
         self.queue.want(query, wanted)
+        self._placing.want(query, wanted)
         self._note_change(query)
 
     def queries(self) -> list[str]:
         """Return the queries of which anything waits or runs."""
         return [
             *self.queue.queries(),
+            *dict.fromkeys(entry.query for entry in self._placing.bound()),
             *(query for query, tasks in self._of_query.items() if any(tasks.values())),
         ]
 
@@ -232,6 +248,7 @@ class LLMScheduler:
                 self._touched[instance].discard(query)
                 actions.append(Release(self.engine.name, instance, query))
         self.queue.end_query(query)
+        self._placing.end_query(query)
         self._ahead.forget(query)
         return actions
 
@@ -243,58 +260,27 @@ class LLMScheduler:
         """Return what waits and what runs."""
         fleet = self.instances.fleet
         running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
-        return engine_picture(fleet, sum(entry.hi - entry.lo for entry in self.queue), running)
+        num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
+        return engine_picture(fleet, num_waiting, running)
 
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
-        return not self.queue and not self._loads.num_running
+        return not self.queue and not self._placing.bound() and not self._loads.num_running
 
     def check_invariants(self) -> None:
         """For tests: token and slot counts agree with what runs, and keep within the limits."""
         assert all(entry.lo < entry.hi for entry in self.queue)
         self._loads.check_invariants()
+        self._placing.check_invariants()
         fleet = self.instances.fleet
         assert {view.id for view in self._loads.views()} == {*fleet.serving, *fleet.suspects}
         fleet.check_invariants()
 
-    def _admit_next(self, to_fill: int, now_s: float) -> Admit | None:
-        """Admit the next request that an instance has room for."""
-        request: PlacementRequest | None = None
-        choice: Choice | None = None
-
-        def fits(entry: Entry) -> int:
-            nonlocal request, choice
-            request = self._placement_request(entry)
-            choice = self._loads.choose(request, now_s)
-            return int(choice is not None)
-
-        chosen = self.queue.choose(to_fill, fits, now_s)
-        if isinstance(chosen, Hold):
-            self.not_before_s = chosen.until_s
-        if chosen is None or isinstance(chosen, Hold):
-            return None
-        assert request is not None
-        assert choice is not None
-        return self._admit(choice, request, chosen.entry, now_s)
-
-    def _placement_request(self, entry: Entry) -> PlacementRequest:
-        request = entry.request
-        hint = self._ahead.hint_of(request)
-        held = {} if hint.instance is None else {hint.instance: hint.num_tokens}
-        return PlacementRequest(
-            num_tokens=entry.num_units(entry.lo, entry.lo + 1),
-            expected_output=self._outputs.expected(request),
-            hints=held,
-            computing=held if hint.is_running else {},
-            tenant=request.record.tenant,
-            group=entry.group,
-            slack_s=entry.slack_s,
-        )
-
-    def _admit(self, choice: Choice, placed: PlacementRequest, entry: Entry, now_s: float) -> Admit:
+    def _admit(self, placed: Placed, now_s: float) -> Admit:
+        queue, entry, choice = placed.queue, placed.entry, placed.choice
         request, instance = entry.request, choice.instance
-        rank = self.queue.rank(entry)
-        item = self.queue.take(entry, 1)
+        rank = queue.rank(entry)
+        item = queue.take(entry, 1)
         prompt = request.prompts[item - request.lo]
         task = LLMTask(
             next(self._ids),
@@ -306,17 +292,16 @@ class LLMScheduler:
             request.record.criteria,
             entry.generated,
         )
-        prefill_s = self._loads.prefill_s(placed.num_tokens - choice.held_tokens, instance)
-        running = Running(
-            task.id, instance, entry, item, prompt, placed.num_tokens, placed.expected_output, prefill_s
-        )
+        num_tokens = placed.request.num_tokens
+        prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
+        running = Running(task.id, instance, entry, item, prompt, queue, placed.request, prefill_s, now_s)
         running.is_probe = self.instances.fleet.state[instance] == "suspect"
         if not self._loads.of(instance):
             self._heard_instances.note(instance, now_s)
-        self._loads.add(running, placed)
+        self._loads.add(running)
         self._of_query.setdefault(request.query, {}).setdefault(instance, {})[task.id] = running
         if request.decode is None and not request.each:
-            self._ahead.start(request, instance, placed.num_tokens)
+            self._ahead.start(request, instance, num_tokens)
         if self.engine.keeps_state:
             self._touched.setdefault(instance, set()).add(request.query)
         rank = self._handed_over.add(running, rank)
@@ -338,13 +323,14 @@ class LLMScheduler:
     def _leave_queue(self, running: Running) -> None:
         self._note_change(running.entry.query)
         self._handed_over.remove(running)
-        self.queue.started(running.entry, running.item, running.item + 1)
+        running.queue.started(running.entry, running.item, running.item + 1)
 
-    def _remove(self, running: Running) -> None:
+    def _remove(self, running: Running, held_tokens: int | None = None) -> None:
         """A request has left its instance."""
         if running.started_s is None:
             self._leave_queue(running)
-        self._loads.remove(running)
+        self._loads.remove(running, held_tokens)
+        self._placing.freed(running.instance)
         self._heard_tasks.forget((running.instance, running.task))
         if not self._loads.of(running.instance):
             self._heard_instances.forget(running.instance)
@@ -353,6 +339,7 @@ class LLMScheduler:
 
     def _drop(self, instance: InstanceId, error: StrettoError) -> list[Report]:
         """Take an instance out of service, and try again elsewhere what it was running."""
+        self._placing.leave(instance)
         lost = list(self._loads.of(instance).values())
         for running in lost:
             self._remove(running)
@@ -375,15 +362,3 @@ class LLMScheduler:
             else:
                 self._queue(entry.again(item, item + 1, attempt=attempt, alone=False))
         return reports
-
-
-def _completed(running: Running, value: object) -> Report:
-    request = running.entry.request
-    result: object = KV(running.prompt, running.instance)
-    if request.node.op == "decode" or request.node.fused is not None:
-        wanted = list if request.decode and request.decode.items else str
-        if not isinstance(value, wanted):
-            message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
-            return failed(request, running.item, running.item + 1, BadReply(message))
-        result = (result, value) if request.node.fused is not None else value
-    return Completed(request.query, request.node.id, running.item, (result,))

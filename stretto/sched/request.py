@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stretto.core import Prompt
 from stretto.graph.compile import Node
@@ -63,6 +63,7 @@ class Entry:
         path_s: predicted seconds from here to the end of the query.
         is_wanted: whether somebody asks for what comes of it; other requests go first if not.
         generated: tokens that the one item of the entry has generated, if it was suspended.
+        first: the first item, whatever has been taken.
     """
 
     request: Request
@@ -78,6 +79,10 @@ class Entry:
     path_s: float = 0.0
     is_wanted: bool = True
     generated: tuple[int, ...] = ()
+    first: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.lo
 
     @property
     def query(self) -> str:

@@ -6,10 +6,10 @@ from itertools import count
 
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
-from stretto.cluster.placement import Choice, Dispatched, Left, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Choice, Dispatched, Left, Placement, PlacementEvent, PlacementRequest
 
 
-class RoundRobin:
+class RoundRobin(Placement):
     """The policy `round_robin`."""
 
     def __init__(self) -> None:
