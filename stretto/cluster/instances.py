@@ -32,8 +32,8 @@ class InstanceView:
         num_waiting: requests that are bound to it and wait for room there.
         waiting_tokens: tokens of those requests, prompts and outputs to come.
         waiting_s: predicted seconds by which those requests delay one more.
-        slowness: measured seconds of its last answers over predicted ones, at least 1. Noted only where
-            requests are bound early.
+        slowness: measured seconds of its last answers over predicted ones, 1 if they hardly differ. Noted
+            only where requests are bound early.
         probe_s: when a suspect instance may take a request.
         reported: how busy it says it is, if it does.
     """
@@ -75,8 +75,9 @@ class InstanceView:
 
     @property
     def backlog_s(self) -> float:
-        """Predicted seconds until one more request begins there, if there is no room; for comparisons."""
-        return self.slowness * (self.prefill_s + self.waiting_s + self.turn_s)
+        """Predicted seconds by which the requests that run or wait there delay one more."""
+        turn_s = 0.0 if self.room_tokens else self.turn_s
+        return self.slowness * (self.outstanding_s + self.waiting_s + turn_s)
 
 
 class InstanceTable:

@@ -112,7 +112,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A request waits in the queue of an instance from now on. `Dispatched` or `Unbound` follows."""
+    """A request waits in the queue of an instance from now on. `Unbound` follows."""
 
     instance: InstanceId
     request: PlacementRequest
@@ -120,7 +120,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Unbound:
-    """A request has left the queue of an instance without going out: it moves, or nobody wants it."""
+    """A request has left the queue of an instance: it goes out, it moves, or nobody wants it any more.
+
+    `request` is the same object as in `Bound`. Before the next `choose`, `Dispatched` follows if it goes out.
+    """
 
     instance: InstanceId
     request: PlacementRequest

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.deployment import Deployment, Engine, Replica, check_replica
+from stretto.engines.prompt_spaces import prompt_space
 from stretto.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -92,7 +93,7 @@ class Runtime:
         profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
         self.vocabulary = vocabulary
         self.plan_cache = PlanCache(profiles, vocabulary)
-        self.system = System(given, self.plan_cache.expand, vocabulary)
+        self.system = System(given, self.plan_cache.expand, vocabulary, prompt_space)
         self.machine = machine
         self.ray_address = ray_address
         for deployment in given:

@@ -79,12 +79,12 @@ class BoundRequests:
 
     def take(self, entry: Entry) -> BoundRequest:
         """Note that an entry goes out to its instance. Whoever calls this takes it from the queue."""
-        return self._forget(entry, goes_out=True)
+        return self._forget(entry)
 
     def remove(self, entry: Entry) -> BoundRequest:
         """Take an entry out: it moves, or nobody wants it any more."""
         self._queues[self._bound[entry].instance].remove(entry)
-        return self._forget(entry, goes_out=False)
+        return self._forget(entry)
 
     def leave(self, instance: InstanceId) -> list[Entry]:
         """Take out all that waits for an instance, and forget its queue.
@@ -94,7 +94,7 @@ class BoundRequests:
         queue = self._queues.pop(instance, None)
         left = [] if queue is None else sorted(queue, key=lambda entry: entry.arrival)
         for entry in left:
-            self._forget(entry, goes_out=False)
+            self._forget(entry)
         return left
 
     def of_query(self, query: str) -> list[Entry]:
@@ -120,13 +120,13 @@ class BoundRequests:
             assert abs(view.waiting_s - sum(one.share_s for one in waiting)) < 1e-6
             assert not waiting or view.state == "serving"
 
-    def _forget(self, entry: Entry, *, goes_out: bool) -> BoundRequest:
+    def _forget(self, entry: Entry) -> BoundRequest:
         bound = self._bound.pop(entry)
         entries = self._of_query[entry.query]
         del entries[entry]
         if not entries:
             del self._of_query[entry.query]
-        self._loads.wait_no_more(bound.instance, bound.request, bound.share_s, goes_out=goes_out)
+        self._loads.wait_no_more(bound.instance, bound.request, bound.share_s)
         self._sort(bound.instance)
         return bound
 

@@ -22,6 +22,7 @@ from stretto.cluster.placement import (
     PlacementRequest,
     Unbound,
 )
+from stretto.cluster.prompt_keys import PromptKeys
 from stretto.deployment import Engine, Replica
 from stretto.sched.expected_outputs import ExpectedOutputs
 from stretto.sched.running_request import Running
@@ -31,6 +32,8 @@ DEFAULT_BUDGET_TOKENS = 8192
 
 _SLOWNESS_WEIGHT = 0.3
 """Weight of an answer in the slowness of its instance: a few answers show that it has become slower."""
+_LEAST_SLOWNESS = 1.5
+"""Slowness that counts. Below it are the prefills of neighbours, which no prediction of one answer knows."""
 
 
 class InstanceLoads:
@@ -39,13 +42,17 @@ class InstanceLoads:
     A choice changes nothing.
     """
 
-    def __init__(self, engine: Engine, placement: Placement, outputs: ExpectedOutputs) -> None:
+    def __init__(
+        self, engine: Engine, placement: Placement, outputs: ExpectedOutputs, keys: PromptKeys
+    ) -> None:
         self._engine = engine
+        self._keys = keys
         self._placement = placement
         self._outputs = outputs
         self._table = InstanceTable(placement.load, with_full=placement.binds != "late")
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
+        self._slowness: dict[InstanceId, float] = {}
 
     @property
     def roomiest(self) -> int:
@@ -72,12 +79,16 @@ class InstanceLoads:
         self._running.setdefault(instance, {})
         if self._table.get(instance) is None:
             num_slots = replica.num_slots or self._engine.max_running
-            self._placement.observe(Joined(instance, ""))
-            self._table.join(InstanceView(instance, replica.profile, self._budget(replica), num_slots))
+            space = self._keys.join(instance, replica)
+            self._placement.observe(Joined(instance, space))
+            view = InstanceView(instance, replica.profile, self._budget(replica), num_slots, space)
+            self._table.join(view)
 
     def leave(self, instance: InstanceId) -> None:
         """Give an instance no more work; what runs there goes on."""
         if self._table.get(instance) is not None:
+            self._keys.leave(instance)
+            self._slowness.pop(instance, None)
             self._placement.observe(Left(instance))
             self._table.leave(instance)
 
@@ -118,8 +129,19 @@ class InstanceLoads:
             return
         predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
         if predicted_s > 0:
-            measured = (now_s - running.handed_s) / predicted_s
-            view.slowness = max(1.0, view.slowness + _SLOWNESS_WEIGHT * (measured - view.slowness))
+            before = self._slowness.get(view.id, 1.0)
+            ratio = (now_s - running.handed_s) / predicted_s
+            self._set_slowness(view, before + _SLOWNESS_WEIGHT * (ratio - before))
+
+    def note_overdue(self, instance: InstanceId, now_s: float) -> None:
+        """Note that an instance is slower than it was, if its oldest request should have ended long ago."""
+        view, running = self._table.get(instance), next(iter(self.of(instance).values()), None)
+        if view is None or running is None:
+            return
+        predicted_s = running.first_s + running.num_output * view.profile.decode_s(view.num_running)
+        if predicted_s > 0 and (now_s - running.handed_s) / predicted_s > self._slowness.get(instance, 1.0):
+            self._set_slowness(view, (now_s - running.handed_s) / predicted_s)
+            self._table.changed(instance)
 
     def remove(self, running: Running, held_tokens: int | None = None) -> None:
         """Note that a request has left its instance, and how much of the prompt was held there, if told."""
@@ -148,12 +170,9 @@ class InstanceLoads:
         self._placement.observe(Bound(instance, request))
         self._change_waiting(instance, 1, request.all_tokens, seconds)
 
-    def wait_no_more(
-        self, instance: InstanceId, request: PlacementRequest, seconds: float, *, goes_out: bool
-    ) -> None:
-        """Note that a request has left the queue of an instance; `goes_out` if the instance gets it now."""
-        if not goes_out:
-            self._placement.observe(Unbound(instance, request))
+    def wait_no_more(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
+        """Note that a request has left the queue of an instance."""
+        self._placement.observe(Unbound(instance, request))
         self._change_waiting(instance, -1, -request.all_tokens, -seconds)
 
     def choose(self, request: PlacementRequest, now_s: float) -> Choice | None:
@@ -208,6 +227,10 @@ class InstanceLoads:
         """Drop an instance that is gone, with nothing left of it."""
         if not self._running.get(instance):
             self._running.pop(instance, None)
+
+    def _set_slowness(self, view: InstanceView, mean: float) -> None:
+        self._slowness[view.id] = mean
+        view.slowness = mean if mean >= _LEAST_SLOWNESS else 1.0
 
     def _set_decoding(self, running: Running) -> None:
         if not running.is_decoding:

@@ -14,6 +14,7 @@ from itertools import count
 
 from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
 from stretto.cluster.placement import Placement
+from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Engine, Replica
@@ -48,19 +49,21 @@ class LLMScheduler:
         placement: Placement,
         ids: count[int],
         orders: Mapping[str, NewOrder] = ORDERS,
+        space_of: SpaceOf = no_space,
     ) -> None:
         self.engine = engine
         self.instances = EngineInstances(engine)
         self.queue = EngineQueue(engine, profile, orders)
         self._ids = ids
         self._outputs = ExpectedOutputs()
-        self._loads = InstanceLoads(engine, placement, self._outputs)
+        keys = PromptKeys(engine.name, placement.uses_keys, space_of)
+        self._loads = InstanceLoads(engine, placement, self._outputs, keys)
         self._ahead = PrefillsAhead(profile)
         self._placing = new_placing(
             placement.binds,
             self.queue,
             self._loads,
-            PlacementRequests(self._outputs, self._ahead),
+            PlacementRequests(self._outputs, self._ahead, keys),
             lambda: EngineQueue(engine, profile, orders),
         )
         self._handed_over = HandedOver(engine.name)

@@ -4,7 +4,8 @@ The engine's queue then holds what no instance serves, and what has just come: `
 once. It asks the policy again about
 
 - all that waits for an instance that does not serve any more: that goes back to the engine's queue;
-- the heads of the queue of an instance that has become slower;
+- the heads of the queue of an instance that has become slower: its answers took longer than predicted, or,
+  which is looked at every `_LOOK_S`, the oldest request that it runs should have ended;
 - the heads of the longest queues, when an instance has room and nothing waits for it: after one of its
   requests has ended, and when it begins to serve.
 
@@ -29,6 +30,8 @@ from stretto.sched.request import Entry
 
 _HEADS = 8
 """How many requests of one queue are asked about, so that several queues have their turn in an event."""
+_LOOK_S = 1.0
+"""Seconds between two looks at the instances for which something waits."""
 _SLOWER = 1.5
 """Growth of the slowness of an instance for which its queue is asked about again."""
 
@@ -61,6 +64,7 @@ class PlaceEarly:
         self._freed: dict[InstanceId, None] = {}
         self._asked_at: dict[InstanceId, float] = {}
         self._num_asks = 0
+        self._next_look_s = 0.0
 
     def place(self, now_s: float) -> Iterator[Placed]:
         self.not_before_s = None
@@ -68,14 +72,36 @@ class PlaceEarly:
         yield from self._bind_new(now_s)
         yield from self._admit(now_s)
         freed, self._freed = self._freed, {}
-        for instance in freed if self._moves else ():
-            if self._has_become_slower(instance):
+        if self._moves:
+            self._leave_slow_ones(freed, now_s)
+            self._fill(freed, now_s)
+            yield from self._admit(now_s)
+            self._look_again(now_s)
+
+    def _leave_slow_ones(self, freed: Collection[InstanceId], now_s: float) -> None:
+        """Ask about the queues of instances that have become slower."""
+        suspects = list(freed)
+        if self._bound and now_s >= self._next_look_s:
+            self._next_look_s = now_s + _LOOK_S
+            suspects += islice(self._bound.longest(), MAX_ASKED)
+        for instance in dict.fromkeys(suspects):
+            self._loads.note_overdue(instance, now_s)
+            if self._has_become_slower(instance) and self._num_asks:
                 self._ask_heads(instance, now_s)
+
+    def _fill(self, freed: Collection[InstanceId], now_s: float) -> None:
+        """Ask about the longest queues for each instance that has room and an empty queue."""
+        for instance in freed:
             if self._could_take_more(instance):
                 for source in list(islice(self._bound.longest(), self._num_asks)):
                     if self._num_asks and self._could_take_more(instance):
                         self._ask_heads(source, now_s)
-            yield from self._admit(now_s)
+
+    def _look_again(self, now_s: float) -> None:
+        """Ask to be called again while something waits."""
+        if self._bound:
+            self._next_look_s = max(self._next_look_s, now_s)
+            self.not_before_s = min(self._next_look_s, self.not_before_s or self._next_look_s)
 
     def join(self, instance: InstanceId) -> None:
         self._freed[instance] = None
@@ -85,7 +111,7 @@ class PlaceEarly:
         self._asked_at.pop(instance, None)
         self._to_admit.pop(instance, None)
         for entry in self._bound.leave(instance):
-            self._queue.add(_anew(entry, entry.lo))
+            self._queue.add(_anew(entry, entry.lo, moved_from=instance))
 
     def freed(self, instance: InstanceId) -> None:
         if self._loads.view(instance) is not None:
@@ -117,7 +143,7 @@ class PlaceEarly:
         def has_place(entry: Entry) -> int:
             nonlocal request, choice
             request = self._describe(entry)
-            choice = self._loads.choose(request, now_s)
+            choice = _naming(self._loads.choose(request, now_s), entry.moved_from)
             return int(choice is not None)
 
         while self._queue and self._loads.may_bind:
@@ -170,14 +196,13 @@ class PlaceEarly:
         for entry in self._bound.queue(source).heads(min(_HEADS, self._num_asks), now_s):
             self._num_asks -= 1
             request = self._describe(entry, source, ahead_s)
-            choice = self._loads.choose(request, now_s)
+            choice = _naming(self._loads.choose(request, now_s), source)
             if choice is None or choice.instance == source:
                 ahead_s += self._bound.of(entry).share_s
                 continue
             moved = _anew(entry, entry.lo)
             self._bound.remove(entry)
-            reason = f"moved from instance {source}; {choice.reason}"
-            self._bind(moved, request, replace(choice, reason=reason))
+            self._bind(moved, request, choice)
 
     def _could_take_more(self, instance: InstanceId) -> bool:
         """Whether an instance serves, has room, and nothing waits for it."""
@@ -195,6 +220,15 @@ class PlaceEarly:
         return is_slower
 
 
-def _anew(entry: Entry, item: int) -> Entry:
+def _anew(entry: Entry, item: int, moved_from: InstanceId | None = None) -> Entry:
     """Return one item of an entry as an entry that has waited as long, for another queue."""
-    return entry.again(item, item + 1, attempt=entry.attempt, alone=False)
+    anew = entry.again(item, item + 1, attempt=entry.attempt, alone=False)
+    anew.moved_from = moved_from
+    return anew
+
+
+def _naming(choice: Choice | None, moved_from: InstanceId | None) -> Choice | None:
+    """Return a choice whose reason says whether the request has moved."""
+    if choice is None or moved_from in (None, choice.instance):
+        return choice
+    return replace(choice, reason=f"moved from instance {moved_from}; {choice.reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.prompt_keys import PromptKeys
 from stretto.sched.expected_outputs import ExpectedOutputs
 from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.request import Entry
@@ -12,9 +13,10 @@ from stretto.sched.request import Entry
 class PlacementRequests:
     """Makes the `PlacementRequest` of the next item of an entry."""
 
-    def __init__(self, outputs: ExpectedOutputs, ahead: PrefillsAhead) -> None:
+    def __init__(self, outputs: ExpectedOutputs, ahead: PrefillsAhead, keys: PromptKeys) -> None:
         self._outputs = outputs
         self._ahead = ahead
+        self._keys = keys
 
     def __call__(
         self, entry: Entry, bound_to: InstanceId | None = None, ahead_s: float = 0.0
@@ -26,6 +28,7 @@ class PlacementRequests:
         return PlacementRequest(
             num_tokens=entry.num_units(entry.lo, entry.lo + 1),
             expected_output=self._outputs.expected(request),
+            keys=self._keys.of(request.prompts[entry.lo - request.lo], request.record.tenant),
             hints=held,
             computing=held if hint.is_running else {},
             tenant=request.record.tenant,

@@ -63,6 +63,7 @@ class Entry:
         path_s: predicted seconds from here to the end of the query.
         is_wanted: whether somebody asks for what comes of it; other requests go first if not.
         generated: tokens that the one item of the entry has generated, if it was suspended.
+        moved_from: LLM instance in whose queue it waited until that one no longer served.
         first: the first item, whatever has been taken.
     """
 
@@ -79,6 +80,7 @@ class Entry:
     path_s: float = 0.0
     is_wanted: bool = True
     generated: tuple[int, ...] = ()
+    moved_from: int | None = None
     first: int = field(init=False)
 
     def __post_init__(self) -> None:

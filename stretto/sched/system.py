@@ -13,6 +13,7 @@ from itertools import count
 from typing import TypeAlias
 
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
+from stretto.cluster.prompt_keys import SpaceOf, no_space
 from stretto.deployment import Deployment, Replica
 from stretto.errors import (
     ConfigError,
@@ -90,8 +91,12 @@ class System:
         deployments: Iterable[Deployment],
         expand: ExpandWith | None = None,
         vocabulary: Vocabulary = DEFAULT,
+        space_of: SpaceOf = no_space,
     ) -> None:
         """Start no instance: `AddInstance` does, of the deployments' replicas and of others.
+
+        Args:
+            space_of: returns the space in which the instances of a replica report what they hold.
 
         Raises:
             ConfigError: two engines have one name, or a policy or a placement is unknown.
@@ -109,7 +114,7 @@ class System:
                 known = ", ".join(placements)
                 raise ConfigError(f"there is no placement {engine.placement!r}; there are {known}")
             self.schedulers[engine.name] = (
-                LLMScheduler(engine, profile, placements[engine.placement](), ids, policies)
+                LLMScheduler(engine, profile, placements[engine.placement](), ids, policies, space_of)
                 if engine.is_llm
                 else BatchScheduler(engine, profile, ids, policies)
             )

@@ -83,11 +83,12 @@ def test_events_tell_a_policy_all_that_happens_to_a_request() -> None:
     machine.end("a", usage=Usage(100, 40, 5))
     machine.scheduler.end_query("c")
     kinds = [type(event) for event in machine.policy.events]
-    assert kinds == [Bound, Bound, Bound, Dispatched, Ended, Dispatched, Unbound]
-    ended = machine.policy.events[4]
+    goes_out = [Unbound, Dispatched]
+    assert kinds == [Bound, Bound, Bound, *goes_out, Ended, *goes_out, Unbound]
+    ended = machine.policy.events[5]
     assert isinstance(ended, Ended)
     assert ended.held_tokens == 40
-    assert ended.request is machine.policy.events[3].request  # type: ignore[union-attr]
+    assert ended.request is machine.policy.events[4].request  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("how", ["drained", "suspect", "lost"])
@@ -152,17 +153,40 @@ def test_what_is_bound_for_good_is_not_asked_about() -> None:
 
 
 def test_the_queue_of_an_instance_that_slows_down_is_asked_about() -> None:
-    """Answers of instance 0 take five times as long as predicted; both keep a queue of their own."""
+    """Instance 0 takes twice as long as predicted: 2.4 s. Both have a queue of their own all the time."""
     machine = Machine(max_running=2)
     machine.add(*(f"q{number}" for number in range(16)))
     assert machine.num_waiting() == [6, 6]
+    slow, fast = ([step for step, a in machine.admitted.items() if a.instance == i] for i in range(2))
+    for step in fast:
+        machine.end(step, now_s=1.2, usage=Usage(100, 0, 100))
+    assert machine.num_waiting() == [6, 4]
     assert machine.policy.num_asked == 0
-    (first, *_) = [step for step, admit in machine.admitted.items() if admit.instance == 0]
-    machine.end(first, now_s=5.0 * 1.2, usage=Usage(100, 0, 100))
-    assert machine.policy.num_asked > 0
-    slow, other = machine.num_waiting()
-    assert slow < 5
-    assert other > 6
+    machine.end(slow[0], now_s=2.4, usage=Usage(100, 0, 100))
+    num_slow, num_fast = machine.num_waiting()
+    assert num_slow < 5
+    assert num_fast > 4
+
+
+def test_an_instance_that_hangs_is_noticed_without_any_event() -> None:
+    machine = Machine(max_running=1)
+    machine.add(*(f"q{number}" for number in range(6)))
+    (hanging,) = [step for step, admit in machine.admitted.items() if admit.instance == 0]
+    assert machine.num_waiting() == [2, 2]
+    now_s, num_left = 0.0, 4
+    while num_left:
+        assert machine.scheduler.not_before_s is not None
+        assert machine.scheduler.not_before_s > now_s or not now_s
+        now_s = max(now_s, machine.scheduler.not_before_s)
+        machine.schedule(now_s)
+        running = {step for step, admit in machine.admitted.items() if admit.instance == 1}
+        for step in sorted(running):
+            if machine.admitted[step].task.id in machine.scheduler._loads.of(1):
+                machine.end(step, now_s, Usage(100, 0, 100))
+        num_left = sum(machine.num_waiting())
+        now_s += 0.6
+        assert now_s < 20.0
+    assert machine.admitted[hanging].task.id in machine.scheduler._loads.of(0)
 
 
 def test_no_event_asks_about_more_than_32_requests() -> None:
@@ -209,7 +233,7 @@ def test_ranks_of_what_was_handed_over_are_those_of_its_own_queue() -> None:
 @pytest.mark.parametrize("policy", sorted(ORDERS))
 def test_random_events_lose_no_request(policy: str) -> None:
     """Instances come, drain, are suspected and die; every request is answered, failed or dropped, once."""
-    for seed in range(12):
+    for seed in range(6):
         draw = random.Random(seed)
         machine = Machine(
             SoonestStart(draw.choice((0.0, 0.2))),
@@ -279,7 +303,7 @@ def change_fleet(machine: Machine, draw: random.Random, now_s: float) -> None:
 
 
 def check_events(policy: SoonestStart) -> None:
-    """Every `Bound` is followed by `Dispatched` or `Unbound`, and every `Dispatched` by `Ended`."""
+    """Every `Bound` is followed by `Unbound`, and every `Dispatched` by `Ended`."""
     num = Counter(type(event) for event in policy.events)
     assert num[Dispatched] == num[Ended]
     waiting = Counter[int]()
@@ -295,7 +319,5 @@ def check_events(policy: SoonestStart) -> None:
                 assert joined[instance] == 1
                 waiting[instance] += 1
             case Unbound(instance):
-                waiting[instance] -= 1
-            case Dispatched(instance) if waiting[instance]:
                 waiting[instance] -= 1
     assert not any(waiting.values())
