@@ -41,5 +41,15 @@ class Hasher:
             hashes.append(parent)
 
 
+def hash_bytes(data: bytes, block_bytes: int, salt: str) -> list[BlockHash]:
+    """Return the chained hashes of the full blocks of `data`."""
+    hashes: list[BlockHash] = []
+    parent = Hasher(block_bytes).root(salt)
+    for end in range(block_bytes, len(data) + 1, block_bytes):
+        parent = _chained(parent, data[end - block_bytes : end])
+        hashes.append(parent)
+    return hashes
+
+
 def _chained(parent: BlockHash, data: bytes) -> BlockHash:
     return blake2b(data, digest_size=16, key=parent).digest()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.deployment import Deployment, Engine, Replica, check_replica
+from stretto.engines.prompt_spaces import prompt_space
 from stretto.errors import ConfigError, InternalError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
@@ -80,7 +81,7 @@ class Runtime:
         profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
         self.vocabulary = vocabulary
         self.plan_cache = PlanCache(profiles, vocabulary)
-        self.system = System(given, self.plan_cache.expand, vocabulary)
+        self.system = System(given, self.plan_cache.expand, vocabulary, prompt_space)
         self.machine = machine
         self.ray_address = ray_address
         for deployment in given:

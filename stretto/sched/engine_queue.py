@@ -122,6 +122,17 @@ class EngineQueue:
         self._of_query.clear()
         return parts
 
+    def heads(self, limit: int, now_s: float) -> list[Entry]:
+        """Return entries that go next, in order: at most `limit`, and no more than an order asks about."""
+        found: list[Entry] = []
+
+        def note(entry: Entry) -> int:
+            found.append(entry)
+            return int(len(found) == limit)
+
+        self.choose(0, note, now_s)
+        return found
+
     def take(self, entry: Entry, num_items: int) -> int:
         """Take items of an entry; the number of the first of them."""
         lo = entry.lo
@@ -151,12 +162,12 @@ class EngineQueue:
     def end_query(self, query: str) -> None:
         """Drop what waits of a query."""
         for entry in self._entries(query):
-            self._remove(entry)
+            self.remove(entry)
 
     def withdraw(self, query: str, node: int) -> None:
         """Drop what waits of one node of a query."""
         for entry in list(self._of_query.get(query, {}).get(node, ())):
-            self._remove(entry)
+            self.remove(entry)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Put what waits of nodes of which something else is asked now into its new place."""
@@ -165,7 +176,7 @@ class EngineQueue:
             for entry in [entry for entry in nodes[node] if entry.demand != demands[node]]:
                 lo, hi = entry.lo, entry.hi
                 if not entry.alone:
-                    self._remove(entry)
+                    self.remove(entry)
                 entry.demand = demands[node]
                 if not entry.alone:
                     self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
@@ -185,6 +196,12 @@ class EngineQueue:
     def queries(self) -> list[str]:
         """Return the queries of which anything waits."""
         return list(self._of_query)
+
+    def remove(self, entry: Entry) -> None:
+        """Drop all items of an entry that wait."""
+        if not entry.alone and entry not in self._fresh and entry not in self._aside:
+            self._order_of(entry).remove(entry)
+        self._drop(entry)
 
     def _put_in_order(self) -> None:
         for entry in self._fresh:
@@ -210,11 +227,6 @@ class EngineQueue:
 
     def _order_of(self, entry: Entry) -> Order:
         return self._orders[entry.sorted_as.criteria]
-
-    def _remove(self, entry: Entry) -> None:
-        if not entry.alone and entry not in self._fresh and entry not in self._aside:
-            self._order_of(entry).remove(entry)
-        self._drop(entry)
 
     def _drop(self, entry: Entry) -> None:
         self._num_entries -= 1

@@ -7,6 +7,7 @@ from itertools import count
 from typing import TypeAlias
 
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
+from stretto.cluster.prompt_keys import SpaceOf
 from stretto.deployment import Deployment, Replica
 from stretto.errors import ConfigError
 from stretto.graph.compile import ExecutionGraph
@@ -53,7 +54,7 @@ class EngineTier:
         ConfigError: two engines have one name, or a policy or a placement is unknown.
     """
 
-    def __init__(self, deployments: Iterable[Deployment], vocabulary: Vocabulary) -> None:
+    def __init__(self, deployments: Iterable[Deployment], vocabulary: Vocabulary, space_of: SpaceOf) -> None:
         policies, placements = vocabulary.policies, vocabulary.placements
         self.schedulers: dict[str, BatchScheduler | LLMScheduler] = {}
         self._dirty: dict[str, None] = {}
@@ -68,7 +69,7 @@ class EngineTier:
                 known = ", ".join(placements)
                 raise ConfigError(f"there is no placement {engine.placement!r}; there are {known}")
             self.schedulers[engine.name] = (
-                LLMScheduler(engine, profile, placements[engine.placement](), ids, policies)
+                LLMScheduler(engine, profile, placements[engine.placement](), ids, policies, space_of)
                 if engine.is_llm
                 else BatchScheduler(engine, profile, ids, policies)
             )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from stretto.messages import Reprioritise
 from stretto.sched.demand import Demand
-from stretto.sched.llm_loads import Running
 from stretto.sched.orders.order import Rank
 from stretto.sched.request import Entry
+from stretto.sched.running_request import Running
 
 _MARGIN = 0.5
 """Least change of a rank's first element, in seconds or rounds, that is worth messages."""
@@ -54,14 +54,11 @@ class HandedOver:
             if entry.request.node.id in demands:
                 self._num_changes[entry] += len(tasks)
 
-    def reprioritise(
-        self, num_changes: Mapping[str, int], rank_of: Callable[[Entry], Rank]
-    ) -> list[Reprioritise]:
+    def reprioritise(self, num_changes: Mapping[str, int]) -> list[Reprioritise]:
         """Return new ranks for requests whose query has changed, if the change is worth the messages.
 
         Args:
             num_changes: number of changes of each query since the last call.
-            rank_of: function that gives the present rank of an entry.
         """
         actions = []
         for query, num in num_changes.items():
@@ -69,7 +66,7 @@ class HandedOver:
                 self._num_changes[entry] += num
                 if self._num_changes[entry] * _MESSAGES_PER_CHANGE < len(tasks):
                     continue
-                rank = rank_of(entry)
+                rank = next(iter(tasks.values())).queue.rank(entry)
                 if abs(rank[0] - self._ranks[entry][0]) <= _MARGIN:
                     continue
                 self._ranks[entry] = rank

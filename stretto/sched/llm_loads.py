@@ -8,60 +8,32 @@ sequences of an instance decode side by side.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
-from stretto.cluster.placement import Choice, Dispatched, Left, Placement, PlacementRequest
-from stretto.core import Prompt
+from stretto.cluster.placement import (
+    Bound,
+    Choice,
+    Dispatched,
+    Ended,
+    Joined,
+    Left,
+    Placement,
+    PlacementRequest,
+    Unbound,
+)
+from stretto.cluster.prompt_keys import PromptKeys
 from stretto.deployment import Engine, Replica
 from stretto.sched.expected_outputs import ExpectedOutputs
-from stretto.sched.request import Entry
+from stretto.sched.running_request import Running
 
 DEFAULT_BUDGET_TOKENS = 8192
 """Tokens in flight on an instance, where neither the engine nor the replica says how many fit."""
 
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """One item of an entry, at an instance.
-
-    Attributes:
-        num_prompt: tokens of its prompt.
-        num_expected: tokens of output that were expected of it.
-        num_output: the same, raised when it writes more.
-        prefill_s: predicted seconds of its prefill; 0 once it has written something.
-        offset: items or characters of its output that have been passed on.
-        num_written: estimated tokens of its output so far.
-        is_decoding: whether it has written something.
-        started_s: when the instance began its prefill, as far as is known.
-        is_probe: whether the instance was suspect when it was handed over.
-        output_key: that of the instance's replica.
-    """
-
-    task: int
-    instance: InstanceId
-    entry: Entry
-    item: int
-    prompt: Prompt
-    num_prompt: int
-    num_expected: int
-    prefill_s: float
-    num_output: int = field(init=False)
-    offset: int = 0
-    num_written: int = 0
-    is_decoding: bool = False
-    started_s: float | None = None
-    is_probe: bool = False
-    output_key: object = None
-
-    def __post_init__(self) -> None:
-        self.num_output = self.num_expected
-
-    @property
-    def num_tokens(self) -> int:
-        """What it takes of the budget."""
-        return self.num_prompt + self.num_output
+_SLOWNESS_WEIGHT = 0.3
+"""Weight of an answer in the slowness of its instance: a few answers show that it has become slower."""
+_LEAST_SLOWNESS = 1.5
+"""Slowness that counts. Below it are the prefills of neighbours, which no prediction of one answer knows."""
 
 
 class InstanceLoads:
@@ -70,14 +42,18 @@ class InstanceLoads:
     A choice changes nothing.
     """
 
-    def __init__(self, engine: Engine, placement: Placement, outputs: ExpectedOutputs) -> None:
+    def __init__(
+        self, engine: Engine, placement: Placement, outputs: ExpectedOutputs, keys: PromptKeys
+    ) -> None:
         self._engine = engine
+        self._keys = keys
         self._placement = placement
         self._outputs = outputs
-        self._table = InstanceTable(placement.load)
         self._output_keys: dict[InstanceId, object] = {}
+        self._table = InstanceTable(placement.load, with_full=placement.binds != "late")
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
+        self._slowness: dict[InstanceId, float] = {}
 
     @property
     def roomiest(self) -> int:
@@ -90,6 +66,11 @@ class InstanceLoads:
         return self._table.roomiest > 0 or self._table.has_suspects
 
     @property
+    def may_bind(self) -> bool:
+        """Whether some instance may have requests bound to it, or is suspect and may take one."""
+        return self._table.has_hosts or self._table.has_suspects
+
+    @property
     def num_running(self) -> int:
         """Requests at all instances."""
         return self._num_running
@@ -100,11 +81,16 @@ class InstanceLoads:
         if self._table.get(instance) is None:
             self._output_keys[instance] = replica.output_key
             num_slots = replica.num_slots or self._engine.max_running
-            self._table.join(InstanceView(instance, replica.profile, self._budget(replica), num_slots))
+            space = self._keys.join(instance, replica)
+            self._placement.observe(Joined(instance, space))
+            view = InstanceView(instance, replica.profile, self._budget(replica), num_slots, space)
+            self._table.join(view)
 
     def leave(self, instance: InstanceId) -> None:
         """Give an instance no more work; what runs there goes on."""
         if self._table.get(instance) is not None:
+            self._keys.leave(instance)
+            self._slowness.pop(instance, None)
             self._placement.observe(Left(instance))
             self._table.leave(instance)
             del self._output_keys[instance]
@@ -130,17 +116,41 @@ class InstanceLoads:
         """Return the requests of an instance by task."""
         return self._running.get(instance, {})
 
-    def add(self, running: Running, request: PlacementRequest) -> None:
+    def add(self, running: Running) -> None:
         """Note that a request is handed to its instance."""
         self._running.setdefault(running.instance, {})[running.task] = running
         self._num_running += 1
-        self._placement.observe(Dispatched(running.instance, request))
+        self._placement.observe(Dispatched(running.instance, running.placed))
+        if (view := self._table.get(running.instance)) is not None:
+            running.first_s = view.prefill_s + running.prefill_s
         self._change(running.instance, running.num_tokens, running.prefill_s)
 
-    def remove(self, running: Running) -> None:
-        """Note that a request has left its instance."""
+    def answered(self, running: Running, num_output: int, now_s: float) -> None:
+        """Note an answer of so many tokens, from which the slowness of its instance is learned."""
+        view = self._table.get(running.instance)
+        if view is None or self._placement.binds == "late":
+            return
+        predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
+        if predicted_s > 0:
+            before = self._slowness.get(view.id, 1.0)
+            ratio = (now_s - running.handed_s) / predicted_s
+            self._set_slowness(view, before + _SLOWNESS_WEIGHT * (ratio - before))
+
+    def note_overdue(self, instance: InstanceId, now_s: float) -> None:
+        """Note that an instance is slower than it was, if its oldest request should have ended long ago."""
+        view, running = self._table.get(instance), next(iter(self.of(instance).values()), None)
+        if view is None or running is None:
+            return
+        predicted_s = running.first_s + running.num_output * view.profile.decode_s(view.num_running)
+        if predicted_s > 0 and (now_s - running.handed_s) / predicted_s > self._slowness.get(instance, 1.0):
+            self._set_slowness(view, (now_s - running.handed_s) / predicted_s)
+            self._table.changed(instance)
+
+    def remove(self, running: Running, held_tokens: int | None = None) -> None:
+        """Note that a request has left its instance, and how much of the prompt was held there, if told."""
         del self._running[running.instance][running.task]
         self._num_running -= 1
+        self._placement.observe(Ended(running.instance, running.placed, held_tokens))
         if running.is_decoding and (view := self._table.get(running.instance)) is not None:
             view.num_decoding -= 1
         self._change(running.instance, -running.num_tokens, -running.prefill_s)
@@ -158,15 +168,25 @@ class InstanceLoads:
             self._set_decoding(running)
             self._change(running.instance, running.num_output - num_before, -prefill_s)
 
+    def wait(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
+        """Note that a request waits in the queue of an instance."""
+        self._placement.observe(Bound(instance, request))
+        self._change_waiting(instance, 1, request.all_tokens, seconds)
+
+    def wait_no_more(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
+        """Note that a request has left the queue of an instance."""
+        self._placement.observe(Unbound(instance, request))
+        self._change_waiting(instance, -1, -request.all_tokens, -seconds)
+
     def choose(self, request: PlacementRequest, now_s: float, like: object = None) -> Choice | None:
-        """Return where a request goes; None while no instance has room for it.
+        """Return where a request goes; None while the policy knows of no instance for it.
 
         Args:
             like: key of the replicas among which to choose; None for all.
         """
         if like is None or all(key == like for key in self._output_keys.values()):
             return self._placement.choose(request, self._table, now_s)
-        table = InstanceTable(self._placement.load)
+        table = InstanceTable(self._placement.load, with_full=self._placement.binds != "late")
         for view in self._table:
             if self._output_keys[view.id] == like:
                 table.join(view)
@@ -180,6 +200,29 @@ class InstanceLoads:
         """Return the keys of all instances that may take work."""
         return list(self._output_keys.values())
 
+    def has_room(self, instance: InstanceId, request: PlacementRequest) -> bool:
+        """Return whether an instance has room. A request larger than the instance runs there alone."""
+        view = self._table.get(instance)
+        return view is not None and self._table.has_room(
+            instance, max(1, min(request.all_tokens, view.capacity_tokens))
+        )
+
+    def view(self, instance: InstanceId) -> InstanceView | None:
+        """Return an instance that may take work, as the placement policy sees it."""
+        return self._table.get(instance)
+
+    def share_s(self, request: PlacementRequest, held_tokens: int, instance: InstanceId) -> float:
+        """Return the predicted seconds by which a request that waits at an instance delays the next one.
+
+        They are its prefill, and its share of the steps in which a full instance decodes.
+        """
+        view = self._table.get(instance)
+        if view is None:
+            return 0.0
+        share = min(1.0, max(1 / view.num_slots, request.all_tokens / view.capacity_tokens))
+        decode_s = view.profile.decode_s(view.num_slots) * request.expected_output
+        return self.prefill_s(request.num_tokens - held_tokens, instance) + share * decode_s
+
     def prefill_s(self, num_missing: int, instance: InstanceId) -> float:
         """Return the predicted seconds for so many tokens of a prompt."""
         view = self._table.get(instance)
@@ -192,7 +235,7 @@ class InstanceLoads:
             assert view.num_running == len(running)
             assert view.num_decoding == sum(one.is_decoding for one in running)
             assert view.running_tokens == sum(one.num_tokens for one in running)
-            num_planned = sum(one.num_prompt + one.num_expected for one in running)
+            num_planned = sum(one.placed.all_tokens for one in running)
             assert num_planned <= view.capacity_tokens or len(running) == 1
             assert len(running) <= view.num_slots
         assert self._num_running == sum(map(len, self._running.values()))
@@ -206,6 +249,10 @@ class InstanceLoads:
         if not self._running.get(instance):
             self._running.pop(instance, None)
 
+    def _set_slowness(self, view: InstanceView, mean: float) -> None:
+        self._slowness[view.id] = mean
+        view.slowness = mean if mean >= _LEAST_SLOWNESS else 1.0
+
     def _set_decoding(self, running: Running) -> None:
         if not running.is_decoding:
             running.is_decoding = True
@@ -216,6 +263,15 @@ class InstanceLoads:
         if self._engine.max_batch is not None:
             return self._engine.max_batch
         return replica.kv_tokens or DEFAULT_BUDGET_TOKENS
+
+    def _change_waiting(self, instance: InstanceId, num: int, num_tokens: int, seconds: float) -> None:
+        view = self._table.get(instance)
+        if view is None:
+            return
+        view.num_waiting += num
+        view.waiting_tokens += num_tokens
+        view.waiting_s = max(0.0, view.waiting_s + seconds) if view.num_waiting else 0.0
+        self._table.changed(instance)
 
     def _change(self, instance: InstanceId, num_tokens: int, prefill_s: float) -> None:
         view = self._table.get(instance)

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from itertools import count
 
 from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
-from stretto.cluster.placement import Choice, Placement, PlacementRequest
-from stretto.core import KV
+from stretto.cluster.placement import Placement
+from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Engine, Replica
-from stretto.errors import BadReply, EngineTimeout, StrettoError
+from stretto.errors import EngineTimeout, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release
 from stretto.sched.demand import Demand
 from stretto.sched.engine_instances import EngineInstances
@@ -26,12 +26,16 @@ from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.expected_outputs import ExpectedOutputs, num_output_tokens
 from stretto.sched.handed_over import HandedOver
 from stretto.sched.last_heard import LastHeard
-from stretto.sched.llm_loads import InstanceLoads, Running
+from stretto.sched.llm_loads import InstanceLoads
+from stretto.sched.new_placing import new_placing
 from stretto.sched.orders import ORDERS
-from stretto.sched.orders.order import Hold, NewOrder
+from stretto.sched.orders.order import NewOrder
+from stretto.sched.placement_requests import PlacementRequests
+from stretto.sched.placing import Placed
 from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.request import Entry, Request, queue_entry
-from stretto.sched.results import Completed, Delivered, Report, failed, is_worth_retrying
+from stretto.sched.results import Delivered, Report, failed, is_worth_retrying
+from stretto.sched.running_request import Running, completed
 from stretto.sched.shown_parts import ShownParts
 from stretto.sched.snapshot import EnginePicture, engine_picture
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
@@ -47,16 +51,25 @@ class LLMScheduler:
         placement: Placement,
         ids: count[int],
         orders: Mapping[str, NewOrder] = ORDERS,
+        space_of: SpaceOf = no_space,
     ) -> None:
         self.engine = engine
         self.instances = EngineInstances(engine)
         self.queue = EngineQueue(engine, profile, orders)
-        self.not_before_s: float | None = None
-        self._shown = ShownParts(self.queue, engine.name, engine.no_replica_s)
         self._ids = ids
         self._outputs = ExpectedOutputs()
-        self._loads = InstanceLoads(engine, placement, self._outputs)
+        keys = PromptKeys(engine.name, placement.uses_keys, space_of)
+        self._loads = InstanceLoads(engine, placement, self._outputs, keys)
         self._ahead = PrefillsAhead(profile)
+        self._shown = ShownParts(self.queue, engine, self.instances.fleet, self._loads)
+        self._placing = new_placing(
+            placement.binds,
+            self.queue,
+            self._loads,
+            self._shown,
+            PlacementRequests(self._outputs, self._ahead, keys),
+            lambda: EngineQueue(engine, profile, orders),
+        )
         self._handed_over = HandedOver(engine.name)
         self._num_changes: dict[str, int] = {}
         self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
@@ -65,6 +78,12 @@ class LLMScheduler:
         self._decided: list[Action] = []
         self._heard_instances = LastHeard[InstanceId]()
         self._heard_tasks = LastHeard[tuple[InstanceId, int]]()
+
+    @property
+    def not_before_s(self) -> float | None:
+        """Time before which nothing more is taken though there is room."""
+        times_s = (self._placing.not_before_s, self._shown.due_s())
+        return min((time_s for time_s in times_s if time_s is not None), default=None)
 
     # --- instances
 
@@ -77,11 +96,13 @@ class LLMScheduler:
         if self.instances.ready(instance, now_s):
             self._loads.join(instance, self.instances.fleet.replica(instance))
             self._loads.set_suspect(instance, is_suspect=False)
+            self._placing.join(instance)
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
         """Note that an instance may be down. It gets one request at a time until it is ready again."""
         if self.instances.suspected(instance, reason, now_s):
             probe_s = self.instances.fleet.probe_s(instance)
+            self._placing.leave(instance)
             self._loads.set_suspect(instance, is_suspect=True, probe_s=probe_s)
 
     def lost(
@@ -93,6 +114,7 @@ class LLMScheduler:
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
         """Give an instance no more work; it ends when it is idle, or at once with "suspend"."""
         actions = self.instances.drain(instance, how, now_s)
+        self._placing.leave(instance)
         self._loads.leave(instance)
         self._drained[instance] = None
         return [*actions]
@@ -164,11 +186,13 @@ class LLMScheduler:
                 self._loads.wrote(running, num_tokens(piece))
                 return [Delivered(request.query, request.node.id, offset, piece)]
             case Done(value=value, usage=usage):
-                self._remove(running)
+                num_output = num_output_tokens(usage, value)
+                self._loads.answered(running, num_output, now_s)
+                self._remove(running, usage.num_cached_tokens if usage.num_prompt_tokens else None)
                 self._ahead.end(request.query, request.node.id)
                 self.instances.answered(instance)
-                self._outputs.observe(request, num_output_tokens(usage, value))
-                return [_completed(running, value)]
+                self._outputs.observe(request, num_output)
+                return [completed(running, value)]
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)
@@ -180,6 +204,7 @@ class LLMScheduler:
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
         """Stop the requests of a node; what they have computed stays where it is."""
         self.queue.withdraw(query, node)
+        self._placing.withdraw(query, node)
         actions: list[Action] = []
         for instance, tasks in sorted(self._of_query.get(query, {}).items()):
             for task, running in list(tasks.items()):
@@ -193,14 +218,10 @@ class LLMScheduler:
     def schedule(self, now_s: float) -> list[Action]:
         """Admit as much as fits, in the queue's order; correct ranks given earlier."""
         self._decided = actions = list[Action]()
-        self.not_before_s = None
-        self._update_shown(now_s)
-        while self.queue and self._loads.may_place:
-            admitted = self._admit_next(0 if actions else self._loads.roomiest, now_s)
-            if admitted is None:
-                break
-            actions.append(admitted)
-        actions += self._handed_over.reprioritise(self._num_changes, self.queue.rank)
+        self._shown.update(now_s)
+        for placed in self._placing.place(now_s):
+            actions.append(self._admit(placed, now_s))
+        actions += self._handed_over.reprioritise(self._num_changes)
         self._num_changes.clear()
         for instance in [i for i in self._drained if not self._loads.of(i)]:
             del self._drained[instance]
@@ -208,19 +229,21 @@ class LLMScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """After a bug in an order, a placement or here: forget what waits; what runs goes on.
+        """Forget what waits, after a bug in an order, in a placement or here; what runs goes on.
 
         Returns:
             all queries that have work here, which have to be ended, and what `schedule` had decided.
         """
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()
+        self._placing.clear()
         self._decided = []
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Note that something else is asked of nodes of a query than before."""
         self.queue.ask(query, demands)
+        self._placing.ask(query, demands)
         self._handed_over.ask(query, demands)
         for tasks in self._of_query.get(query, {}).values():
             for running in tasks.values():
@@ -232,6 +255,7 @@ class LLMScheduler:
         """Return the queries of which anything waits or runs."""
         return [
             *self.queue.queries(),
+            *dict.fromkeys(entry.query for entry in self._placing.bound()),
             *(query for query, tasks in self._of_query.items() if any(tasks.values())),
         ]
 
@@ -253,6 +277,7 @@ class LLMScheduler:
                 actions.append(Release(self.engine.name, instance, query))
         self._of_query.pop(query, None)
         self.queue.end_query(query)
+        self._placing.end_query(query)
         self._ahead.forget(query)
         return actions
 
@@ -264,75 +289,27 @@ class LLMScheduler:
         """Return what waits and what runs."""
         fleet = self.instances.fleet
         running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
-        return engine_picture(fleet, sum(entry.hi - entry.lo for entry in self.queue), running)
+        num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
+        return engine_picture(fleet, num_waiting, running)
 
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
-        return not self.queue and not self._loads.num_running
+        return not self.queue and not self._placing.bound() and not self._loads.num_running
 
     def check_invariants(self) -> None:
         """For tests: token and slot counts agree with what runs, and keep within the limits."""
         assert all(entry.lo < entry.hi for entry in self.queue)
         self._loads.check_invariants()
+        self._placing.check_invariants()
         fleet = self.instances.fleet
         assert {view.id for view in self._loads.views()} == {*fleet.serving, *fleet.suspects}
         fleet.check_invariants()
 
-    def _admit_next(self, to_fill: int, now_s: float) -> Admit | None:
-        """Admit the next request that an instance has room for."""
-        request: PlacementRequest | None = None
-        choice: Choice | None = None
-        unlike: list[Entry] = []
-
-        def fits(entry: Entry) -> int:
-            nonlocal request, choice
-            if entry.is_shown and entry.said_by not in self._loads.output_keys():
-                unlike.append(entry)
-                return 0
-            request = self._placement_request(entry, now_s)
-            choice = self._loads.choose(request, now_s, entry.said_by if entry.is_shown else None)
-            return int(choice is not None)
-
-        chosen = self.queue.choose(to_fill, fits, now_s)
-        if unlike:
-            for entry in unlike:
-                self.queue.set_aside(entry)
-            self._update_shown(now_s)
-            return self._admit_next(to_fill, now_s)
-        if isinstance(chosen, Hold):
-            self.not_before_s = min(chosen.until_s, self.not_before_s or chosen.until_s)
-        if chosen is None or isinstance(chosen, Hold):
-            return None
-        assert request is not None
-        assert choice is not None
-        return self._admit(choice, request, chosen.entry, now_s)
-
-    def _update_shown(self, now_s: float) -> None:
-        """Note who may go on with what was shown in part, and when to look again."""
-        if not self.queue.aside:
-            return
-        fleet = self.instances.fleet
-        live = [fleet.replica(i).output_key for i in fleet.live if fleet.state[i] != "draining"]
-        self._shown.update(self._loads.output_keys(), live, now_s)
-        self.not_before_s = self._shown.due_s()
-
-    def _placement_request(self, entry: Entry, now_s: float) -> PlacementRequest:
-        request = entry.request
-        hint = self._ahead.hint_of(request)
-        held = {} if hint.instance is None else {hint.instance: hint.num_tokens}
-        return PlacementRequest(
-            num_tokens=entry.num_units(entry.lo, entry.lo + 1),
-            expected_output=self._outputs.expected(request),
-            hints=held,
-            computing=held if hint.is_running else {},
-            tenant=request.record.tenant,
-            slack_s=max(0.0, entry.demand.start_by_s - now_s),
-        )
-
-    def _admit(self, choice: Choice, placed: PlacementRequest, entry: Entry, now_s: float) -> Admit:
+    def _admit(self, placed: Placed, now_s: float) -> Admit:
+        queue, entry, choice = placed.queue, placed.entry, placed.choice
         request, instance = entry.request, choice.instance
-        rank = self.queue.rank(entry)
-        item = self.queue.take(entry, 1)
+        rank = queue.rank(entry)
+        item = queue.take(entry, 1)
         prompt = request.prompts[item - request.lo]
         output_key = self._loads.output_key(instance)
         task = LLMTask(
@@ -346,18 +323,17 @@ class LLMScheduler:
             entry.generated if entry.said_by == output_key else (),
             item,
         )
-        prefill_s = self._loads.prefill_s(placed.num_tokens - choice.held_tokens, instance)
-        running = Running(
-            task.id, instance, entry, item, prompt, placed.num_tokens, placed.expected_output, prefill_s
-        )
+        num_tokens = placed.request.num_tokens
+        prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
+        running = Running(task.id, instance, entry, item, prompt, queue, placed.request, prefill_s, now_s)
         running.output_key = output_key
         running.is_probe = self.instances.fleet.state[instance] == "suspect"
         if not self._loads.of(instance):
             self._heard_instances.note(instance, now_s)
-        self._loads.add(running, placed)
+        self._loads.add(running)
         self._of_query.setdefault(request.query, {}).setdefault(instance, {})[task.id] = running
         if request.decode is None and not request.each:
-            self._ahead.start(request, instance, placed.num_tokens)
+            self._ahead.start(request, instance, num_tokens)
         if self.engine.keeps_state:
             self._touched.setdefault(instance, set()).add(request.query)
         rank = self._handed_over.add(running, rank)
@@ -377,15 +353,16 @@ class LLMScheduler:
             running.started_s = now_s
 
     def _leave_queue(self, running: Running) -> None:
-        self.queue.started(running.entry, running.item, running.item + 1)
+        running.queue.started(running.entry, running.item, running.item + 1)
         self._note_change(running.entry.query)
         self._handed_over.remove(running)
 
-    def _remove(self, running: Running) -> None:
+    def _remove(self, running: Running, held_tokens: int | None = None) -> None:
         """A request has left its instance."""
         if running.started_s is None:
             self._leave_queue(running)
-        self._loads.remove(running)
+        self._loads.remove(running, held_tokens)
+        self._placing.freed(running.instance)
         self._heard_tasks.forget((running.instance, running.task))
         if not self._loads.of(running.instance):
             self._heard_instances.forget(running.instance)
@@ -394,6 +371,7 @@ class LLMScheduler:
 
     def _drop(self, instance: InstanceId, error: StrettoError) -> list[Report]:
         """Take an instance out of service, and try again elsewhere what it was running."""
+        self._placing.leave(instance)
         lost = list(self._loads.of(instance).values())
         for running in lost:
             self._remove(running)
@@ -426,15 +404,3 @@ def _left_by(running: Running, entry: Entry) -> Entry:
     entry.said_by = running.output_key
     entry.is_shown = entry.is_shown or (running.offset > 0 and entry.request.shows)
     return entry
-
-
-def _completed(running: Running, value: object) -> Report:
-    request = running.entry.request
-    result: object = KV(running.prompt, running.instance)
-    if request.node.op == "decode" or request.node.fused is not None:
-        wanted = list if request.decode and request.decode.items else str
-        if not isinstance(value, wanted):
-            message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"
-            return failed(request, running.item, running.item + 1, BadReply(message))
-        result = (result, value) if request.node.fused is not None else value
-    return Completed(request.query, request.node.id, running.item, (result,))

@@ -67,6 +67,7 @@ class Entry:
         generated: tokens that the one item of the entry has generated, if it was suspended.
         said_by: `Replica.output_key` of the one that has generated or said something for the item.
         is_shown: whether some of that has been passed on, so that only a like replica may go on.
+        moved_from: LLM instance in whose queue it waited until that one no longer served.
     """
 
     request: Request
@@ -82,6 +83,7 @@ class Entry:
     generated: tuple[int, ...] = ()
     said_by: object = None
     is_shown: bool = False
+    moved_from: int | None = None
     query: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,6 +99,11 @@ class Entry:
     def arrival(self) -> tuple[float, int]:
         """Key by which the first come goes first."""
         return self.arrival_s, self.number
+
+    @property
+    def like(self) -> object:
+        """Key of the replicas among which it may go on; None for all."""
+        return self.said_by if self.is_shown else None
 
     def num_units(self, lo: int, hi: int) -> int:
         """Units of items `lo` to `hi`, without what they generate."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
+from stretto.cluster.fleet import Fleet
+from stretto.deployment import Engine
 from stretto.errors import EngineUnavailable
 from stretto.sched.engine_queue import EngineQueue
+from stretto.sched.llm_loads import InstanceLoads
 from stretto.sched.request import Entry
 from stretto.sched.results import Completed, failed
 
@@ -14,31 +16,49 @@ from stretto.sched.results import Completed, failed
 class ShownParts:
     """The requests that no serving instance may continue; they are set aside, so that they hold up no others.
 
-    A request comes back when a like replica serves. It fails when there has been none for `no_replica_s`, not
-    even one that is starting.
+    A request comes back when a like replica serves. It fails when for the engine's `no_replica_s` there has been
+    none, not even one that is starting.
     """
 
-    def __init__(self, queue: EngineQueue, engine: str, no_replica_s: float) -> None:
+    def __init__(self, queue: EngineQueue, engine: Engine, fleet: Fleet, loads: InstanceLoads) -> None:
         self._queue = queue
         self._engine = engine
-        self._no_replica_s = no_replica_s
+        self._fleet = fleet
+        self._loads = loads
+        self._unlike: list[Entry] = []
         self._hopeless_s: dict[Entry, float] = {}
 
-    def update(self, serving: Sequence[object], live: Sequence[object], now_s: float) -> None:
-        """Put requests back into the queue that a serving instance may continue.
+    def may_go_out(self, entry: Entry) -> bool:
+        """Whether a serving instance may continue an entry. If none may, `set_aside` will take it out."""
+        if not entry.is_shown or entry.said_by in self._loads.output_keys():
+            return True
+        self._unlike.append(entry)
+        return False
 
-        Args:
-            serving: `Replica.output_key` of each instance that takes work.
-            live: `Replica.output_key` of each instance that takes work or may do so later.
-        """
+    def set_aside(self, now_s: float) -> bool:
+        """Take out of the queue's order what `may_go_out` has refused; return whether there was anything."""
+        if not self._unlike:
+            return False
+        for entry in dict.fromkeys(self._unlike):
+            self._queue.set_aside(entry)
+        self._unlike.clear()
+        self.update(now_s)
+        return True
+
+    def update(self, now_s: float) -> None:
+        """Put requests back into the queue that a serving instance may continue."""
         aside = self._queue.aside
         self._hopeless_s = {entry: since_s for entry, since_s in self._hopeless_s.items() if entry in aside}
+        if not aside:
+            return
+        states = self._fleet.state
+        live = [self._fleet.replica(i).output_key for i in self._fleet.live if states[i] != "draining"]
         for entry in aside:
             if entry.said_by in live:
                 self._hopeless_s.pop(entry, None)
             else:
                 self._hopeless_s.setdefault(entry, now_s)
-            if entry.said_by in serving:
+            if entry.said_by in self._loads.output_keys():
                 self._queue.bring_back(entry)
 
     def due_s(self) -> float | None:
@@ -49,8 +69,8 @@ class ShownParts:
     def overdue(self, now_s: float) -> list[Completed]:
         """Give up the requests that have waited long enough for a like replica; return their failures."""
         error = EngineUnavailable(
-            f"a part of the answer was shown, and engine {self._engine!r} has no replica of that model and "
-            "dtype any more to go on with it"
+            f"a part of the answer was shown, and engine {self._engine.name!r} has no replica of that model "
+            "and dtype any more to go on with it"
         )
         aside = self._queue.aside
         found = [entry for entry in aside if entry in self._hopeless_s and self._limit_s(entry) <= now_s]
@@ -60,4 +80,4 @@ class ShownParts:
         return [failed(entry.request, entry.lo, entry.hi, error) for entry in found]
 
     def _limit_s(self, entry: Entry) -> float:
-        return self._hopeless_s[entry] + self._no_replica_s
+        return self._hopeless_s[entry] + self._engine.no_replica_s

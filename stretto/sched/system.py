@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from stretto.cluster.messages import InstanceId
+from stretto.cluster.prompt_keys import SpaceOf, no_space
 from stretto.deployment import Deployment, Replica
 from stretto.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
 from stretto.graph.compile import ExecutionGraph
@@ -63,13 +64,17 @@ class System:
         deployments: Iterable[Deployment],
         expand: ExpandWith | None = None,
         vocabulary: Vocabulary = DEFAULT,
+        space_of: SpaceOf = no_space,
     ) -> None:
         """Start no instance yet: `AddInstance` events do, for the deployments' replicas and for others.
+
+        Args:
+            space_of: returns the space in which the instances of a replica report what they hold.
 
         Raises:
             ConfigError: two engines have one name, or a policy or a placement is unknown.
         """
-        self._engines = EngineTier(deployments, vocabulary)
+        self._engines = EngineTier(deployments, vocabulary, space_of)
         self.schedulers = self._engines.schedulers
         self.queries: dict[str, Session] = {}
         self._expand = expand

@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import DrainHow, KVReport, StartInstance, StopInstance
+from stretto.cluster.prompt_keys import PromptSpace
 from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.contract import BatchEngine
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable, StrettoError
@@ -103,7 +104,7 @@ class VirtualDriver(VirtualTime):
         super().__init__()
         given = tuple(deployments)
         self.engines: dict[str, Engine] = {deployment.engine.name: deployment.engine for deployment in given}
-        self.system = System(given, expand, vocabulary)
+        self.system = System(given, expand, vocabulary, self._space_of)
         self.recorder = Recorder(max_spans=None)
         self.observers = Observers([self.recorder, *observers] if keeps else observers)
         self.replies: dict[str, Reply] = {}
@@ -324,6 +325,10 @@ class VirtualDriver(VirtualTime):
     def _model(self, engine: str, replica: Replica) -> SimulatedModel | None:
         model = self._models.get(engine)
         return model(replica) if callable(model) else model
+
+    def _space_of(self, engine: str, replica: Replica) -> PromptSpace | None:
+        model = self._model(engine, replica)
+        return None if model is None else model.space
 
     def _in_slot(self, engine: str, slot: int) -> list[int]:
         slots = self._slots[engine]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.prompt_keys import PromptSpace, token_space
 from stretto.core import Prompt
 from stretto.costs.step import StepCost
 from stretto.llm.local_scheduler import SchedulerConfig
@@ -39,6 +40,14 @@ class SimulatedModel:
     caches: bool = True
     tokenize: Callable[[Prompt], list[int]] = prompt_ids
     loading_s: float = 0.0
+
+    @property
+    def space(self) -> PromptSpace | None:
+        """How prompts become the blocks that the instances report; None if they report none."""
+        if not (self.scheduler.with_events and self.caches):
+            return None
+        name = f"{self.tokenize.__module__}.{self.tokenize.__qualname__}"
+        return token_space(name, self.scheduler.block_tokens, self.tokenize)
 
 
 class Surroundings(Protocol):

@@ -14,10 +14,12 @@ from stretto import Runtime
 from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.kv_events import BlockRemoved
 from stretto.cluster.messages import KVReport
+from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, RunsIn, deploy
+from stretto.engines.prompt_spaces import prompt_space
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
 from stretto.errors import QueryCancelled
-from stretto.messages import Event
+from stretto.messages import Action, Admit, Event
 from stretto.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)
@@ -33,9 +35,10 @@ ANSWER = graph(
 
 
 class Folded(Observer):
-    """An index of what instances hold by their reports."""
+    """An index of what instances hold by their reports, and where tasks went."""
 
     def __init__(self) -> None:
+        self.admits: list[Admit] = []
         self.held = HeldBlocks()
         self.most: dict[int, int] = {}
         self.num_removed = 0
@@ -47,6 +50,10 @@ class Folded(Observer):
             self.held.check_invariants()
             self.num_removed += sum(isinstance(change, BlockRemoved) for change in event.events)
             self.most[instance] = max(self.most.get(instance, 0), len(self.held.held_by(instance)))
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        if isinstance(action, Admit):
+            self.admits.append(action)
 
 
 def llm(
@@ -117,3 +124,43 @@ def test_a_process_reports_what_comes_and_what_is_released(tiny_checkpoint: Path
             assert seen.most[instance] > 5
 
     asyncio.run(asyncio.wait_for(main(), 100))
+
+
+def test_a_prefix_that_another_query_left_wins(tiny_checkpoint: Path) -> None:
+    """Four queries that begin alike, each after the one before has been reported; a busy instance loses."""
+    seen = Folded()
+    text = "a long rule of the house, " * 6
+
+    async def main() -> None:
+        profile = Profile(per_unit_s=0.001, per_output_s=0.001)
+        engine = llm(TransformerLLM, tiny_checkpoint, "thread", 3, keeps_released=True)
+        async with Runtime([engine.changed(profile=profile)], observers=[seen]) as runtime:
+            for number in range(4):
+                num_held = sum(seen.most.values())
+                await runtime.run(ANSWER, {"text": f"{text}{number}"})
+                await until(lambda before=num_held: sum(seen.most.values()) > before)  # type: ignore[misc]
+
+    asyncio.run(main())
+    first, *others = seen.admits
+    assert first.reason.startswith("ends first; holds 0 of ")
+    assert {admit.instance for admit in others} == {first.instance}
+    assert not any(admit.reason.startswith("ends first; holds 0 of ") for admit in others)
+
+
+def test_keys_of_prompts_are_the_blocks_that_instances_report(tiny_checkpoint: Path) -> None:
+    seen = Folded()
+    engine = llm(TransformerLLM, tiny_checkpoint, "thread", 1, keeps_released=True)
+    replica = engine.replicas[0]
+    space = prompt_space("llm", replica)
+    assert space is not None
+
+    async def main() -> None:
+        async with Runtime([engine], observers=[seen]) as runtime:
+            await runtime.run(ANSWER, {"text": "be quiet, " * 9})
+            await until(lambda: sum(seen.most.values()) > 5)
+
+    asyncio.run(main())
+    (admit,) = seen.admits
+    blocks = space.hashes(admit.task.prompt, admit.task.tenant)
+    assert len(blocks) > 5
+    assert seen.held.num_held(admit.instance, blocks) == len(blocks)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
-from stretto.cluster.placement import Choice, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
 
 
-class LeastLoaded:
+class LeastLoaded(Placement):
     """A placement policy that chooses the instance with the fewest requests, those of others included."""
 
     def load(self, instance: InstanceView) -> Load:

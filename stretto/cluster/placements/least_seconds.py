@@ -16,13 +16,13 @@ from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import KVReport
-from stretto.cluster.placement import Choice, Left, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Choice, Left, Placement, PlacementEvent, PlacementRequest
 
 _MAX_HOLDERS = 8
 """Number of holders of a prefix to compare for each space, besides the least loaded instances."""
 
 
-class LeastSeconds:
+class LeastSeconds(Placement):
     """A placement policy that chooses the instance where a request is predicted to end first."""
 
     def __init__(self) -> None:

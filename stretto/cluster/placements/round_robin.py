@@ -6,10 +6,10 @@ from itertools import count
 
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
-from stretto.cluster.placement import Choice, Dispatched, Left, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Choice, Dispatched, Left, Placement, PlacementEvent, PlacementRequest
 
 
-class RoundRobin:
+class RoundRobin(Placement):
     """A placement policy that chooses the instance that has not been chosen for the longest time."""
 
     def __init__(self) -> None:

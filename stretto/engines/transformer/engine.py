@@ -6,11 +6,13 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.prompt_keys import PromptSpace, token_space
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.memory import instance_bytes
@@ -125,6 +127,18 @@ class TransformerLLM:
         self._num_sequences = 0
         self._token_texts: dict[int, str] = {}
         self._structures: Structures | None = None
+
+    @staticmethod
+    def prompt_space(config: TransformerConfig) -> PromptSpace | None:
+        """Return how prompts become the blocks that instances report; None if they report none.
+
+        Raises:
+            ConfigError: the checkpoint's tokenizer cannot be used.
+        """
+        if not config.with_kv_events:
+            return None
+        folder = Path(config.path).resolve()
+        return token_space(str(folder), config.block_tokens, _shared_tokenizer(folder).encode)
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Queue a task."""
@@ -258,6 +272,12 @@ class TransformerLLM:
     def _forget(self, one: RunningTask) -> None:
         del self._tasks[one.task.id]
         del self._by_sequence[one.sequence.id]
+
+
+@lru_cache(maxsize=8)
+def _shared_tokenizer(folder: Path) -> PromptTokenizer:
+    """Return the tokenizer with which prompts are placed, apart from those of the engines' own threads."""
+    return _load_tokenizer(folder)
 
 
 def _load_tokenizer(folder: Path) -> PromptTokenizer:

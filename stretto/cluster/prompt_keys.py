@@ -1,0 +1,135 @@
+"""Keys of prompts: the chained hashes of their blocks, as the caches of instances count them.
+
+Instances whose caches use the same tokenizer and block length share a space, and a prompt has one key in
+each space. Where an instance reports what its cache holds, its space consists of token blocks, with the
+hashes that the reports have. Elsewhere blocks of UTF-8 bytes stand for tokens: equal text then has equal
+keys, and only dispatches tell what an instance may hold.
+
+A key serves to place a request. If it is wrong, that costs time and never changes an answer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stretto.cluster.block_hashes import BlockHash, Hasher, hash_bytes
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.placement import KeyUse, PromptKey
+from stretto.core import Prompt
+from stretto.deployment import Replica
+from stretto.errors import UserError
+
+_BLOCK_BYTES = 256
+_BYTES_PER_TOKEN = 4
+_MAX_KEPT = 1024
+"""Keys that are kept: a request is placed more than once, and many prompts are sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSpace:
+    """How the prompts of some instances become blocks.
+
+    Attributes:
+        name: names the tokenizer and the block length. Spaces of equal names are the same.
+        block_tokens: tokens of a block.
+        hashes: returns the chained hashes of the full blocks of a tenant's prompt. Raises UserError if the
+            prompt is no text.
+    """
+
+    name: str
+    block_tokens: int
+    hashes: Callable[[Prompt, str], Sequence[BlockHash]]
+
+
+def token_space(name: str, block_tokens: int, encode: Callable[[Prompt], Sequence[int]]) -> PromptSpace:
+    """Return the space of blocks of tokens, with the hashes that our own caches report.
+
+    Args:
+        encode: returns the tokens of a prompt. Raises UserError if the prompt is no text.
+    """
+    hasher = Hasher(block_tokens)
+
+    def hashes(prompt: Prompt, tenant: str) -> Sequence[BlockHash]:
+        found: list[BlockHash] = []
+        hasher.extend(found, tenant, encode(prompt))
+        return found
+
+    return PromptSpace(f"{name}/{block_tokens}", block_tokens, hashes)
+
+
+SpaceOf: TypeAlias = Callable[[str, Replica], PromptSpace | None]
+"""Returns the space in which instances of an engine's replica report what they hold; None if they do not."""
+
+
+class PromptKeys:
+    """Keys of prompts in the spaces of one engine's instances.
+
+    Args:
+        engine: name of the engine.
+        uses: keys that the engine's placement policy reads. "never" computes none.
+        space_of: returns the space of a replica; called when an instance joins.
+    """
+
+    def __init__(self, engine: str, uses: KeyUse, space_of: SpaceOf) -> None:
+        self._engine = engine
+        self._uses = uses
+        self._space_of = space_of
+        self._spaces: dict[InstanceId, PromptSpace] = {}
+        self._by_name: dict[str, PromptSpace] = {}
+        self._kept: OrderedDict[tuple[str, str, Prompt], PromptKey] = OrderedDict()
+
+    def join(self, instance: InstanceId, replica: Replica) -> str:
+        """Note that an instance serves; return the name of its space, "" if its prompts get no key."""
+        if self._uses == "never":
+            return ""
+        space = self._space_of(self._engine, replica)
+        if space is None and self._uses == "always":
+            space = BYTES
+        if space is None:
+            return ""
+        self._spaces[instance] = space
+        return self._by_name.setdefault(space.name, space).name
+
+    def leave(self, instance: InstanceId) -> None:
+        """Note that an instance takes no more work."""
+        if self._spaces.pop(instance, None) is not None:
+            self._by_name = {space.name: space for space in self._spaces.values()}
+
+    def of(self, prompt: Prompt, tenant: str) -> Mapping[str, PromptKey]:
+        """Return the key of a tenant's prompt in each space that an instance has."""
+        return {name: self._key(space, prompt, tenant) for name, space in self._by_name.items()}
+
+    def _key(self, space: PromptSpace, prompt: Prompt, tenant: str) -> PromptKey:
+        identity = space.name, tenant, prompt
+        key = self._kept.pop(identity, None) or _compute_key(space, prompt, tenant)
+        self._kept[identity] = key
+        if len(self._kept) > _MAX_KEPT:
+            self._kept.popitem(last=False)
+        return key
+
+
+def _compute_key(space: PromptSpace, prompt: Prompt, tenant: str) -> PromptKey:
+    """Return the key of a prompt, without blocks if it is no text: its instance will refuse it."""
+    try:
+        return PromptKey(tuple(space.hashes(prompt, tenant)), space.block_tokens)
+    except UserError:
+        return PromptKey((), space.block_tokens)
+
+
+def _hash_text(prompt: Prompt, tenant: str) -> Sequence[BlockHash]:
+    try:
+        data = "".join(segment.text for segment in prompt).encode("utf-8", "surrogatepass")
+    except TypeError as error:
+        raise UserError("a segment of the prompt is no text") from error
+    return hash_bytes(data, _BLOCK_BYTES, tenant)
+
+
+BYTES = PromptSpace("bytes", _BLOCK_BYTES // _BYTES_PER_TOKEN, _hash_text)
+"""The space of instances that report nothing: blocks of bytes, each counted as so many tokens."""
+
+
+def no_space(engine: str, replica: Replica) -> None:
+    """Say that no replica reports what it holds."""

@@ -1,0 +1,142 @@
+"""Requests that are bound to an instance and wait there for room: a queue for each instance, in order.
+
+The views of instances, which placement policies see, count what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.sched.engine_queue import EngineQueue
+from stretto.sched.llm_loads import InstanceLoads
+from stretto.sched.orders.sorted_queue import SortedQueue
+from stretto.sched.request import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRequest:
+    """One item that waits for an instance.
+
+    Attributes:
+        share_s: predicted seconds by which it delays those behind it.
+    """
+
+    entry: Entry
+    instance: InstanceId
+    request: PlacementRequest
+    choice: Choice
+    share_s: float
+
+
+class BoundRequests:
+    """Waiting requests by instance, by query, and instances by how long their queues are.
+
+    All operations take O(log n) for each request that they concern.
+    """
+
+    def __init__(self, new_queue: Callable[[], EngineQueue], loads: InstanceLoads) -> None:
+        self._new_queue = new_queue
+        self._loads = loads
+        self._queues: dict[InstanceId, EngineQueue] = {}
+        self._bound: dict[Entry, BoundRequest] = {}
+        self._of_query: dict[str, dict[Entry, None]] = {}
+        self._by_wait = SortedQueue[InstanceId]()
+        self._waits_s: dict[InstanceId, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._bound)
+
+    def entries(self) -> Collection[Entry]:
+        """Return all entries that wait, one item each."""
+        return self._bound.keys()
+
+    def of(self, entry: Entry) -> BoundRequest:
+        """Return where an entry waits."""
+        return self._bound[entry]
+
+    def queue(self, instance: InstanceId) -> EngineQueue:
+        """Return the queue of an instance, an empty one if nothing waits there."""
+        if instance not in self._queues:
+            self._queues[instance] = self._new_queue()
+        return self._queues[instance]
+
+    def longest(self) -> Iterator[InstanceId]:
+        """Yield the instances for which something waits, the most seconds first. Read it before changes."""
+        return iter(self._by_wait)
+
+    def add(self, entry: Entry, request: PlacementRequest, choice: Choice) -> None:
+        """Let an entry of one item wait for the instance of a choice."""
+        instance = choice.instance
+        share_s = self._loads.share_s(request, choice.held_tokens, instance)
+        self.queue(instance).add(entry)
+        self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s)
+        self._of_query.setdefault(entry.query, {})[entry] = None
+        self._loads.wait(instance, request, share_s)
+        self._sort(instance)
+
+    def take(self, entry: Entry) -> BoundRequest:
+        """Note that an entry goes out to its instance. Whoever calls this takes it from the queue."""
+        return self._forget(entry)
+
+    def remove(self, entry: Entry) -> BoundRequest:
+        """Take an entry out: it moves, or nobody wants it any more."""
+        self._queues[self._bound[entry].instance].remove(entry)
+        return self._forget(entry)
+
+    def leave(self, instance: InstanceId) -> list[Entry]:
+        """Take out all that waits for an instance, and forget its queue.
+
+        Returns the entries in order of arrival. Those that have gone out keep the queue until they start.
+        """
+        queue = self._queues.pop(instance, None)
+        left = [] if queue is None else sorted(queue, key=lambda entry: entry.arrival)
+        for entry in left:
+            self._forget(entry)
+        return left
+
+    def of_query(self, query: str) -> list[Entry]:
+        """Return the entries of a query, in the order in which they were bound."""
+        return list(self._of_query.get(query, ()))
+
+    def clear(self) -> None:
+        """Forget all that waits. Entries that have gone out keep their queues until they start."""
+        for entry in list(self._bound):
+            self._forget(entry)
+        for queue in self._queues.values():
+            queue.clear()
+
+    def check_invariants(self) -> None:
+        """Check that queues, indexes and views agree."""
+        by_queue = [entry for queue in self._queues.values() for entry in queue]
+        assert set(by_queue) == set(self._bound)
+        assert {entry for entries in self._of_query.values() for entry in entries} == set(self._bound)
+        assert all(entry.hi == entry.lo + 1 for entry in by_queue)
+        assert sorted(self._by_wait) == sorted(i for i, queue in self._queues.items() if queue)
+        for view in self._loads.views():
+            waiting = [one for one in self._bound.values() if one.instance == view.id]
+            assert view.num_waiting == len(waiting)
+            assert view.waiting_tokens == sum(one.request.all_tokens for one in waiting)
+            assert abs(view.waiting_s - sum(one.share_s for one in waiting)) < 1e-6
+            assert not waiting or view.state == "serving"
+
+    def _forget(self, entry: Entry) -> BoundRequest:
+        bound = self._bound.pop(entry)
+        entries = self._of_query[entry.query]
+        del entries[entry]
+        if not entries:
+            del self._of_query[entry.query]
+        self._loads.wait_no_more(bound.instance, bound.request, bound.share_s)
+        self._sort(bound.instance)
+        return bound
+
+    def _sort(self, instance: InstanceId) -> None:
+        """Put an instance in its place among those for which something waits."""
+        if (wait_s := self._waits_s.pop(instance, None)) is not None:
+            self._by_wait.remove((-wait_s, instance))
+        view = self._loads.view(instance)
+        if view is not None and view.num_waiting:
+            self._waits_s[instance] = view.waiting_s
+            self._by_wait.add((-view.waiting_s, instance), instance)

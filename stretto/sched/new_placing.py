@@ -1,0 +1,27 @@
+"""The way of placing that a policy asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stretto.cluster.placement import Binds
+from stretto.sched.engine_queue import EngineQueue
+from stretto.sched.llm_loads import InstanceLoads
+from stretto.sched.place_early import PlaceEarly
+from stretto.sched.place_late import PlaceLate
+from stretto.sched.placing import Describe, Placing
+from stretto.sched.shown_parts import ShownParts
+
+
+def new_placing(
+    binds: Binds,
+    queue: EngineQueue,
+    loads: InstanceLoads,
+    shown: ShownParts,
+    describe: Describe,
+    new_queue: Callable[[], EngineQueue],
+) -> Placing:
+    """Return what places the requests of `queue`; `new_queue` makes the queues of instances."""
+    if binds == "late":
+        return PlaceLate(queue, loads, shown, describe)
+    return PlaceEarly(queue, loads, shown, describe, new_queue=new_queue, moves=binds == "early")

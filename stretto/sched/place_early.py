@@ -1,0 +1,251 @@
+"""Early binding: a request is placed when it comes, waits in its instance's own queue, and may move.
+
+The engine's queue then holds what no instance serves, and what has just come: `place` binds it, in order, at
+once. It asks the policy again about
+
+- all that waits for an instance that does not serve any more: that goes back to the engine's queue;
+- the heads of the queue of an instance that has become slower: its answers took longer than predicted, or,
+  which is looked at every `_LOOK_S`, the oldest request that it runs should have ended;
+- the heads of the longest queues, when an instance has room and nothing waits for it: after one of its
+  requests has ended, and when it begins to serve.
+
+The second and third ask about at most `MAX_ASKED` requests an event, so that no event costs more when more
+waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.sched.bound_requests import BoundRequests
+from stretto.sched.demand import Demand
+from stretto.sched.engine_queue import EngineQueue
+from stretto.sched.llm_loads import InstanceLoads
+from stretto.sched.orders.order import MAX_ASKED, Hold
+from stretto.sched.placing import Describe, Placed
+from stretto.sched.request import Entry
+from stretto.sched.shown_parts import ShownParts
+
+_HEADS = 8
+"""How many requests of one queue are asked about, so that several queues have their turn in an event."""
+_LOOK_S = 1.0
+"""Seconds between two looks at the instances for which something waits."""
+_SLOWER = 1.5
+"""Growth of the slowness of an instance for which its queue is asked about again."""
+
+
+class PlaceEarly:
+    """A `Placing` with a queue for each instance.
+
+    Args:
+        queue: engine's queue, of what is not bound.
+        new_queue: makes the queue of an instance.
+        moves: whether requests of an instance that serves are asked about again.
+    """
+
+    def __init__(
+        self,
+        queue: EngineQueue,
+        loads: InstanceLoads,
+        shown: ShownParts,
+        describe: Describe,
+        *,
+        new_queue: Callable[[], EngineQueue],
+        moves: bool,
+    ) -> None:
+        self.not_before_s: float | None = None
+        self._queue = queue
+        self._loads = loads
+        self._shown = shown
+        self._describe = describe
+        self._moves = moves
+        self._bound = BoundRequests(new_queue, loads)
+        self._to_admit: dict[InstanceId, None] = {}
+        self._freed: dict[InstanceId, None] = {}
+        self._asked_at: dict[InstanceId, float] = {}
+        self._num_asks = 0
+        self._next_look_s = 0.0
+
+    def place(self, now_s: float) -> Iterator[Placed]:
+        self.not_before_s = None
+        self._num_asks = MAX_ASKED
+        yield from self._bind_new(now_s)
+        yield from self._admit(now_s)
+        freed, self._freed = self._freed, {}
+        if self._moves:
+            self._leave_slow_ones(freed, now_s)
+            self._fill(freed, now_s)
+            yield from self._admit(now_s)
+            self._look_again(now_s)
+
+    def _leave_slow_ones(self, freed: Collection[InstanceId], now_s: float) -> None:
+        """Ask about the queues of instances that have become slower."""
+        suspects = list(freed)
+        if self._bound and now_s >= self._next_look_s:
+            self._next_look_s = now_s + _LOOK_S
+            suspects += islice(self._bound.longest(), MAX_ASKED)
+        for instance in dict.fromkeys(suspects):
+            self._loads.note_overdue(instance, now_s)
+            if self._has_become_slower(instance) and self._num_asks:
+                self._ask_heads(instance, now_s)
+
+    def _fill(self, freed: Collection[InstanceId], now_s: float) -> None:
+        """Ask about the longest queues for each instance that has room and an empty queue."""
+        for instance in freed:
+            if self._could_take_more(instance):
+                for source in list(islice(self._bound.longest(), self._num_asks)):
+                    if self._num_asks and self._could_take_more(instance):
+                        self._ask_heads(source, now_s)
+
+    def _look_again(self, now_s: float) -> None:
+        """Ask to be called again while something waits."""
+        if self._bound:
+            self._next_look_s = max(self._next_look_s, now_s)
+            self.not_before_s = min(self._next_look_s, self.not_before_s or self._next_look_s)
+
+    def join(self, instance: InstanceId) -> None:
+        self._freed[instance] = None
+
+    def leave(self, instance: InstanceId) -> None:
+        self._freed.pop(instance, None)
+        self._asked_at.pop(instance, None)
+        self._to_admit.pop(instance, None)
+        for entry in self._bound.leave(instance):
+            self._queue.add(_anew(entry, entry.lo, moved_from=instance))
+
+    def freed(self, instance: InstanceId) -> None:
+        if self._loads.view(instance) is not None:
+            self._freed[instance] = self._to_admit[instance] = None
+
+    def end_query(self, query: str) -> None:
+        for entry in self._bound.of_query(query):
+            self._bound.remove(entry)
+
+    def withdraw(self, query: str, node: int) -> None:
+        for entry in self._bound.of_query(query):
+            if entry.request.node.id == node:
+                self._bound.remove(entry)
+
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        for entry in self._bound.of_query(query):
+            demand = demands.get(entry.request.node.id, entry.demand)
+            if demand != entry.demand:
+                entry.demand = demand
+                again = _anew(entry, entry.lo)
+                bound = self._bound.remove(entry)
+                self._bind(again, bound.request, bound.choice)
+
+    def clear(self) -> None:
+        self._bound.clear()
+
+    def bound(self) -> Collection[Entry]:
+        return self._bound.entries()
+
+    def check_invariants(self) -> None:
+        self._bound.check_invariants()
+
+    def _bind_new(self, now_s: float) -> Iterator[Placed]:
+        """Bind what is in the engine's queue. Yield what goes to a suspect instance: nothing waits there."""
+        request: PlacementRequest | None = None
+        choice: Choice | None = None
+
+        def has_place(entry: Entry) -> int:
+            nonlocal request, choice
+            if not self._shown.may_go_out(entry):
+                return 0
+            request = self._describe(entry, now_s)
+            choice = _naming(self._loads.choose(request, now_s, entry.like), entry.moved_from)
+            return int(choice is not None)
+
+        while self._queue and self._loads.may_bind:
+            chosen = self._queue.choose(0, has_place, now_s)
+            if self._shown.set_aside(now_s):
+                continue
+            if chosen is None or isinstance(chosen, Hold):
+                return
+            assert request is not None
+            assert choice is not None
+            view = self._loads.view(choice.instance)
+            if view is not None and view.state == "suspect":
+                yield Placed(self._queue, chosen.entry, request, choice)
+                continue
+            item = self._queue.take(chosen.entry, 1)
+            self._queue.started(chosen.entry, item, item + 1)
+            self._bind(_anew(chosen.entry, item), request, choice)
+
+    def _bind(self, entry: Entry, request: PlacementRequest, choice: Choice) -> None:
+        self._bound.add(entry, request, choice)
+        self._to_admit[choice.instance] = None
+
+    def _admit(self, now_s: float) -> Iterator[Placed]:
+        """Yield what has room at its instance, instance by instance."""
+        held: list[InstanceId] = []
+        while self._to_admit:
+            instance = next(iter(self._to_admit))
+            queue, view = self._bound.queue(instance), self._loads.view(instance)
+            to_fill = 0 if view is None else view.room_tokens
+            while queue:
+                chosen = queue.choose(to_fill, self._fits, now_s)
+                if isinstance(chosen, Hold):
+                    held.append(instance)
+                    self.not_before_s = min(chosen.until_s, self.not_before_s or chosen.until_s)
+                if chosen is None or isinstance(chosen, Hold):
+                    break
+                bound = self._bound.take(chosen.entry)
+                yield Placed(queue, chosen.entry, bound.request, bound.choice)
+                to_fill = 0
+            del self._to_admit[instance]
+        self._to_admit.update(dict.fromkeys(held))
+
+    def _fits(self, entry: Entry) -> int:
+        bound = self._bound.of(entry)
+        return int(self._loads.has_room(bound.instance, bound.request))
+
+    # --- moves
+
+    def _ask_heads(self, source: InstanceId, now_s: float) -> None:
+        """Ask the policy again about the heads of a queue, and move those that it places elsewhere."""
+        ahead_s = 0.0
+        for entry in self._bound.queue(source).heads(min(_HEADS, self._num_asks), now_s):
+            self._num_asks -= 1
+            request = self._describe(entry, now_s, source, ahead_s)
+            choice = _naming(self._loads.choose(request, now_s, entry.like), source)
+            if choice is None or choice.instance == source:
+                ahead_s += self._bound.of(entry).share_s
+                continue
+            moved = _anew(entry, entry.lo)
+            self._bound.remove(entry)
+            self._bind(moved, request, choice)
+
+    def _could_take_more(self, instance: InstanceId) -> bool:
+        """Whether an instance serves, has room, and nothing waits for it."""
+        view = self._loads.view(instance)
+        return view is not None and view.state == "serving" and not view.num_waiting and view.room_tokens > 0
+
+    def _has_become_slower(self, instance: InstanceId) -> bool:
+        """Whether an instance is slower by a margin than when its queue was last asked about for that."""
+        view = self._loads.view(instance)
+        if view is None:
+            return False
+        before = min(self._asked_at.get(instance, 1.0), view.slowness)
+        is_slower = view.slowness >= _SLOWER * before
+        self._asked_at[instance] = view.slowness if is_slower else before
+        return is_slower
+
+
+def _anew(entry: Entry, item: int, moved_from: InstanceId | None = None) -> Entry:
+    """Return one item of an entry as an entry that has waited as long, for another queue."""
+    anew = entry.again(item, item + 1, attempt=entry.attempt, alone=False)
+    anew.moved_from = moved_from
+    return anew
+
+
+def _naming(choice: Choice | None, moved_from: InstanceId | None) -> Choice | None:
+    """Return a choice whose reason says whether the request has moved."""
+    if choice is None or moved_from in (None, choice.instance):
+        return choice
+    return replace(choice, reason=f"moved from instance {moved_from}; {choice.reason}")

@@ -1,0 +1,89 @@
+"""Late binding: whoever has room gets the next request of the engine's queue that fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.sched.demand import Demand
+from stretto.sched.engine_queue import EngineQueue
+from stretto.sched.llm_loads import InstanceLoads
+from stretto.sched.orders.order import Hold
+from stretto.sched.placing import Describe, Placed
+from stretto.sched.request import Entry
+from stretto.sched.shown_parts import ShownParts
+
+
+class PlaceLate:
+    """A `Placing` in which no request is bound."""
+
+    def __init__(
+        self, queue: EngineQueue, loads: InstanceLoads, shown: ShownParts, describe: Describe
+    ) -> None:
+        self.not_before_s: float | None = None
+        self._queue = queue
+        self._loads = loads
+        self._shown = shown
+        self._describe = describe
+
+    def place(self, now_s: float) -> Iterator[Placed]:
+        self.not_before_s = None
+        to_fill = self._loads.roomiest
+        while self._queue and self._loads.may_place:
+            placed = self._next(to_fill, now_s)
+            if placed is None:
+                return
+            yield placed
+            to_fill = 0
+
+    def join(self, instance: InstanceId) -> None:
+        """Do nothing: the loads say where there is room."""
+
+    def leave(self, instance: InstanceId) -> None:
+        """Do nothing: nothing waits for an instance."""
+
+    def freed(self, instance: InstanceId) -> None:
+        """Do nothing: the loads say where there is room."""
+
+    def end_query(self, query: str) -> None:
+        """Do nothing: nothing is bound."""
+
+    def withdraw(self, query: str, node: int) -> None:
+        """Do nothing: nothing is bound."""
+
+    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Do nothing: nothing is bound."""
+
+    def clear(self) -> None:
+        """Do nothing: nothing is bound."""
+
+    def bound(self) -> Collection[Entry]:
+        return ()
+
+    def check_invariants(self) -> None:
+        """Check that no view counts anything as bound."""
+        assert not any(view.num_waiting for view in self._loads.views())
+
+    def _next(self, to_fill: int, now_s: float) -> Placed | None:
+        request: PlacementRequest | None = None
+        choice: Choice | None = None
+
+        def fits(entry: Entry) -> int:
+            nonlocal request, choice
+            if not self._shown.may_go_out(entry):
+                return 0
+            request = self._describe(entry, now_s)
+            choice = self._loads.choose(request, now_s, entry.like)
+            return int(choice is not None)
+
+        chosen = self._queue.choose(to_fill, fits, now_s)
+        if self._shown.set_aside(now_s):
+            return self._next(to_fill, now_s)
+        if isinstance(chosen, Hold):
+            self.not_before_s = chosen.until_s
+        if chosen is None or isinstance(chosen, Hold):
+            return None
+        assert request is not None
+        assert choice is not None
+        return Placed(self._queue, chosen.entry, request, choice)

@@ -1,0 +1,38 @@
+"""What placement policies are told of a request: its lengths, its owner, and where its beginning is held."""
+
+from __future__ import annotations
+
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.prompt_keys import PromptKeys
+from stretto.sched.expected_outputs import ExpectedOutputs
+from stretto.sched.prefills_ahead import PrefillsAhead
+from stretto.sched.request import Entry
+
+
+class PlacementRequests:
+    """Makes the `PlacementRequest` of the next item of an entry."""
+
+    def __init__(self, outputs: ExpectedOutputs, ahead: PrefillsAhead, keys: PromptKeys) -> None:
+        self._outputs = outputs
+        self._ahead = ahead
+        self._keys = keys
+
+    def __call__(
+        self, entry: Entry, now_s: float, bound_to: InstanceId | None = None, ahead_s: float = 0.0
+    ) -> PlacementRequest:
+        """Return it; `bound_to` and `ahead_s` are of a request that waits at an instance already."""
+        request = entry.request
+        hint = self._ahead.hint_of(request)
+        held = {} if hint.instance is None else {hint.instance: hint.num_tokens}
+        return PlacementRequest(
+            num_tokens=entry.num_units(entry.lo, entry.lo + 1),
+            expected_output=self._outputs.expected(request),
+            keys=self._keys.of(request.prompts[entry.lo - request.lo], request.record.tenant),
+            hints=held,
+            computing=held if hint.is_running else {},
+            tenant=request.record.tenant,
+            slack_s=max(0.0, entry.demand.start_by_s - now_s),
+            bound_to=bound_to,
+            ahead_s=ahead_s,
+        )
