@@ -49,7 +49,8 @@ class InstanceLoads:
         self._keys = keys
         self._placement = placement
         self._outputs = outputs
-        self._table = InstanceTable(placement.load, with_full=placement.binds != "late")
+        self._binds_early = placement.binds != "late"
+        self._table = InstanceTable(placement.load, with_full=self._binds_early)
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
         self._slowness: dict[InstanceId, float] = {}
@@ -118,14 +119,13 @@ class InstanceLoads:
         self._running.setdefault(running.instance, {})[running.task] = running
         self._num_running += 1
         self._placement.observe(Dispatched(running.instance, running.placed))
-        if (view := self._table.get(running.instance)) is not None:
+        if self._binds_early and (view := self._table.get(running.instance)) is not None:
             running.first_s = view.prefill_s + running.prefill_s
         self._change(running.instance, running.num_tokens, running.prefill_s)
 
     def answered(self, running: Running, num_output: int, now_s: float) -> None:
         """Note an answer of so many tokens, from which the slowness of its instance is learned."""
-        view = self._table.get(running.instance)
-        if view is None or self._placement.binds == "late":
+        if not self._binds_early or (view := self._table.get(running.instance)) is None:
             return
         predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
         if predicted_s > 0:
