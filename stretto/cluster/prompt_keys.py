@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 from stretto.cluster.block_hashes import BlockHash, Hasher, hash_bytes
@@ -24,6 +25,7 @@ from stretto.errors import UserError
 
 _BLOCK_BYTES = 256
 _BYTES_PER_TOKEN = 4
+_NO_KEYS: Mapping[str, PromptKey] = MappingProxyType({})
 _MAX_KEPT = 1024
 """Keys that are kept: a request is placed more than once, and many prompts are sent again."""
 
@@ -100,6 +102,8 @@ class PromptKeys:
 
     def of(self, prompt: Prompt, tenant: str) -> Mapping[str, PromptKey]:
         """Return the key of a tenant's prompt in each space that an instance has."""
+        if not self._by_name:
+            return _NO_KEYS
         return {name: self._key(space, prompt, tenant) for name, space in self._by_name.items()}
 
     def _key(self, space: PromptSpace, prompt: Prompt, tenant: str) -> PromptKey:

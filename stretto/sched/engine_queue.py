@@ -1,4 +1,4 @@
-"""The queue of one engine: an order of service, and what both kinds of engine schedulers need beside it."""
+"""The queue of one engine: an order of service, with the entries of each query at hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLASS_RANKS: Mapping[Objective | None, float] = {"latency": -1e8, "throughput":
 than any rank in seconds or rounds, and less than what a priority of vLLM can tell apart."""
 
 _MAX_FRESH = 256
-"""Entries that are put in order later, so that it never takes long."""
+"""Number of entries that may wait to be put in order, small enough that ordering them is quick."""
 
 
 class EngineQueue:
@@ -56,7 +56,7 @@ class EngineQueue:
         return (entry for query in self._of_query for entry in self._entries(query))
 
     def add(self, entry: Entry) -> None:
-        """Let an entry wait. Those that are `alone` go before all that came otherwise."""
+        """Add an entry. Entries that must run `alone` go before all others."""
         entry.number = self._num_added
         self._num_added += 1
         self._num_entries += 1
@@ -93,17 +93,17 @@ class EngineQueue:
         self._drop(entry)
 
     def next_alone(self) -> Entry | None:
-        """The entry that has to go alone next, if there is one."""
+        """Return the next entry that must run in a batch of its own, or None."""
         return next(iter(self._alone), None)
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """What the order takes next; `to_fill` as in `Order.take`."""
+        """Return what the order takes next; `to_fill` is that of `Order.take`."""
         if self._fresh:
             self._put_in_order()
         return self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
 
     def take_all(self, room: int) -> list[tuple[Entry, int, int]]:
-        """Take all that waits as (entry, lo, hi), if it fits `room` units and needs no order; else nothing.
+        """Take all waiting items as (entry, lo, hi), if they fit `room` units and need no order; else none.
 
         What was taken so counts as started.
         """
@@ -134,7 +134,7 @@ class EngineQueue:
         return found
 
     def take(self, entry: Entry, num_items: int) -> int:
-        """Take items of an entry; the number of the first of them."""
+        """Take items of an entry; return the number of the first one."""
         lo = entry.lo
         if entry.alone:
             entry.lo += num_items
@@ -145,12 +145,12 @@ class EngineQueue:
         return lo
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Items taken earlier run now, or were given up."""
+        """Note that items taken earlier run now, or were given up."""
         if not entry.alone and entry.number >= self._num_forgotten:
             self._order_of(entry).started(entry, lo, hi)
 
     def rank(self, entry: Entry) -> Rank:
-        """The rank of an entry that waits, or was taken and has not started.
+        """Return the rank of an entry that waits, or was taken and has not started.
 
         Its class is that of what is asked of it now.
         """
@@ -160,12 +160,12 @@ class EngineQueue:
         return (rank[0] + _CLASS_RANKS[entry.demand.criteria], *rank[1:])
 
     def end_query(self, query: str) -> None:
-        """Drop what waits of a query."""
+        """Drop the waiting entries of a query."""
         for entry in self._entries(query):
             self.remove(entry)
 
     def withdraw(self, query: str, node: int) -> None:
-        """Drop what waits of one node of a query."""
+        """Drop the waiting entries of one node of a query."""
         for entry in list(self._of_query.get(query, {}).get(node, ())):
             self.remove(entry)
 
@@ -194,7 +194,7 @@ class EngineQueue:
         self._num_forgotten = self._num_added
 
     def queries(self) -> list[str]:
-        """Return the queries of which anything waits."""
+        """Return the queries that have waiting work."""
         return list(self._of_query)
 
     def remove(self, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""What the instances of an LLM engine are busy with, and where the placement policy sends a request.
+"""The load of an LLM engine's instances, from which the placement policy chooses one for a request.
 
 A running request counts against an instance's budget with its prompt and the output expected of it. It
 delays others by its prefill until its first output, and by its part of every step while it decodes: all
@@ -28,7 +28,7 @@ from stretto.sched.expected_outputs import ExpectedOutputs
 from stretto.sched.running_request import Running
 
 DEFAULT_BUDGET_TOKENS = 8192
-"""Tokens in flight on an instance, where neither the engine nor the replica says how many fit."""
+"""Default budget of tokens in flight on an instance, if neither engine nor replica says how many fit."""
 
 _SLOWNESS_WEIGHT = 0.3
 """Weight of an answer in the slowness of its instance: a few answers show that it has become slower."""
@@ -37,7 +37,7 @@ _LEAST_SLOWNESS = 1.5
 
 
 class InstanceLoads:
-    """Requests by instance, and the table from which the placement policy chooses.
+    """The requests at each instance, and the table from which the placement policy chooses.
 
     A choice changes nothing.
     """
@@ -50,19 +50,20 @@ class InstanceLoads:
         self._placement = placement
         self._outputs = outputs
         self._output_keys: dict[InstanceId, object] = {}
-        self._table = InstanceTable(placement.load, with_full=placement.binds != "late")
+        self._binds_early = placement.binds != "late"
+        self._table = InstanceTable(placement.load, with_full=self._binds_early)
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
         self._slowness: dict[InstanceId, float] = {}
 
     @property
     def roomiest(self) -> int:
-        """The most tokens for which an instance has room."""
+        """Largest number of tokens for which an instance has room."""
         return self._table.roomiest
 
     @property
     def may_place(self) -> bool:
-        """Whether some instance may take a request: one that serves has room, or one is suspect."""
+        """Return whether an instance may take a request: a serving one has room, or one is suspect."""
         return self._table.roomiest > 0 or self._table.has_suspects
 
     @property
@@ -72,7 +73,7 @@ class InstanceLoads:
 
     @property
     def num_running(self) -> int:
-        """Requests at all instances."""
+        """Number of requests at all instances."""
         return self._num_running
 
     def join(self, instance: InstanceId, replica: Replica) -> None:
@@ -121,14 +122,13 @@ class InstanceLoads:
         self._running.setdefault(running.instance, {})[running.task] = running
         self._num_running += 1
         self._placement.observe(Dispatched(running.instance, running.placed))
-        if (view := self._table.get(running.instance)) is not None:
+        if self._binds_early and (view := self._table.get(running.instance)) is not None:
             running.first_s = view.prefill_s + running.prefill_s
         self._change(running.instance, running.num_tokens, running.prefill_s)
 
     def answered(self, running: Running, num_output: int, now_s: float) -> None:
         """Note an answer of so many tokens, from which the slowness of its instance is learned."""
-        view = self._table.get(running.instance)
-        if view is None or self._placement.binds == "late":
+        if not self._binds_early or (view := self._table.get(running.instance)) is None:
             return
         predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
         if predicted_s > 0:
@@ -156,7 +156,7 @@ class InstanceLoads:
         self._change(running.instance, -running.num_tokens, -running.prefill_s)
 
     def wrote(self, running: Running, num_tokens: int) -> None:
-        """Note more output of a request: its prefill is over, and it may exceed what was expected."""
+        """Note more output of a request: its prefill is over, and it may exceed its expected length."""
         decode = running.entry.request.decode
         limit = decode.max_tokens if decode else 0
         running.num_written += num_tokens
@@ -186,7 +186,7 @@ class InstanceLoads:
         """
         if like is None or all(key == like for key in self._output_keys.values()):
             return self._placement.choose(request, self._table, now_s)
-        table = InstanceTable(self._placement.load, with_full=self._placement.binds != "late")
+        table = InstanceTable(self._placement.load, with_full=self._binds_early)
         for view in self._table:
             if self._output_keys[view.id] == like:
                 table.join(view)
@@ -224,12 +224,12 @@ class InstanceLoads:
         return self.prefill_s(request.num_tokens - held_tokens, instance) + share * decode_s
 
     def prefill_s(self, num_missing: int, instance: InstanceId) -> float:
-        """Return the predicted seconds for so many tokens of a prompt."""
+        """Return the predicted seconds for prefilling `num_missing` tokens."""
         view = self._table.get(instance)
         return 0.0 if view is None else view.profile.batch_s(max(0, num_missing))
 
     def check_invariants(self) -> None:
-        """Check that sums agree with what runs, and that what was expected of it keeps within the limits."""
+        """Check that sums agree with the running requests, and expected outputs keep within the limits."""
         for view in self._table:
             running = self._running[view.id].values()
             assert view.num_running == len(running)

@@ -1,4 +1,4 @@
-"""The lower tier for an LLM engine: admits requests one by one, under a token budget per instance.
+"""The scheduler of an LLM engine, which admits requests one by one, under a token budget per instance.
 
 Slots come back request by request, so admission runs after every event. The order of the queue says what is
 admitted next, and its rank goes along, for the instance's own scheduler to order prefills by. The placement
@@ -42,7 +42,7 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
 
 class LLMScheduler:
-    """Queue and running requests of one LLM engine."""
+    """The scheduler of one LLM engine: its queue, its running requests and its instances."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class LLMScheduler:
         return reports, actions
 
     def next_expiry_s(self) -> float | None:
-        """When `expire` may next have something to do."""
+        """Return the time at which `expire` may next have something to do, or None."""
         if self.engine.timeout_s is None:
             return None
         found = (self._heard_instances.oldest(), self._heard_tasks.oldest())
@@ -166,11 +166,11 @@ class LLMScheduler:
     # --- requests
 
     def add(self, request: Request, now_s: float) -> None:
-        """A request has become ready."""
+        """Queue a request that has become ready."""
         self._queue(queue_entry(request, arrival_s=now_s, num_output=self._outputs.expected(request)))
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
-        """An instance reports on a task. Reports on tasks already given up are ignored."""
+        """Handle a report of an instance on a task. Reports on tasks already given up are ignored."""
         if instance in self._heard_instances:
             self._heard_instances.note(instance, now_s)
         running = self._loads.of(instance).get(event.task)
@@ -202,7 +202,7 @@ class LLMScheduler:
         return []
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Stop the requests of a node; what they have computed stays where it is."""
+        """Stop the requests of a node; what they have computed stays cached."""
         self.queue.withdraw(query, node)
         self._placing.withdraw(query, node)
         actions: list[Action] = []
@@ -216,7 +216,7 @@ class LLMScheduler:
         return actions
 
     def schedule(self, now_s: float) -> list[Action]:
-        """Admit as much as fits, in the queue's order; correct ranks given earlier."""
+        """Admit as many requests as fit, in the queue's order, and correct ranks given earlier."""
         self._decided = actions = list[Action]()
         self._shown.update(now_s)
         for placed in self._placing.place(now_s):
@@ -252,7 +252,7 @@ class LLMScheduler:
         self._note_change(query)
 
     def queries(self) -> list[str]:
-        """Return the queries of which anything waits or runs."""
+        """Return the queries that have waiting or running work."""
         return [
             *self.queue.queries(),
             *dict.fromkeys(entry.query for entry in self._placing.bound()),
@@ -266,7 +266,7 @@ class LLMScheduler:
         return [one.entry.query for one in found]
 
     def end_query(self, query: str) -> list[Action]:
-        """Drop what waits for `query`, stop what runs, let go of its KV."""
+        """Drop the waiting requests of `query`, stop the running ones, and release its KV."""
         actions: list[Action] = []
         for instance, tasks in sorted(self._of_query.get(query, {}).items()):
             for task, running in list(tasks.items()):
@@ -282,22 +282,22 @@ class LLMScheduler:
         return actions
 
     def releases(self) -> list[Action]:
-        """Nothing: a cancelled sequence frees its KV at once, so `end_query` releases all."""
+        """Return nothing: `end_query` releases all, because a cancelled sequence frees its KV at once."""
         return []
 
     def picture(self) -> EnginePicture:
-        """Return what waits and what runs."""
+        """Return a picture of the queue and the instances."""
         fleet = self.instances.fleet
         running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
         num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
         return engine_picture(fleet, num_waiting, running)
 
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing runs."""
+        """Return whether nothing waits and nothing runs."""
         return not self.queue and not self._placing.bound() and not self._loads.num_running
 
     def check_invariants(self) -> None:
-        """For tests: token and slot counts agree with what runs, and keep within the limits."""
+        """Check that token and slot counts agree with running requests and keep within limits. For tests."""
         assert all(entry.lo < entry.hi for entry in self.queue)
         self._loads.check_invariants()
         self._placing.check_invariants()

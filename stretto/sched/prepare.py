@@ -1,4 +1,4 @@
-"""From an open primitive and its inputs to the `Request` that its engine is handed."""
+"""The preparation of a `Request` for an engine, from an open node and its inputs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def prepare_request(
     demand: Demand,
     shows: bool = False,
 ) -> Request:
-    """Items `lo` to `hi` of `node`; `inputs` hold the items of the `each` ports from `lo` on.
+    """Return a request for items `lo` to `hi` of `node`; `inputs` hold its `each` items from `lo` on.
 
     Args:
-        decode_node: of a prefill, the decode that is fused with it.
+        decode_node: the decode that is fused with `node`, if that is a prefill.
         demand: what is asked of it.
         shows: whether parts of its answer are passed on before its end.
 
@@ -77,7 +77,7 @@ def prepare_request(
 
 
 def _row(inputs: Mapping[str, object], each: tuple[str, ...], i: int) -> Mapping[str, object]:
-    """Inputs of one application: item `i` of the `each` ports, the others as they are."""
+    """Return the inputs of one application: item `i` of the `each` ports, the others as they are."""
     if not each:
         return inputs
     row = dict(inputs)

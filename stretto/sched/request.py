@@ -1,4 +1,4 @@
-"""What waits at an engine: the requests of one primitive, together.
+"""The requests of one primitive, which wait at an engine together.
 
 Engine schedulers see the primitive, not loose requests, so that they know which ones move the same step
 of the same query (Teola §5.1).
@@ -17,7 +17,7 @@ from stretto.tasks import Decode, QueryRecord
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:
-    """Items `lo` to `hi` (half-open) of a mapped primitive, or a single application (0 to 1).
+    """A request to an engine: items `lo` to `hi` (half-open) of a mapped primitive, or one application.
 
     Nobody changes it. It is not declared frozen, because each would then take 6 µs to make instead of 1.7.
 
@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Entry:
-    """Items `lo` to `hi` of a request that wait in a queue. `lo` moves up as items are taken.
+    """A queue entry: items `lo` to `hi` of a request that wait. `lo` moves up as items are taken.
 
     Attributes:
         attempt: how often these items were tried and lost.
@@ -97,7 +97,7 @@ class Entry:
 
     @property
     def arrival(self) -> tuple[float, int]:
-        """Key by which the first come goes first."""
+        """Sort key by arrival: the time, then the number of the entry."""
         return self.arrival_s, self.number
 
     @property
@@ -106,20 +106,20 @@ class Entry:
         return self.said_by if self.is_shown else None
 
     def num_units(self, lo: int, hi: int) -> int:
-        """Units of items `lo` to `hi`, without what they generate."""
+        """Return the units of items `lo` to `hi`, without their outputs."""
         units, first = self.request.units, self.request.lo
         if units is None:
             return hi - lo
         return units[lo - first] if hi == lo + 1 else sum(units[lo - first : hi - first])
 
     def units_of(self, lo: int, hi: int) -> int:
-        """Units of items `lo` to `hi`, with the output expected of them."""
+        """Return the units of items `lo` to `hi`, with their expected outputs."""
         if self.request.units is None:
             return (1 + self.num_output) * (hi - lo)
         return self.num_units(lo, hi) + self.num_output * (hi - lo)
 
     def count_within(self, budget: int) -> int:
-        """How many items from `lo` on fit `budget` units."""
+        """Return how many items from `lo` on fit `budget` units."""
         if self.request.units is None and not self.num_output:
             return min(self.hi - self.lo, max(budget, 0))
         count = 0
@@ -131,7 +131,7 @@ class Entry:
         return count
 
     def again(self, lo: int, hi: int, *, attempt: int, alone: bool) -> Entry:
-        """Items `lo` to `hi` as a new entry that has waited since then, from the inputs still there."""
+        """Return items `lo` to `hi` as a new entry with the same arrival, to try them again."""
         return Entry(
             request=self.request,
             lo=lo,
@@ -154,7 +154,7 @@ class Entry:
 
 
 def queue_entry(request: Request, *, arrival_s: float = 0.0, num_output: int = 0) -> Entry:
-    """All items of a request that became ready at `arrival_s`."""
+    """Return the queue entry of all items of a request that became ready at `arrival_s`."""
     return Entry(
         request=request,
         lo=request.lo,

@@ -15,7 +15,7 @@ from stretto.sched.results import Completed, Report, failed
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """One item of an entry, at an instance.
+    """One item of an entry that an instance has been given.
 
     Attributes:
         queue: queue that it was taken from.
@@ -23,7 +23,7 @@ class Running:
         num_output: tokens of output that were expected of it, raised when it writes more.
         prefill_s: predicted seconds of its prefill; 0 once it has written something.
         handed_s: when the instance got it.
-        first_s: predicted seconds from then to the end of its prefill.
+        first_s: predicted seconds from then to the end of its prefill; noted where requests are bound early.
         offset: items or characters of its output that have been passed on.
         num_written: estimated tokens of its output so far.
         is_decoding: whether it has written something.
@@ -55,7 +55,7 @@ class Running:
 
     @property
     def num_tokens(self) -> int:
-        """What it takes of the budget."""
+        """Number of tokens that the request takes of the instance's budget."""
         return self.placed.num_tokens + self.num_output
 
 

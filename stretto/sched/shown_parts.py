@@ -16,8 +16,8 @@ from stretto.sched.results import Completed, failed
 class ShownParts:
     """The requests that no serving instance may continue; they are set aside, so that they hold up no others.
 
-    A request comes back when a like replica serves. It fails when for the engine's `no_replica_s` there has been
-    none, not even one that is starting.
+    A request comes back when a like replica serves. It fails when there has been none, not even one that is
+    starting, for the `no_replica_s` of the engine.
     """
 
     def __init__(self, queue: EngineQueue, engine: Engine, fleet: Fleet, loads: InstanceLoads) -> None:

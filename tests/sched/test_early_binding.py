@@ -15,6 +15,7 @@ from stretto.cluster.placement import Bound, Dispatched, Ended, Joined, Left, Un
 from stretto.costs.profile import Profile
 from stretto.errors import EngineUnavailable
 from stretto.messages import Admit, Reprioritise
+from stretto.sched.demand import NOBODY
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.orders import ORDERS
 from stretto.tasks import Done, Started, Usage
@@ -211,7 +212,7 @@ def test_a_request_larger_than_an_instance_goes_to_one_that_holds_it() -> None:
 def test_a_withdrawn_or_unwanted_request_is_found_where_it_is_bound() -> None:
     machine = Machine(instances=1)
     machine.add("a", "b", "c")
-    machine.scheduler.want("b", ())
+    machine.scheduler.ask("b", {1: NOBODY})
     assert machine.scheduler.withdraw("c", 1, 0.0) == []
     machine.scheduler.check_invariants()
     assert machine.num_waiting() == [1]

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from support.early_placement import SoonestStart
 from support.fleets import FleetWatch
 from support.machines import compiled
 
+from stretto import DEFAULT
 from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.costs.profile import Profile
@@ -173,6 +175,28 @@ def test_every_query_ends_once_and_as_if_nothing_had_been(seed: int, is_simulate
     calm, _ = play(is_calm=True)
     moved, _ = play(is_calm=False)
     assert moved.replies == calm.replies
+
+
+@pytest.mark.parametrize("is_simulated", [True, False])
+@pytest.mark.parametrize("seed", range(10))
+def test_queries_that_are_bound_early_end_once_too(seed: int, is_simulated: bool) -> None:
+    draw = random.Random(seed)
+    patient = {"no_replica_s": 1000.0, "recover_s": 1000.0, "max_attempts": 50}
+    given = llm(instances=draw.randint(1, 3), max_running=draw.choice((2, 8)), placement="soonest", **patient)
+    run, watch = driver(
+        given,
+        batch(),
+        models={"llm": model()} if is_simulated else None,
+        jitter=0.2 * (seed % 2),
+        seed=seed,
+        vocabulary=DEFAULT.with_placement("soonest", SoonestStart),
+    )
+    for number in range(25):
+        egraph = draw.choice((SAY, AHEAD, MANY))
+        run.submit(f"q{number}", egraph, {"q": f"question {number}"}, at_s=time_of(draw, 20.0))
+    come_and_go(run, draw, [given], 22.0)
+    finish(run, watch)
+    assert all(reply.error is None for reply in run.replies.values())
 
 
 def test_random_fleets_go_through_everything() -> None:
