@@ -19,7 +19,7 @@ from stretto import DEFAULT, Component, Input, Runtime, Template
 from stretto.cli.engines_file import read_tables
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
-from stretto.cluster.placement import Choice, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
 from stretto.deployment import Deployment, Replica, RunsIn, deploy
 from stretto.engines.executables import EXECUTABLES, Executable
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
@@ -71,7 +71,7 @@ class NewestFirst:
         return (-entry.arrival_s,)
 
 
-class LastInstance:
+class LastInstance(Placement):
     """A placement policy: always the instance that joined last."""
 
     def load(self, instance: InstanceView) -> Load:

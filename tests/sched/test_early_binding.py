@@ -15,7 +15,7 @@ from stretto.cluster.placement import Bound, Dispatched, Ended, Joined, Left, Un
 from stretto.costs.profile import Profile
 from stretto.errors import EngineUnavailable
 from stretto.messages import Admit, Reprioritise
-from stretto.sched.demand import NOBODY
+from stretto.sched.demand import NOBODY, Demand
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.orders import ORDERS
 from stretto.tasks import Done, Started, Usage
@@ -260,7 +260,7 @@ def test_random_events_lose_no_request(policy: str) -> None:
                     scheduler.end_query(dropped)
                     todo.discard(dropped)
                 case "want" if todo:
-                    scheduler.want(draw.choice(sorted(todo)), draw.choice(((), (1,))))
+                    scheduler.ask(draw.choice(sorted(todo)), {1: draw.choice((NOBODY, Demand("latency")))})
                 case "fleet" if len(live) > 1:
                     change_fleet(machine, draw, now_s)
             machine.schedule(now_s)

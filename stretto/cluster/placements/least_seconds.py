@@ -16,14 +16,19 @@ from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import KVReport
-from stretto.cluster.placement import Choice, Left, Placement, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Choice, KeyUse, Left, Placement, PlacementEvent, PlacementRequest
 
 _MAX_HOLDERS = 8
 """Number of holders of a prefix to compare for each space, besides the least loaded instances."""
 
 
 class LeastSeconds(Placement):
-    """A placement policy that chooses the instance where a request is predicted to end first."""
+    """A placement policy that chooses the instance where a request is predicted to end first.
+
+    Keys of prompts count where instances report what they hold.
+    """
+
+    uses_keys: KeyUse = "reported"
 
     def __init__(self) -> None:
         self.held = HeldBlocks()
