@@ -51,7 +51,7 @@ test: env ## format, lint, types and the whole test suite
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: env ## mend format and what ruff can mend
 	$(BIN)/ruff format .
