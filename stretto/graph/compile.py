@@ -120,6 +120,7 @@ class ExecutionGraph:
         outputs: (name, value id, item index) of each output.
         streamed: the outputs that the text of a decode may be shown as, by node id.
         ops: specifications of the ops that `graph` uses.
+        engine_nodes: one node for each engine, and kind of engine, that the graph needs.
     """
 
     graph: Graph
@@ -131,6 +132,7 @@ class ExecutionGraph:
     outputs: tuple[tuple[str, int, int | None], ...]
     streamed: Mapping[int, tuple[StreamedOutput, ...]]
     ops: Ops
+    engine_nodes: tuple[Node, ...]
 
 
 def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS) -> ExecutionGraph:
@@ -212,6 +214,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
         tuple((name, values[ref.name, ref.port], ref.index) for name, ref in graph.outputs),
         _streamed(graph, node_ids, values),
         ops,
+        tuple({(node.engine, node.spec.runs_on): node for node in reversed(nodes) if node.engine}.values()),
     )
 
 

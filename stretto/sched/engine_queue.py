@@ -53,17 +53,17 @@ class EngineQueue:
 
     def __iter__(self) -> Iterator[Entry]:
         """Entries by query; for tests."""
-        return (entry for query in self._of_query for entry in self._entries(query))
+        in_order = (entry for query in self._of_query for entry in self._entries(query))
+        return iter((*self._fresh, *in_order))
 
     def add(self, entry: Entry) -> None:
         """Add an entry. Entries that must run `alone` go before all others."""
         entry.number = self._num_added
         self._num_added += 1
         self._num_entries += 1
-        request = entry.request
-        self._of_query.setdefault(request.query, {}).setdefault(request.node.id, {})[entry] = None
         if entry.alone:
             self._alone[entry] = None
+            self._index(entry)
         else:
             self._fresh[entry] = None
             if not self._takes_all or len(self._fresh) > _MAX_FRESH:
@@ -119,7 +119,6 @@ class EngineQueue:
             entry.lo = entry.hi
         self._num_entries = 0
         self._fresh.clear()
-        self._of_query.clear()
         return parts
 
     def heads(self, limit: int, now_s: float) -> list[Entry]:
@@ -161,16 +160,20 @@ class EngineQueue:
 
     def end_query(self, query: str) -> None:
         """Drop the waiting entries of a query."""
+        for entry in [entry for entry in self._fresh if entry.query == query]:
+            self._drop(entry)
         for entry in self._entries(query):
             self.remove(entry)
 
     def withdraw(self, query: str, node: int) -> None:
         """Drop the waiting entries of one node of a query."""
+        self._put_in_order()
         for entry in list(self._of_query.get(query, {}).get(node, ())):
             self.remove(entry)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Put what waits of nodes of which something else is asked now into its new place."""
+        self._put_in_order()
         nodes = self._of_query.get(query, {})
         for node in [node for node in demands if node in nodes]:
             for entry in [entry for entry in nodes[node] if entry.demand != demands[node]]:
@@ -195,7 +198,7 @@ class EngineQueue:
 
     def queries(self) -> list[str]:
         """Return the queries that have waiting work."""
-        return list(self._of_query)
+        return list(dict.fromkeys((*self._of_query, *(entry.query for entry in self._fresh))))
 
     def remove(self, entry: Entry) -> None:
         """Drop all items of an entry that wait."""
@@ -207,7 +210,12 @@ class EngineQueue:
         for entry in self._fresh:
             self._order_of(entry).add(entry)
             self._waiting[entry.sorted_as.criteria][entry] = None
+            self._index(entry)
         self._fresh.clear()
+
+    def _index(self, entry: Entry) -> None:
+        nodes = self._of_query.setdefault(entry.query, {})
+        nodes.setdefault(entry.request.node.id, {})[entry] = None
 
     def _new_orders(self) -> dict[Objective | None, Order]:
         return {one: self._new_order(self._config) for one in _CLASSES}
@@ -230,10 +238,11 @@ class EngineQueue:
 
     def _drop(self, entry: Entry) -> None:
         self._num_entries -= 1
+        if entry in self._fresh:
+            del self._fresh[entry]
+            return
         if entry.alone:
             del self._alone[entry]
-        elif entry in self._fresh:
-            del self._fresh[entry]
         elif entry in self._aside:
             del self._aside[entry]
         else:

@@ -163,9 +163,8 @@ class EngineTier:
 
     def check_engines(self, egraph: ExecutionGraph) -> None:
         """Check that each node has an engine of the right kind. Raises ConfigError."""
-        for node in egraph.nodes:
-            if node.engine is None:
-                continue
+        for node in egraph.engine_nodes:
+            assert node.engine is not None
             scheduler = self.schedulers.get(node.engine)
             if scheduler is None:
                 raise ConfigError(f"there is no engine {node.engine!r}", step=node.name)

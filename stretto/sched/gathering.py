@@ -45,7 +45,7 @@ def gather(node: Node, values: Values) -> Gathered:
         if value is ABSENT:
             found.is_absent = found.is_absent or not arg.optional
             continue
-        failure = _failure_at(arg, node, value)
+        failure = _failure_at(arg, node, value) if isinstance(value, Failure | list) else None
         if failure is None:
             if arg.port != WHEN:
                 found.inputs[arg.port] = value

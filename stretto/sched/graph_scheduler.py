@@ -347,8 +347,8 @@ class GraphScheduler:
     def _retire(self, node: Node) -> None:
         """Forget a node, and wake those that wait for it without reading it."""
         self._states.move(node, NodeState.ENDED)
-        self._streams.drop(node)
-        if node.decode is not None:
+        if node.is_mapped or node.decode is not None:
+            self._streams.drop(node)
             self._shown.drop(node)
         self.live.retire(node)
 

@@ -121,8 +121,9 @@ class LiveGraph:
                 self._unblock(node_id)
             else:
                 self.woken.append(node_id)
-        for link in self._links.take(value_id):
-            self._pass_on(value, link)
+        if value_id in self._links.sources:
+            for link in self._links.take(value_id):
+                self._pass_on(value, link)
 
     def grown(self, value_id: int) -> None:
         """Wake the nodes that read a list as it grows."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 from stretto.core import Failure, first_failure
@@ -28,6 +28,7 @@ from stretto.graph.compile import ExecutionGraph
 from stretto.sched.demand import Demand, changes, deduce
 from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.outcome import Outcome
+from stretto.sched.results import Completed
 from stretto.sched.snapshot import QueryPicture
 from stretto.sched.splicing import Expand
 from stretto.tasks import Objective, QueryRecord
@@ -151,6 +152,12 @@ class Session:
         """End the session: variables without a value fail with `error`."""
         return [(name, Failure(error)) for name in self.open_variables]
 
+    def complete_all(self, reports: Iterable[Completed]) -> Outcome:
+        """Record results that have come at the same time, so that what they lead to is started together."""
+        for report in reports:
+            self.graph.complete(report.node, report.lo, report.results)
+        return self._take()
+
     def complete(self, node: int, lo: int, results: Sequence[object]) -> Outcome:
         """Take the results of a node's work."""
         self.graph.complete(node, lo, results)
@@ -218,10 +225,10 @@ class Session:
                 self._wants.pop(name, None)
         if self._outputs is None:
             return outcome
-        failed = list(outcome.failed_effects)
+        failed = outcome.failed_effects
         if outcome.settled:
             failures = {name: first_failure(value) for name, value in outcome.settled}
-            failed[:0] = filter(None, map(failures.get, self._outputs))
+            failed = [*filter(None, map(failures.get, self._outputs)), *failed]
             outcome.settled = []
         if failed:
             outcome.error = failed[0].error

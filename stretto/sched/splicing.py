@@ -44,13 +44,13 @@ class Links:
     """The links of one running graph, by source value and by target."""
 
     def __init__(self) -> None:
-        self._links: dict[int, list[Link]] = {}
+        self.sources: dict[int, list[Link]] = {}
         self._to_value: dict[int, int] = {}
         self._to_node: dict[int, int] = {}
 
     def add(self, source: int, link: Link) -> None:
         """Add a link from the value `source`."""
-        self._links.setdefault(source, []).append(link)
+        self.sources.setdefault(source, []).append(link)
         if link.value is not None:
             self._to_value[link.value] = source
         if link.node is not None:
@@ -58,9 +58,7 @@ class Links:
 
     def take(self, source: int) -> list[Link]:
         """Remove and return the links of a value that has come."""
-        links = self._links.pop(source, None)
-        if links is None:
-            return []
+        links = self.sources.pop(source, [])
         for link in links:
             if link.value is not None:
                 del self._to_value[link.value]
@@ -72,7 +70,7 @@ class Links:
         """Remove the link to a value."""
         source = self._to_value.pop(value_id, None)
         if source is not None:
-            self._links[source] = [link for link in self._links[source] if link.value != value_id]
+            self.sources[source] = [link for link in self.sources[source] if link.value != value_id]
 
     def behind_value(self, value_id: int) -> int | None:
         """Return the value that will be passed on to `value_id`, or None."""

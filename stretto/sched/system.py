@@ -14,7 +14,7 @@ from stretto.cluster.messages import InstanceId
 from stretto.cluster.prompt_keys import SpaceOf, no_space
 from stretto.deployment import Deployment, Replica
 from stretto.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.compile import ExecutionGraph, Node
 from stretto.messages import (
     Action,
     Cancel,
@@ -38,7 +38,7 @@ from stretto.sched.deadlines import Deadlines, Expired
 from stretto.sched.demand import Demand
 from stretto.sched.engine_tier import EngineEvent, EngineTier
 from stretto.sched.outcome import Outcome
-from stretto.sched.results import Completed, Report
+from stretto.sched.results import Completed, Delivered, Report
 from stretto.sched.session import Session
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.splicing import Expand
@@ -219,18 +219,32 @@ class System:
         self._carry_on(session, outcome, now_s)
 
     def _apply(self, reports: Sequence[Report], now_s: float) -> None:
+        together: list[Completed] = []
         for report in reports:
-            session = self.queries.get(report.query)
-            if session is None:
-                continue
-            try:
-                if isinstance(report, Completed):
-                    outcome = session.complete(report.node, report.lo, report.results)
-                else:
-                    outcome = session.deliver(report.node, report.offset, report.piece)
-                self._carry_on(session, outcome, now_s)
-            except Exception as error:
-                self._end_all([report.query], error)
+            if together and (not isinstance(report, Completed) or report.query != together[0].query):
+                self._report(together, now_s)
+                together = []
+            if isinstance(report, Completed):
+                together.append(report)
+            else:
+                self._report(report, now_s)
+        if together:
+            self._report(together, now_s)
+
+    def _report(self, report: Sequence[Completed] | Delivered, now_s: float) -> None:
+        """Tell a query of a piece that was delivered, or of what was completed together."""
+        query = report.query if isinstance(report, Delivered) else report[0].query
+        session = self.queries.get(query)
+        if session is None:
+            return
+        try:
+            if isinstance(report, Delivered):
+                outcome = session.deliver(report.node, report.offset, report.piece)
+            else:
+                outcome = session.complete_all(report)
+            self._carry_on(session, outcome, now_s)
+        except Exception as error:
+            self._end_all([query], error)
 
     def _carry_on(self, session: Session, outcome: Outcome, now_s: float) -> None:
         """Pass on the outcome of one step of a query."""
@@ -240,18 +254,23 @@ class System:
                 self._actions += self._engines.withdraw(node.engine, query, node.id, now_s)
         for request in outcome.work:
             engines[self._engines.add(request, now_s)] = None
-        asked: dict[str, dict[int, Demand]] = {}
-        for node, demand in outcome.demands:
-            if node.engine in engines:
-                asked.setdefault(node.engine, {})[node.id] = demand
-        for engine, demands in asked.items():
-            self._engines.ask(engine, query, demands)
+        if outcome.demands:
+            self._ask(query, outcome.demands)
         for output, text in outcome.text:
             self._actions.append(Emit(query, output, text))
         for name, value in outcome.settled:
             self._actions.append(Settled(query, name, value))
         if outcome.error is not None or outcome.outputs is not None:
             self._end(query, outcome.outputs, outcome.error)
+
+    def _ask(self, query: str, demands: Sequence[tuple[Node, Demand]]) -> None:
+        """Tell the engines that have had work of a query what is asked of its nodes now."""
+        asked: dict[str, dict[int, Demand]] = {}
+        for node, demand in demands:
+            if node.engine in self._engines_of[query]:
+                asked.setdefault(node.engine, {})[node.id] = demand
+        for engine, of_nodes in asked.items():
+            self._engines.ask(engine, query, of_nodes)
 
     def _end(self, query: str, outputs: Mapping[str, object] | None, error: StrettoError | None) -> None:
         session = self.queries.pop(query)
