@@ -9,7 +9,7 @@ same machines and carry out the same actions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from stretto.cluster.messages import (
@@ -23,10 +23,11 @@ from stretto.cluster.messages import (
 from stretto.deployment import Replica
 from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph
+from stretto.record import record
 from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Task
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Submit:
     """Event: a new query of `tenant` that runs one graph and then ends; all outputs of the graph are wanted.
 
@@ -42,14 +43,14 @@ class Submit:
     objective: Objective = "throughput"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cancel:
     """Event: the caller gives the query up. Unknown or ended queries are ignored."""
 
     query: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Open:
     """Event: a new session, a query that ends only when it is closed.
 
@@ -61,7 +62,7 @@ class Open:
     passes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Extend:
     """Event: one more graph for a session.
 
@@ -73,7 +74,7 @@ class Extend:
     bind: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Provide:
     """Event: a variable of a session has got its value, perhaps a `Failure`. Graphs may already read it."""
 
@@ -82,7 +83,7 @@ class Provide:
     value: object
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Want:
     """Event: a caller starts to wait for a variable. All that it comes of is done for that reader.
 
@@ -97,7 +98,7 @@ class Want:
     deadline_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unwant:
     """Event: a caller that waited for a variable with these criteria and this deadline has left."""
 
@@ -107,7 +108,7 @@ class Unwant:
     deadline_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Drop:
     """Event: a variable is no longer needed and will not be asked for again."""
 
@@ -115,7 +116,7 @@ class Drop:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Close:
     """Event: a session ends. Unknown or ended sessions are ignored."""
 
@@ -125,7 +126,7 @@ class Close:
 SessionEvent: TypeAlias = Extend | Provide | Want | Unwant | Drop | Close
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BatchDone:
     """Event: an instance has answered a batch, with one result per task, in order."""
 
@@ -135,7 +136,7 @@ class BatchDone:
     results: Sequence[object]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BatchFailed:
     """Event: an instance has failed a batch as a whole; the instance itself goes on."""
 
@@ -145,7 +146,7 @@ class BatchFailed:
     error: StrettoError
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LLMReport:
     """Event: an LLM instance reports on one of its tasks."""
 
@@ -154,7 +155,7 @@ class LLMReport:
     event: LLMEvent
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AddInstance:
     """Event: one more replica of an engine is to run."""
 
@@ -162,7 +163,7 @@ class AddInstance:
     replica: Replica
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Drain:
     """Event: an instance is to get no more work and then to end: "finish" when it is idle, "suspend" at once.
 
@@ -175,7 +176,7 @@ class Drain:
     how: DrainHow = "finish"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceReady:
     """Event: an instance can take work: it has started, or it has answered again."""
 
@@ -183,7 +184,7 @@ class InstanceReady:
     instance: InstanceId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceSuspected:
     """Event: an instance refused or was silent, and may be down."""
 
@@ -192,7 +193,7 @@ class InstanceSuspected:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceLost:
     """Event: an instance died with all that it was running, or could not be started."""
 
@@ -201,7 +202,7 @@ class InstanceLost:
     error: StrettoError
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceStopped:
     """Event: an instance has ended, as it was told to."""
 
@@ -209,7 +210,7 @@ class InstanceStopped:
     instance: InstanceId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Suspended:
     """Event: a task was taken off an instance that is being suspended, with the tokens it has generated."""
 
@@ -219,7 +220,7 @@ class Suspended:
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wake:
     """Event: the time asked for by `WakeAt` has come."""
 
@@ -245,7 +246,7 @@ Event: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StartBatch:
     """Action: run `tasks`, `num_units` of work in all, as one batch on an idle instance of a batch engine."""
 
@@ -256,7 +257,7 @@ class StartBatch:
     num_units: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Admit:
     """Action: hand a task to an LLM instance, which starts tasks by rank (smaller first).
 
@@ -271,7 +272,7 @@ class Admit:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reprioritise:
     """Action: change the rank of a task at an LLM instance that, as far as is known, has not started it.
 
@@ -284,7 +285,7 @@ class Reprioritise:
     rank: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CancelTask:
     """Action: stop a task at an LLM instance; its output is no longer wanted."""
 
@@ -293,7 +294,7 @@ class CancelTask:
     task: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Release:
     """Action: forget what an instance keeps for `query`, which has ended and runs nothing more there."""
 
@@ -302,14 +303,14 @@ class Release:
     query: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WakeAt:
     """Action: send `Wake` at that time, or a little later. Replaces any earlier `WakeAt`."""
 
     time_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Emit:
     """Action: show more text of an output that is still being decoded."""
 
@@ -318,7 +319,7 @@ class Emit:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settled:
     """Action: deliver a variable of a session, once: its value, `ABSENT`, or a `Failure`."""
 
@@ -327,7 +328,7 @@ class Settled:
     value: object
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reply:
     """Action: end a query, once: with its outputs by name, or with an error. A session has no outputs
     here.

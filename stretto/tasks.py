@@ -9,9 +9,10 @@ from typing import Literal, TypeAlias
 
 from stretto.core import Prompt
 from stretto.errors import StrettoError
+from stretto.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Task:
     """One primitive's share of a batch.
 
@@ -98,7 +99,7 @@ class QueryRecord:
     deadline_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LLMTask:
     """A prompt to prefill and, unless `decode` is None, to complete.
 
@@ -133,14 +134,14 @@ class Usage:
     num_output_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Started:
     """Event: the task has left the instance's queue, and its prefill begins."""
 
     task: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Piece:
     """Event: a part of a task's output exists, which is a text delta or one complete list item."""
 
@@ -148,7 +149,7 @@ class Piece:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Done:
     """Event: the task's whole value exists: str, list[str] with `items`, or None for a prefill."""
 
@@ -157,7 +158,7 @@ class Done:
     usage: Usage = Usage()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Failed:
     """Event: the task has ended without a value. The instance goes on with its other tasks."""
 

@@ -7,18 +7,18 @@ late message of a dead instance matches no living one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.deployment import Replica
+from stretto.record import record
 
 InstanceId: TypeAlias = int
 DrainHow: TypeAlias = Literal["finish", "suspend"]
 StopHow: TypeAlias = Literal["finish", "suspend", "kill"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StartInstance:
     """Action: start an instance of `replica`. The driver answers with `InstanceReady` or `InstanceLost`."""
 
@@ -27,7 +27,7 @@ class StartInstance:
     replica: Replica
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopInstance:
     """Action: end an instance. The driver reports with `InstanceStopped` when it has ended, unless killed.
 
@@ -43,7 +43,7 @@ class StopInstance:
 FleetAction: TypeAlias = StartInstance | StopInstance
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KVReport:
     """Event: changes of what an instance's prefix cache holds, in order."""
 
@@ -52,7 +52,7 @@ class KVReport:
     events: Sequence[KVEvent]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceLoad:
     """The load that an instance reports, counting requests that others sent it.
 
@@ -64,7 +64,7 @@ class InstanceLoad:
     kv_share: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadReport:
     """Event: an instance has reported its load."""
 

@@ -18,13 +18,14 @@ The scheduler owns the queues and the moves.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol, TypeAlias
 
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
+from stretto.record import record
 
 Binds: TypeAlias = Literal["late", "early", "final"]
 """When a request is bound to an instance; see above."""
@@ -34,7 +35,7 @@ KeyUse: TypeAlias = Literal["never", "reported", "always"]
 report what their caches hold. "always" asks for blocks of bytes too, where instances report nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PromptKey:
     """A prompt as chained hashes of its full blocks, `block_tokens` tokens each."""
 
@@ -42,7 +43,7 @@ class PromptKey:
     block_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class PlacementRequest:
     """A request as a placement policy sees it.
 
@@ -84,7 +85,7 @@ class PlacementRequest:
         return view.slowness * (view.prefill_s + waiting_s + (0.0 if has_room else view.turn_s))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     """The instance that a placement policy has chosen for a request, and why.
 
@@ -100,7 +101,7 @@ class Choice:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Joined:
     """Event for a placement policy: an instance can take work; prompts have their keys there in `space`."""
 
@@ -108,7 +109,7 @@ class Joined:
     space: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bound:
     """Event for a placement policy: a request waits in the queue of an instance. `Unbound` follows."""
 
@@ -116,7 +117,7 @@ class Bound:
     request: PlacementRequest
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unbound:
     """Event for a placement policy: a request has left the queue of an instance, wherever it goes.
 
@@ -127,7 +128,7 @@ class Unbound:
     request: PlacementRequest
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dispatched:
     """Event for a placement policy: a request was given to an instance. `Ended` follows."""
 
@@ -135,7 +136,7 @@ class Dispatched:
     request: PlacementRequest
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ended:
     """Event for a placement policy: a request has left an instance that ran it.
 
@@ -149,7 +150,7 @@ class Ended:
     held_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Left:
     """Event for a placement policy: an instance is gone, with all that it held."""
 

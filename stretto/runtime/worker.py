@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import reprlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from stretto.cluster.messages import KVReport
@@ -24,10 +23,11 @@ from stretto.messages import (
     LLMReport,
     Suspended,
 )
+from stretto.record import record
 from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunBatch:
     """Command to an instance: run a batch, and answer with `BatchDone` or `BatchFailed`."""
 
@@ -35,7 +35,7 @@ class RunBatch:
     tasks: tuple[Task, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AdmitTask:
     """Command to an instance: take an LLM task, and answer with `LLMReport`s."""
 
@@ -43,7 +43,7 @@ class AdmitTask:
     rank: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RerankTask:
     """Command to an instance: change the rank of a task that has not started."""
 
@@ -51,28 +51,28 @@ class RerankTask:
     rank: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopTask:
     """Command to an instance: stop a task, and report nothing more of it."""
 
     task: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SuspendTasks:
     """Command to an instance: stop all tasks, and answer with a `Suspended` for each. Only
     `CloseEngine` follows.
     """
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ForgetQuery:
     """Command to an instance: a query has ended; forget what is kept for it."""
 
     query: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CloseEngine:
     """Command to an instance: close the engine and end."""
 
@@ -92,7 +92,7 @@ class Inbox(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """The description of an instance: an engine to construct, and the address of its events."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, takewhile
 
 from stretto.cluster.messages import DrainHow, InstanceId
@@ -20,6 +19,7 @@ from stretto.costs.profile import Profile
 from stretto.deployment import Engine, Replica
 from stretto.errors import BadReply, EffectInDoubt, EngineTimeout, StrettoError
 from stretto.messages import Action, Release, StartBatch
+from stretto.record import record
 from stretto.sched.demand import Demand
 from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
@@ -32,7 +32,7 @@ from stretto.sched.snapshot import EnginePicture, engine_picture
 from stretto.tasks import Task
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Batch:
     """A batch that is running; its parts are (entry, lo, hi): items `lo` to `hi` of a queue entry."""
 

@@ -6,17 +6,17 @@ The views of instances, which placement policies see, count what waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.record import record
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.llm_loads import InstanceLoads
 from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BoundRequest:
     """One item that waits for an instance.
 

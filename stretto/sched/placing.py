@@ -7,17 +7,17 @@ instance when it comes. The placement policy says which of them it wants (`Place
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.record import record
 from stretto.sched.demand import Demand
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.request import Entry
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placed:
     """A request that goes to an instance now: the item `lo` of an entry that waits in `queue`."""
 

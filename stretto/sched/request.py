@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 
 from stretto.core import Prompt
 from stretto.graph.compile import Node
+from stretto.record import record
 from stretto.sched.demand import Demand
 from stretto.tasks import Decode, QueryRecord
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@record(kw_only=True, eq=False)
 class Request:
     """A request to an engine: items `lo` to `hi` (half-open) of a mapped primitive, or one application.
-
-    Nobody changes it. It is not declared frozen, because each would then take 6 µs to make instead of 1.7.
 
     Attributes:
         step: name of the primitive in errors: the decode, where a prefill carries one along.

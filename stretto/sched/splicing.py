@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from stretto.errors import EngineFailure, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph, Node
+from stretto.record import record
 
 Expand = Callable[[str, Mapping[str, object]], ExecutionGraph]
 """A function from the `body` of an `expand` and its inputs to the subgraph, optimised and compiled."""
@@ -31,7 +31,7 @@ def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None)
     return sub
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Link:
     """A link from a value, or its item `index`, to another value or to an expanded node that waits for it."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from stretto.core import ABSENT, AbsentType, Failure
 from stretto.errors import BadReply
 from stretto.graph.compile import Node
+from stretto.record import record
 from stretto.sched.gathering import Gathered
 from stretto.sched.values import UNSET, Values
 
@@ -51,7 +52,7 @@ class Mapped:
         return self.total is not None and self.num_done == self.total
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Items:
     """A range of items of a mapped node that may run, `lo` to `hi` (half-open), with all its inputs."""
 

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 from stretto.costs.profile import Profile
 from stretto.deployment import Engine
+from stretto.record import record
 from stretto.sched.request import Entry
 
 MAX_ASKED = 32
@@ -26,7 +27,7 @@ Fits: TypeAlias = Callable[[Entry], int]
 """A function that says how many items of an entry, from its `lo` on, can be taken now."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Take:
     """Decision: take `num_items` of an entry; with `ends_batch` nothing else goes into the same batch."""
 
@@ -35,7 +36,7 @@ class Take:
     ends_batch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hold:
     """Decision: take nothing before `until_s`, though there is room, as more may come until then."""
 

@@ -1,0 +1,35 @@
+"""Small immutable objects that are made for every step, such as messages, tasks and requests.
+
+A frozen dataclass sets each field by a call, which makes it three to four times as slow to create as a plain
+one (6.1 µs against 1.7 for 15 fields). A record is frozen for the type checker only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar, dataclass_transform, overload
+
+_Class = TypeVar("_Class")
+
+
+@overload
+def record(cls: type[_Class], /) -> type[_Class]: ...
+
+
+@overload
+def record(*, kw_only: bool = False, eq: bool = True) -> Callable[[type[_Class]], type[_Class]]: ...
+
+
+@dataclass_transform(frozen_default=True)
+def record(
+    cls: type[_Class] | None = None, /, *, kw_only: bool = False, eq: bool = True
+) -> type[_Class] | Callable[[type[_Class]], type[_Class]]:
+    """Make a class a dataclass with slots. A type checker refuses assignments to its fields.
+
+    Args:
+        kw_only: whether fields can be given by name only.
+        eq: whether two objects with equal fields are equal. Otherwise each is equal to itself only.
+    """
+    make = dataclass(slots=True, kw_only=kw_only, eq=eq, unsafe_hash=eq)
+    return make if cls is None else make(cls)
