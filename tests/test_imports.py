@@ -13,7 +13,7 @@ import stretto
 ROOT = Path(stretto.__file__).parent
 CLONE = ROOT.parent
 LAYERS = (
-    "core errors",
+    "core errors record",
     "tasks",
     "costs",
     "cluster deployment",
@@ -31,6 +31,7 @@ FINDS_BENCHMARKS = "cli/bench.py"
 LIGHT = (
     "core",
     "errors",
+    "record",
     "tasks",
     "engine",
     "deployment",
