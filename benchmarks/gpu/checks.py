@@ -139,7 +139,6 @@ def _dense(q_HD: Tensor, kv: KVCache, table: list[int], length: int, window: int
 def one_layer(heads: int, kv_heads: int, dim: int) -> ModelConfig:
     """Configuration with one layer, enough for a KV cache."""
     return ModelConfig(
-        family="llama",
         vocabulary=1,
         hidden=heads * dim,
         intermediate=1,

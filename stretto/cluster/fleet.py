@@ -8,8 +8,9 @@ Rules:
 - An instance that waits for its delay is `starting` already, so that it can be drained. `StartInstance` is
   returned when the delay is over, once per id.
 - A start that takes longer than `Replica.start_timeout_s` counts as lost, and the driver is told to kill it.
-- A suspect instance takes one request at a time, and after each further suspicion only later, so that a
-  server that refuses everything does not use up the attempts of every request. `ready` ends this.
+- A suspect instance is to get one request at a time, from its `probe_s` on, which each further suspicion
+  moves: so a server that refuses everything does not use up the attempts of every request. `ready` ends
+  this. `InstanceTable` keeps to it.
 - Draining: "finish" stops the instance when it is told to be `idle`, "suspend" at once. An instance that was
   not up yet is killed, and gone. A draining instance that is lost is not restarted.
 
@@ -216,19 +217,6 @@ class Fleet:
         """Return the time at which `expire` next has something to do, or None."""
         dues = (self._members[instance].due_s for instance in self._in["starting"])
         return min((due_s for due_s in dues if due_s is not None), default=None)
-
-    def may_take(self, instance: InstanceId, num_running: int, now_s: float) -> bool:
-        """Return whether an instance that runs `num_running` requests may get one more."""
-        state = self.state.get(instance)
-        if state == "suspect":
-            return num_running == 0 and self._members[instance].probe_s <= now_s
-        return state == "serving"
-
-    def next_probe_s(self) -> float | None:
-        """Return the time at which a suspect instance may next take a request, perhaps in the past; or
-        None.
-        """
-        return min((self._members[instance].probe_s for instance in self.suspects), default=None)
 
     def probe_s(self, instance: InstanceId) -> float:
         """Return the time at which a suspect instance may take its next request."""

@@ -1,8 +1,9 @@
 """A query as its caller sees it: a session of named variables, to which graphs are added while it lives.
 
     submit      a one-shot query: one graph, every output wanted; one that fails, or an item of it, ends it
-        extend      one more graph. Its inputs are variables, with or without a value; its outputs become
-        variables provide     a variable gets its value from outside
+    extend      one more graph. Its inputs are variables, with or without a value; its outputs become
+                variables
+    provide     a variable gets its value from outside
     want        a caller waits for a variable, with criteria and perhaps a deadline: the work that produces it
                 goes before work that no caller waits for, and work for latency before all else
     unwant      that caller has left. This cancels nothing

@@ -282,7 +282,7 @@ class VirtualDriver(VirtualTime):
         added = [AddInstance(d.engine.name, replica) for d in deployments for replica in d.replicas]
         for action in self.system.handle(added, 0.0):
             if isinstance(action, StartInstance):
-                self._start(action, 0.0)
+                self._start(action)
         ready = [InstanceReady(*key) for key in self._replicas]
         for action in self.system.handle(ready, 0.0):
             self._carry_out(action)
@@ -291,12 +291,12 @@ class VirtualDriver(VirtualTime):
         """Start an instance that is ready when its model is loaded."""
         model = self._model(action.engine, action.replica)
         ready_s = self.now_s + (0.0 if model is None else model.loading_s)
-        slot = self._start(action, ready_s)
+        slot = self._start(action)
         ready_s = max(ready_s, self._back_s.pop((action.engine, slot), 0.0))
         key = action.engine, action.instance
         self.at(ready_s, lambda: (InstanceReady(*key),) if key in self._replicas else _NO_EVENTS)
 
-    def _start(self, action: StartInstance, ready_s: float) -> int:
+    def _start(self, action: StartInstance) -> int:
         """Start an instance in the first free slot; return the slot."""
         engine, key = self.engines[action.engine], (action.engine, action.instance)
         slots = self._slots[action.engine]

@@ -19,11 +19,13 @@ from stretto.messages import (
     CancelTask,
     Event,
     InstanceLost,
+    InstanceStopped,
     LLMReport,
     Open,
     Reply,
     StartBatch,
     Submit,
+    Suspended,
 )
 from stretto.observer import Observer
 from stretto.tasks import Done, Failed, Piece, Started, Usage
@@ -121,6 +123,10 @@ class Recorder(Observer):
                 self._close(self._batches.pop((engine, instance, batch), None), now_s, f"failed: {error}")
             case InstanceLost(engine, instance, error):
                 self._close_all(engine, instance, now_s, f"lost: {error}")
+            case Suspended(engine, instance, task):
+                self._close(self._requests.pop((engine, instance, task), None), now_s, "suspended")
+            case InstanceStopped(engine, instance):
+                self._close_all(engine, instance, now_s, "lost: the instance was stopped")
 
     def on_action(self, action: Action, now_s: float) -> None:
         """Note an action that the driver is about to carry out."""

@@ -36,10 +36,12 @@ from stretto.messages import (
     CancelTask,
     Event,
     InstanceLost,
+    InstanceStopped,
     LLMReport,
     Reply,
     StartBatch,
     Submit,
+    Suspended,
 )
 from stretto.observer import Observer
 from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
@@ -190,7 +192,9 @@ class RunRecorder(Observer):
                     self._on_told((engine, instance), request, told, now_s)
             case BatchFailed(engine, instance, batch):
                 self._open.pop((engine, instance, batch), None)
-            case InstanceLost(engine, instance):
+            case Suspended(engine, instance, task_id):
+                self._open.pop((engine, instance, task_id), None)
+            case InstanceLost(engine, instance) | InstanceStopped(engine, instance):
                 self._forget(engine, instance)
 
     def on_action(self, action: Action, now_s: float) -> None:

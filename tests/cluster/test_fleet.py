@@ -40,12 +40,11 @@ def test_an_added_replica_starts_and_serves(fleet: Fleet) -> None:
     assert fleet.add(ONE, 0.0) == [StartInstance("llm", 0, ONE)]
     assert fleet.state == {0: "starting"}
     assert fleet.is_hopeful
-    assert not fleet.may_take(0, 0, 0.0)
+    assert fleet.serving == ()
     assert fleet.next_due_s() == 5
     fleet.ready(0, 1.0)
     assert fleet.serving == (0,)
     assert not fleet.is_hopeful
-    assert fleet.may_take(0, 100, 1.0)
     assert fleet.next_due_s() is None
     assert fleet.replica(0) is ONE
 
@@ -134,27 +133,24 @@ def test_a_start_that_takes_too_long_is_killed_and_repeated(fleet: Fleet) -> Non
     assert fleet.state[0] == "gone"
 
 
-def test_a_suspect_takes_one_request_at_a_time_and_ever_later(fleet: Fleet) -> None:
+def test_a_suspect_may_take_a_request_ever_later(fleet: Fleet) -> None:
     instance = started(fleet)
     fleet.suspected(instance, "refused", 1.0)
     assert fleet.suspects == (instance,)
     assert fleet.is_hopeful
-    assert fleet.may_take(instance, 0, 1.0)
-    assert not fleet.may_take(instance, 1, 1.0)
+    assert fleet.probe_s(instance) == 1.0
     fleet.suspected(instance, "refused", 1.0)
-    assert fleet.next_probe_s() == pytest.approx(1.1)
-    assert not fleet.may_take(instance, 0, 1.0)
-    assert fleet.may_take(instance, 0, 1.1)
+    assert fleet.probe_s(instance) == pytest.approx(1.1)
     fleet.ready(instance, 2.0)
-    assert fleet.may_take(instance, 100, 2.0)
+    assert fleet.serving == (instance,)
     fleet.suspected(instance, "refused", 3.0)
-    assert fleet.may_take(instance, 0, 3.0)
+    assert fleet.probe_s(instance) == 3.0
 
 
 def test_draining_finishes_first(fleet: Fleet) -> None:
     instance = started(fleet)
     assert fleet.drain(instance, "finish", 1.0) == []
-    assert not fleet.may_take(instance, 0, 1.0)
+    assert fleet.serving == fleet.suspects == ()
     assert fleet.idle(instance) == [StopInstance("llm", instance, "finish")]
     assert fleet.idle(instance) == []
     fleet.stopped(instance, 2.0)
@@ -330,10 +326,6 @@ class World:
             if (due_s := each.next_due_s()) is not None and due_s <= self.now_s:
                 self.do(each, each.expire(self.now_s))
             each.check_invariants()
-            for instance in each.live:
-                assert each.may_take(instance, 0, self.now_s) <= (
-                    each.state[instance] in ("serving", "suspect")
-                )
 
     def finish(self) -> None:
         """Drain everything; the driver then ends all that it was told to."""

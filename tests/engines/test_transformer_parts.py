@@ -21,7 +21,6 @@ from stretto.llm.output.sampling import noise_seed
 from stretto.tasks import Decode
 
 CONFIG = ModelConfig(
-    family="llama",
     vocabulary=8,
     hidden=32,
     intermediate=32,

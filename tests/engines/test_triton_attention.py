@@ -19,7 +19,6 @@ from stretto.engines.transformer.kv_cache import KVCache
 from stretto.engines.transformer.paged_decodes import Group, PagedDecodes, Tuning, attend_paged
 
 CONFIG = ModelConfig(
-    family="llama",
     vocabulary=8,
     hidden=32,
     intermediate=32,

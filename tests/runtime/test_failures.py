@@ -7,6 +7,7 @@ import contextlib
 import math
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -577,6 +578,32 @@ async def test_an_llm_that_says_nonsense_fails_its_query_alone(text: str) -> Non
             await runtime.run(COMPLETE, {"text": text}, deadline_s=5)
         assert await other == {"answer": "well"}
         assert await runtime.run(COMPLETE, {"text": "well"}) == {"answer": "well"}
+
+
+class BadlyProbed(ServerEngine):
+    """A server that refuses once; the first probe of it raises something that no probe should."""
+
+    def __init__(self, config: None) -> None:
+        self._num_probes = 0
+
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
+        emit(Done(task.id, "well") if self._num_probes else Failed(task.id, EngineUnavailable("refused")))
+
+    async def probe(self) -> None:
+        self._num_probes += 1
+        if self._num_probes == 1:
+            raise OSError("a bug in the adapter")
+
+
+@in_virtual_time
+async def test_a_probe_that_raises_is_no_answer_and_is_repeated() -> None:
+    async with Runtime([deploy("llm", BadlyProbed, contract="llm", runs_in="loop")]) as runtime:
+        assert await runtime.run(COMPLETE, {"text": "a"}) == {"answer": "well"}
+        await asyncio.sleep(1)
+        (engine,) = runtime.snapshot().engines
+        assert [instance.state for instance in engine.instances] == ["serving"]
 
 
 def test_a_runtime_belongs_to_one_event_loop() -> None:

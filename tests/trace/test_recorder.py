@@ -8,11 +8,23 @@ from pathlib import Path
 import pytest
 from support.runtime_engines import SHOUT
 
+from stretto.core import Segment
 from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.errors import ConfigError, EngineFailure
-from stretto.messages import BatchDone, BatchFailed, InstanceLost, Reply, StartBatch, Submit
+from stretto.messages import (
+    Admit,
+    BatchDone,
+    BatchFailed,
+    InstanceLost,
+    InstanceStopped,
+    Reply,
+    StartBatch,
+    Submit,
+    Suspended,
+)
 from stretto.sim.driver import VirtualDriver
+from stretto.tasks import LLMTask
 from stretto.trace.recorder import MAX_SPANS, Recorder
 from stretto.trace.run_file import RunRecorder
 from stretto.trace.summary import summarise
@@ -53,6 +65,24 @@ def test_what_runs_is_kept_however_old_it_is() -> None:
     recorder.on_action(Reply("old", {}), 60.0)
     assert len(recorder.spans) <= 4
     assert len(recorder.queries) <= 4
+
+
+def test_what_leaves_an_instance_that_is_drained_has_ended_there(tmp_path: Path) -> None:
+    """A suspended request goes on elsewhere, in another span; what is left at the end is lost."""
+    recorder, file = Recorder(), RunRecorder(tmp_path / "run.jsonl", [])
+    for observer in (recorder, file):
+        for number in range(2):
+            task = LLMTask(number, "q", "a", (Segment("Say "),), None)
+            observer.on_action(Admit("llm", 0, task, ()), 1.0)
+        observer.on_event(Suspended("llm", 0, 0, (5, 6)), 2.0)
+        observer.on_event(InstanceStopped("llm", 0), 3.0)
+    assert [(span.end_s, span.outcome) for span in recorder.spans] == [
+        (2.0, "suspended"),
+        (3.0, "lost: the instance was stopped"),
+    ]
+    assert not recorder._requests
+    assert not file._open
+    file.close()
 
 
 def test_without_a_bound_all_is_kept() -> None:

@@ -36,7 +36,6 @@ class ModelConfig:
         has_qk_norm: whether queries and keys are normalised by head, before the rotation.
     """
 
-    family: str
     vocabulary: int
     hidden: int
     intermediate: int
@@ -105,7 +104,6 @@ def _parse(raw: Mapping[str, Any]) -> ModelConfig:
     theta, scaling = _rope(raw)
     has_bias = bool(raw.get("attention_bias", False))
     return ModelConfig(
-        family=family,
         vocabulary=_size(raw, "vocab_size"),
         hidden=_size(raw, "hidden_size"),
         intermediate=_size(raw, "intermediate_size"),

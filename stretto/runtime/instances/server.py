@@ -134,7 +134,7 @@ class ServerInstance:
             delay_s = min(_MAX_PROBE_S, 2 * delay_s)
             try:
                 await engine.probe()
-            except StrettoError:
+            except Exception:  # also a bug of the adapter: without probes it would be suspect for ever
                 continue
             self._is_suspect = False
             self._post(InstanceReady(self._job.engine, self._job.instance))
