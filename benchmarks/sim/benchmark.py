@@ -1,4 +1,4 @@
-"""Speed of the simulator: LLM requests per second of one core, with 64 instances at 70 % load.
+"""Speed of the simulator: LLM requests per second of one core, with 64 instances at 70 % load or in a burst.
 
 Instances are Llama-2-7b on an A100-80G, with costs of the preset. The load is a share of the requests per
 second that 64 instances finish when they are never idle, which is simulated first. Time is CPU time of this
@@ -8,13 +8,14 @@ process.
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, repeat
 
 from benchmarks.registry import BenchmarkOptions
-from benchmarks.report import Goal, Report, Row, Value
+from benchmarks.report import Goal, Report, Row, Value, spread
 from stretto.costs.presets import load_preset
 from stretto.costs.profile import Profile
 from stretto.costs.shape import check_fits
@@ -32,6 +33,8 @@ from stretto.sim.traces import TraceRequest
 from stretto.trace.summary import quantile
 
 SPEED = "simulated requests per second of a core"
+BURST = "CPU for each simulated request when all come at once"
+GOAL_RATIO = 1.15
 GOAL_PER_S = 2000.0
 MODEL = "Llama-2-7b-hf"
 APP_CALLS = "calls of apps"
@@ -63,9 +66,11 @@ class SimSize:
     max_running: int = 64
     max_batch_tokens: int = 2048
     block_tokens: int = 32
+    burst: tuple[int, int] = (4000, 12_000)
+    turns: int = 5
 
 
-QUICK = SimSize(requests=4000, saturating=200)
+QUICK = SimSize(requests=4000, saturating=200, burst=(1000, 3000), turns=3)
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
@@ -91,6 +96,13 @@ def measure(size: SimSize, options: BenchmarkOptions) -> Report:
             goals.append(
                 Goal(f"{name}: simulated requests per second of a core", speed, GOAL_PER_S, "higher")
             )
+    few, many = size.burst
+    bursts = _bursts(size, options)
+    rows += [
+        Row(BURST, f"{num} requests", {**spread(us, "us"), "requests": num}) for num, us in bursts.items()
+    ]
+    ratio = statistics.median(bursts[many]) / statistics.median(bursts[few])
+    goals.append(Goal(f"CPU for each request, burst of {many} over {few}", ratio, GOAL_RATIO, "lower"))
     notes = (
         f"requests of up to {_MAX_TOKENS} tokens; a workload has `requests` of them, or all of its trace",
         f"step costs and KV memory of {MODEL} on an A100-80G, from the preset",
@@ -166,10 +178,19 @@ def _capacity_per_s(size: SimSize, found: Workload, seed: int) -> float:
     return len(requests) / counts.last_s
 
 
-def _run(size: SimSize, found: Workload, arrivals_s: Iterator[float], seed: int) -> dict[str, Value]:
-    requests = list(islice(found.arriving(arrivals_s, seed), size.requests))
-    counts = _Counts()
-    driver = _driver(size, size.instances, requests, counts)
+def _bursts(size: SimSize, options: BenchmarkOptions) -> dict[int, list[float]]:
+    """Microseconds of CPU for each request of bursts of both sizes, which take turns."""
+    found: dict[int, list[float]] = {num: [] for num in size.burst}
+    for turn in range(size.turns):
+        options.say(f"bursts, turn {turn + 1} of {size.turns}")
+        for num, us in found.items():
+            requests = list(islice(_CALLS.arriving(repeat(0.0), options.seed), num))
+            us.append(_run_all(_driver(size, size.instances, requests, _Counts())) / num * 1e6)
+    return found
+
+
+def _run_all(driver: VirtualDriver) -> float:
+    """Simulate to the end; CPU seconds that it took."""
     gc.collect()
     begun_s = time.process_time()
     replies = driver.run()
@@ -177,6 +198,14 @@ def _run(size: SimSize, found: Workload, arrivals_s: Iterator[float], seed: int)
     failed = [reply.error for reply in replies.values() if reply.error is not None]
     if failed:
         raise failed[0]
+    return cpu_s
+
+
+def _run(size: SimSize, found: Workload, arrivals_s: Iterator[float], seed: int) -> dict[str, Value]:
+    requests = list(islice(found.arriving(arrivals_s, seed), size.requests))
+    counts = _Counts()
+    driver = _driver(size, size.instances, requests, counts)
+    cpu_s = _run_all(driver)
     return {
         "requests_per_s_of_core": len(requests) / cpu_s,
         "events_per_s_of_core": driver.num_events / cpu_s,

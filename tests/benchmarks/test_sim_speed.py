@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.registry import BenchmarkOptions
-from benchmarks.sim.benchmark import SPEED, SimSize, measure
+from benchmarks.sim.benchmark import BURST, SPEED, SimSize, measure
 from stretto.sim.traces import TraceError
 
-TOY = SimSize(instances=3, requests=40, saturating=20, max_running=8)
+TOY = SimSize(instances=3, requests=40, saturating=20, max_running=8, burst=(20, 60), turns=2)
 
 
 def test_it_says_how_much_was_simulated_how_fast() -> None:
@@ -26,7 +26,8 @@ def test_it_says_how_much_was_simulated_how_fast() -> None:
         busy = row.values["busy_share"]
         assert isinstance(busy, float)
         assert 0.2 < busy <= 1
-    assert [goal.goal for goal in report.goals] == [2000.0, 2000.0]
+    assert [goal.goal for goal in report.goals] == [2000.0, 2000.0, 1.15]
+    assert [row.values["requests"] for row in report.table(BURST).values()] == [20, 60]
 
 
 def test_a_folder_without_the_traces_is_refused(tmp_path: Path) -> None:
