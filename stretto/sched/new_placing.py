@@ -1,4 +1,4 @@
-"""The way of placing that a policy asks for."""
+"""The choice between the two ways in which requests get from an engine's queue to an instance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def new_placing(
     describe: Describe,
     new_queue: Callable[[], EngineQueue],
 ) -> Placing:
-    """Return what places the requests of `queue`; `new_queue` makes the queues of instances."""
+    """Return what sends the requests of `queue` to instances: when one has room (binds "late"), or by way of
+    a queue for each instance, which `new_queue` makes.
+    """
     if binds == "late":
         return PlaceLate(queue, loads, shown, describe)
     return PlaceEarly(queue, loads, shown, describe, new_queue=new_queue, moves=binds == "early")
