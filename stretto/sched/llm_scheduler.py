@@ -176,7 +176,10 @@ class LLMScheduler:
         return reports, actions
 
     def next_expiry_s(self) -> float | None:
-        """Return the time at which `expire` may next have something to do, or None."""
+        """Return the time at which the instance or task that is silent longest reaches the engine's timeout.
+
+        `expire` must be called then. None if nothing runs or the engine has no timeout.
+        """
         if self.engine.timeout_s is None:
             return None
         found = (self._heard_instances.oldest(), self._heard_tasks.oldest())
