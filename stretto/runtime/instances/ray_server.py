@@ -18,7 +18,7 @@ _TIDYING_S = 5.0
 
 
 class RayLaunched:
-    """A `Launched` server somewhere in a Ray cluster.
+    """An LLM server that a worker of a Ray cluster starts on its node.
 
     It counts as ended when its worker says so, when Ray says that the worker is gone, or when its port
     refuses connections, which is known long before Ray notices that a node is dead.
