@@ -42,7 +42,7 @@ class TraceRequest:
 
 
 class TraceError(UserError):
-    """A trace cannot be used; the message names file, row and reason. Row 0 is the file as a whole."""
+    """A trace file cannot be used; the message names file, row and reason. Row 0 is the file as a whole."""
 
 
 def read_azure(path: Path) -> list[TraceRequest]:
@@ -68,8 +68,8 @@ def read_azure(path: Path) -> list[TraceRequest]:
 
 
 def read_mooncake(path: Path) -> list[TraceRequest]:
-    """Read Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`, `output_length`,
-    `hash_ids`.
+    """Read requests from a trace in Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`,
+    `output_length` and `hash_ids`.
 
     Source: Mooncake (FAST 2025).
     """
