@@ -120,7 +120,9 @@ class Vocabulary:
         return replace(self, placements={**self.placements, name: placement})
 
     def select_passes(self, names: str | Collection[str]) -> tuple[str, ...]:
-        """Return names of passes in pipeline order, from "all", "none", "a,b,c" or a collection of names.
+        """Return names of passes (functions that rewrite graphs) in pipeline order.
+
+        `names` is "all", "none", "a,b,c" or a collection of names.
 
         Raises:
             ConfigError: there is no such pass.

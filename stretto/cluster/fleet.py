@@ -1,4 +1,4 @@
-"""The instances of one engine from start to end, as a machine without IO.
+"""The instances of one engine from start to end, as a state machine without IO.
 
 Rules:
 
@@ -145,7 +145,7 @@ class Fleet:
         return [] if wait_s is None else self._begin(member.slot, wait_s, now_s)
 
     def give_up(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
-        """Kill an instance that does not answer, and start its successor; return the actions for this.
+        """Kill an instance that does not answer, and start its successor; return the actions to carry out.
 
         Nothing happens if the instance is gone already.
         """
@@ -158,7 +158,7 @@ class Fleet:
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[FleetAction]:
         """Give an instance no more work, and stop it: "finish" when it is idle, "suspend" at once.
 
-        Return the actions for this.
+        Return the actions to carry out.
 
         Raises:
             ConfigError: there is no such instance, or it is draining or gone.
@@ -203,7 +203,8 @@ class Fleet:
             )
 
     def idle(self, instance: InstanceId) -> list[FleetAction]:
-        """Stop an instance if it is draining, as nothing runs there any more; return the actions for this.
+        """Stop an instance if it is draining, as nothing runs there any more; return the actions to carry
+        out.
 
         An instance that is not draining is left alone.
         """
@@ -275,12 +276,12 @@ class Fleet:
 
     @property
     def live(self) -> tuple[InstanceId, ...]:
-        """Instances that are not gone, oldest first. They hold their devices."""
+        """Instances that are not gone and so still hold their devices, oldest first."""
         return tuple(self._members)
 
     @property
     def serving(self) -> tuple[InstanceId, ...]:
-        """Instances that are up, the one that came up last at the end."""
+        """Instances that are up and take work, the one that came up last at the end."""
         return tuple(self._in["serving"])
 
     @property

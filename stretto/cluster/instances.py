@@ -101,7 +101,7 @@ class InstanceTable:
         self._capacities: list[int] = []
 
     def join(self, view: InstanceView) -> None:
-        """Add an instance to the table."""
+        """Add an instance to the table, in its place among the others by load."""
         self._views[view.id] = view
         insort(self._capacities, view.capacity_tokens)
         self.changed(view.id)

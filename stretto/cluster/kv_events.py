@@ -1,4 +1,6 @@
-"""Events that report the content of an instance's prefix cache; a prefix index applies them."""
+"""Events with which an instance reports what its prefix cache stores and removes. `HeldBlocks` applies
+them.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class RunningQueries:
         return list(self._queries)
 
     def new_id(self) -> str:
-        """Return an id that no query has had."""
+        """Return a new id for a query or session, which none has had before."""
         return f"q{next(self._ids)}"
 
     def check_accepts(self) -> None:
@@ -100,7 +100,10 @@ class RunningQueries:
         self._is_closed = True
 
     def end_all(self, bug: InternalError) -> None:
-        """End all queries with the error `bug`: none would end by itself."""
+        """End all queries and sessions with the error `bug`.
+
+        The schedulers have broken down, so none would end by itself.
+        """
         self.close()
         for query in self.ids:
             self._end(Reply(query, None, bug))

@@ -1,4 +1,4 @@
-"""A running session as its caller sees it."""
+"""A running session (a query to which graphs can be added) as its caller sees it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class Session:
         *,
         configuration: Configuration | None = None,
     ) -> None:
-        """Add a graph. Its inputs are variables, with or still without a value; its outputs become variables.
+        """Add a graph to the session.
+
+        Its inputs are variables, with or still without a value; its outputs become variables.
 
         Args:
             bind: names of variables for inputs and outputs whose own names differ.

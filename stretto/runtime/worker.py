@@ -92,7 +92,7 @@ class Inbox(Protocol):
     """The interface of a source of commands for an instance."""
 
     def get(self) -> Command:
-        """Wait for the next command and return it."""
+        """Wait for the next command to the instance, and return it."""
         ...
 
     def empty(self) -> bool:

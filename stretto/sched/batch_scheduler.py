@@ -102,7 +102,7 @@ class BatchScheduler:
         return self._retry_lost(batch, error) if is_worth_retrying(error) else self._retry_apart(batch, error)
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica; return the actions for this."""
+        """Start an instance of one more replica; return the actions to carry out."""
         return [*self.instances.add(replica, now_s)]
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
@@ -130,7 +130,7 @@ class BatchScheduler:
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
         """Give an instance no more work and stop it when its batch has ended, as batches cannot be suspended.
 
-        Returns the actions for this.
+        Returns the actions to carry out.
         """
         actions = [*self.instances.drain(instance, "finish", now_s)]
         self._rest(instance)
@@ -177,7 +177,7 @@ class BatchScheduler:
         return next(iter(self._running.values())).started_s + self.engine.timeout_s
 
     def schedule(self, now_s: float) -> list[Action]:
-        """Start a batch on every idle instance, as long as work waits; return the actions for this.
+        """Start a batch on every idle instance, as long as work waits; return the actions to carry out.
 
         What is taken counts as started when all of the batches are filled, so that sort keys stay until then.
         """

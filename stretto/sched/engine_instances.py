@@ -73,7 +73,7 @@ class EngineInstances:
         return actions
 
     def give_up(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
-        """Kill an instance that does not answer, and start its successor; return the actions for this."""
+        """Kill an instance that does not answer, and start its successor; return the actions to carry out."""
         actions = self._fleet.give_up(instance, error, now_s)
         self._note(now_s)
         return actions

@@ -117,10 +117,11 @@ class EngineQueue:
         return self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
 
     def take_all(self, room: int) -> list[tuple[Entry, int, int]]:
-        """Remove all waiting work if it fits into one batch of `room` units, whatever the order; return
-        (entry, lo, hi) triples, each for the items `lo` to `hi` of an entry.
+        """Remove all waiting work if it fits into one batch of `room` units, whatever the order; return it.
 
-        Return none if it does not fit or needs an order. What was removed counts as started.
+        It is returned as (entry, lo, hi) triples, each for the items `lo` to `hi` of an entry (one step's
+        work), and counts as started. The list is empty, and nothing removed, if it does not fit or needs an
+        order.
         """
         if not self._takes_all or len(self._fresh) < self._num_entries:
             return []

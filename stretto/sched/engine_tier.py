@@ -1,4 +1,4 @@
-"""The schedulers of all engines, and which of them may have something to schedule."""
+"""The schedulers of all engines, with marks at those that may have work to give to instances."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class EngineTier:
         return engine
 
     def withdraw(self, engine: str, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the work of one node (step) of a query at an engine; return the actions for this."""
+        """Drop the work of one node (step) of a query at an engine; return the actions to carry out."""
         self._dirty[engine] = None
         return self.schedulers[engine].withdraw(query, node, now_s)
 
@@ -164,8 +164,8 @@ class EngineTier:
         self.schedulers[engine].ask(query, demands)
 
     def end_query(self, engine: str, query: str) -> list[Action]:
-        """Drop all work at an engine of a query (one run of an app) that has ended; return the actions for
-        this.
+        """Drop all work at an engine of a query (one run of an app) that has ended; return the actions to
+        carry out.
         """
         self._dirty[engine] = None
         return self.schedulers[engine].end_query(query)

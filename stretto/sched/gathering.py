@@ -1,4 +1,4 @@
-"""The inputs of a node when it opens: present, absent or failed.
+"""The inputs of a node (step) when it starts: present, absent or failed.
 
 A required value that is absent skips the node, whatever else has failed. Otherwise the first failure, in the
 order of the ports, is the node's own. A failed hint counts as no hint.

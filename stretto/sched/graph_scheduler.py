@@ -1,4 +1,4 @@
-"""The scheduler of one query: its running graph.
+"""The scheduler of one query (one run of an app), which decides when each node (step) of its graph runs.
 
 Its rules, whole:
 

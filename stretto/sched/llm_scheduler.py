@@ -90,7 +90,7 @@ class LLMScheduler:
     # --- instances
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica; return the actions for this."""
+        """Start an instance of one more replica; return the actions to carry out."""
         return [*self.instances.add(replica, now_s)]
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
@@ -122,7 +122,7 @@ class LLMScheduler:
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
         """Give an instance no more work; it ends when it is idle, or at once with "suspend".
 
-        Return the actions for this.
+        Return the actions to carry out.
         """
         actions = self.instances.drain(instance, how, now_s)
         self._placing.leave(instance)
@@ -245,10 +245,10 @@ class LLMScheduler:
         return actions
 
     def schedule(self, now_s: float) -> list[Action]:
-        """Send as many waiting requests to instances as fit, in the queue's order; return the actions for
-        this.
+        """Send as many waiting requests to instances as fit, in the queue's order; return the actions to
+        carry out.
 
-        They also correct the places of earlier requests in the instances' queues.
+        Some of the actions correct the places of earlier requests in the instances' queues.
         """
         self._decided = actions = list[Action]()
         self._shown.update(now_s)

@@ -1,4 +1,4 @@
-"""The state of each node of a running graph, and the moves between states that are allowed.
+"""The state of each node (step) of a running graph, and the moves between states that are allowed.
 
     WAITING ──▶ OPEN ──▶ ENDED       a single application: handed out, or evaluated on the spot
        │         ├──▶ FLOWING ─▶ ENDED     a mapped node: handed out item by item

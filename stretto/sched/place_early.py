@@ -1,4 +1,4 @@
-"""Early binding: a request is placed when it comes, waits in its instance's own queue, and may move.
+"""Early binding: a request gets an instance when it comes, waits in its instance's own queue, and may move.
 
 The engine's queue then holds what no instance serves, and what has just come: `place` binds it, in order, at
 once. It asks the policy again about

@@ -1,4 +1,4 @@
-"""The preparation of a `Request` for an engine, from an open node and its inputs."""
+"""The preparation of a `Request` for an engine, from a node (step) and its inputs, which have come."""
 
 from __future__ import annotations
 

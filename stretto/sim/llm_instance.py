@@ -100,7 +100,9 @@ class LLMInstance:
             self._disturbed()
 
     def cancel(self, task: int) -> None:
-        """Cancel a task: it sends no further message, and its sequence goes when the current step ends."""
+        """Cancel a task: it sends no further message, and its sequence is removed when the current step
+        ends.
+        """
         request = self._progress.cancel(task)
         if request is not None:
             self._between_steps(lambda: self._drop(request))

@@ -79,7 +79,7 @@ class Jitter:
         self._unused: list[float] = []
 
     def take(self, num_steps: int) -> list[float]:
-        """Return the factors of the next `num_steps` steps."""
+        """Return the random factors for the times of the next `num_steps` steps."""
         factors, self._unused = self._unused[:num_steps], self._unused[num_steps:]
         while len(factors) < num_steps:
             factors.append(1.0 + self._jitter * self._random.random() if self._jitter else 1.0)

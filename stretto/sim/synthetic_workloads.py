@@ -83,7 +83,9 @@ def prompt_text(name: str, request: TraceRequest) -> str:
 
 
 def request_graph(max_tokens: int, engine: str = "llm") -> ExecutionGraph:
-    """Return the smallest app as a compiled graph: one prompt, completed."""
+    """Return the smallest app as a compiled graph: one prompt, completed by the LLM in at most `max_tokens`
+    tokens.
+    """
     text = (
         f"graph request(%prompt: text)\n%kv = prefill([%prompt]) : kv @{engine}\n"
         f"%text = decode(%kv) {{max_tokens={max_tokens}}} : text @{engine}\nreturn %text"

@@ -89,7 +89,7 @@ class ProgressTable:
         self._num_unstarted = 0
 
     def add(self, request: TaskProgress) -> None:
-        """Add a task that waits for its first step."""
+        """Add a task that waits for its first step to those that are tracked."""
         self._by_task[request.task.id] = self._by_sequence[request.sequence.id] = request
         self._num_unstarted += 1
 
@@ -117,7 +117,7 @@ class ProgressTable:
         ]
 
     def clear(self) -> None:
-        """Stop reporting any task."""
+        """Stop reporting all tasks, as their instance has died."""
         self._by_task.clear()
 
     def drop(self, request: TaskProgress) -> None:

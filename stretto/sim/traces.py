@@ -27,7 +27,7 @@ _MOST = 10**9  # of tokens, and of seconds: no trace has as many
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One LLM request of a trace.
+    """One LLM request of a published trace: when it arrives, and how long its prompt and its output are.
 
     Attributes:
         arrival_s: seconds since the trace began.
@@ -46,7 +46,9 @@ class TraceError(UserError):
 
 
 def read_azure(path: Path) -> list[TraceRequest]:
-    """Read one of Azure's traces of 2023 ("code" or "conv"), as published or with `arrival_s` in seconds.
+    """Read the requests of one of Azure's traces of 2023 ("code" or "conv").
+
+    The file has the published columns, or ours, with `arrival_s` in seconds.
 
     Source: Splitwise (ISCA 2024), AzurePublicDataset.
     """

@@ -76,7 +76,7 @@ class ServerWorker(Worker):
         return await self._server.start()
 
     async def ended(self) -> str:
-        """Wait until the server ends by itself; return why."""
+        """Wait until the server ends by itself; return the reason in words."""
         return (await self._server.ended()).message
 
     async def close(self) -> None:

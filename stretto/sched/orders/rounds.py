@@ -1,4 +1,4 @@
-"""Orders that go round by round over all queries: the deepest primitives of each, then the next deepest.
+"""Orders that go round by round over all queries: the deepest steps of each, then the next deepest.
 
 Source: Teola Algorithm 2. Differs: it goes on to lower depths instead of leaving slots idle, and work older
 than the age limit goes before everything.
