@@ -16,7 +16,11 @@ BlockHash: TypeAlias = bytes
 
 
 class Hasher:
-    """Hashes blocks of `block_tokens` tokens. The hash of a block depends on all tokens before it too."""
+    """Hashes blocks of `block_tokens` tokens of a prompt, so that prompts with equal beginnings have equal
+    first hashes.
+
+    The hash of a block depends on all tokens before it too.
+    """
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens

@@ -222,10 +222,9 @@ class Fleet:
         self._members.pop(instance, None)
 
     def expire(self, now_s: float) -> list[FleetAction]:
-        """Start instances whose restart delay is over, and give up those whose start takes too long; return
-        the actions.
+        """Start instances whose restart delay is over, and give up those whose start takes too long.
 
-        Call it at the time that `next_due_s` returns.
+        Returns the actions to carry out. Call it at the time that `next_due_s` returns.
         """
         actions: list[FleetAction] = []
         for instance in list(self._in["starting"]):
@@ -241,8 +240,8 @@ class Fleet:
         return actions
 
     def next_due_s(self) -> float | None:
-        """Return the next time at which a restart delay or the time limit of a start ends; None if there is
-        none.
+        """Return the next time at which an instance is to be started, or its start has taken too long; None
+        if there is none.
 
         `expire` must be called then.
         """
@@ -250,8 +249,9 @@ class Fleet:
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
     def may_take(self, instance: InstanceId, num_running: int, now_s: float) -> bool:
-        """Return whether an instance that runs `num_running` requests may get one more; a suspect one takes
-        one at a time.
+        """Return whether an instance that runs `num_running` requests may get one more.
+
+        One that is suspect (may be down) takes one at a time, after a delay.
         """
         state = self.state.get(instance)
         if state == "suspect":
@@ -259,15 +259,15 @@ class Fleet:
         return state == "serving"
 
     def next_probe_s(self) -> float | None:
-        """Return the earliest time at which a suspect instance may be tried with a request; None if none is
-        suspect.
+        """Return the earliest time at which a suspect instance (one that may be down) may be tried with a
+        request.
 
-        The time may lie in the past.
+        None if no instance is suspect. The time may lie in the past.
         """
         return min((self._members[instance].probe_s for instance in self.suspects), default=None)
 
     def probe_s(self, instance: InstanceId) -> float:
-        """Return the time at which a suspect instance may be tried with a request."""
+        """Return the time at which a suspect instance (one that may be down) may be tried with a request."""
         return self._members[instance].probe_s
 
     def replica(self, instance: InstanceId) -> Replica:
@@ -293,7 +293,9 @@ class Fleet:
 
     @property
     def is_hopeful(self) -> bool:
-        """Whether some instance may serve later that does not serve now: one that is starting or suspect."""
+        """Whether some instance may serve later that does not serve now: one that is starting, or suspect
+        (may be down).
+        """
         return bool(self._in["starting"] or self._in["suspect"])
 
     def check_invariants(self) -> None:

@@ -147,7 +147,7 @@ class InstanceTable:
 
     @property
     def roomiest(self) -> int:
-        """The largest number of tokens that still fit on one serving instance."""
+        """The largest number of tokens that still fit on one serving instance; 0 without one."""
         return self._order.roomiest
 
     @property

@@ -36,8 +36,10 @@ class LoadOrder:
         return self._by_room[-1] if self._by_room else 0
 
     def update(self, instance: InstanceId, group: Hashable, room: int, load: Load) -> None:
-        """Set the group, the number of tokens that still fit (`room`) and the load of an instance, in place
-        of earlier ones.
+        """Set the values of an instance: its group, its load, and the number of tokens that still fit on it
+        (`room`).
+
+        A group consists of instances with equal cost profiles.
         """
         entry = group, room, load
         if self._entries.get(instance) == entry:

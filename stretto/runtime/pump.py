@@ -75,7 +75,9 @@ class Pump:
         self._instances = RunningInstances(engines, self._post_from_instance, loop, cluster)
 
     def post(self, event: Event) -> None:
-        """Add an event to the inbox; it is handed to the schedulers soon, in the order of arrival."""
+        """Add an event (what has happened) to the inbox; it is handed to the schedulers soon, in the order of
+        arrival.
+        """
         self._inbox.append(event)
         if not self._is_pumping:
             self._is_pumping = True

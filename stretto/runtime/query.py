@@ -64,7 +64,7 @@ class Query:
             await self._news.wait()
 
     def on_text(self, output: str, text: str) -> None:
-        """Add more text of an output, for `stream`. Called by the runtime."""
+        """Add more text of an output, which callers of `stream` then get. Called by the runtime."""
         self._text[output] = self._text.get(output, "") + text
         self._news.set()
 

@@ -226,7 +226,7 @@ class Runtime:
         await self._queries.drain()
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot of what all queries and engines are doing now."""
+        """Return a snapshot of what all queries (runs of an app) and engines are doing now."""
         return self.system.snapshot()
 
     async def run(

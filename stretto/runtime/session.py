@@ -188,7 +188,7 @@ class Session:
         return self._end.done()
 
     def on_text(self, name: str, text: str) -> None:
-        """Add more text of a variable, for `stream`. Called by the runtime."""
+        """Add more text of a variable, which callers of `stream` then get. Called by the runtime."""
         self._text[name] = self._text.get(name, "") + text
         self._news.set()
 

@@ -95,6 +95,9 @@ class BatchScheduler:
     def failed(self, instance: int, batch_id: int, error: StrettoError) -> list[Report]:
         """Handle a batch that failed as a whole: queue its tasks again, or return reports that they failed
         for good.
+
+        If the instance is to blame, the tasks are tried again elsewhere. Otherwise each runs alone, so that
+        only the culprit fails.
         """
         batch = self._end(instance, batch_id)
         if batch is None:
@@ -120,9 +123,9 @@ class BatchScheduler:
     def lost(
         self, instance: InstanceId, error: StrettoError, now_s: float
     ) -> tuple[list[Report], list[Action]]:
-        """Handle the death of an instance: queue its batch again elsewhere, and start a successor.
+        """Handle the death of an instance: queue its batch again for others, and start a successor.
 
-        Returns reports of what failed for good, and actions.
+        Returns reports of the work that failed for good, and the actions to carry out.
         """
         reports = self._drop(instance, error)
         return reports, [*self.instances.lost(instance, error, now_s)]
@@ -150,7 +153,7 @@ class BatchScheduler:
         """Give up instances that have not answered within the engine's timeout; start those whose restart
         delay is over.
 
-        Returns reports of what failed for good, and actions.
+        Returns reports of the work that failed for good, and the actions to carry out.
         """
         reports: list[Report] = []
         actions: list[Action] = [*self.instances.expire(now_s)]
@@ -246,8 +249,8 @@ class BatchScheduler:
         return self.releases()
 
     def releases(self) -> list[Action]:
-        """Return actions that let instances free what they keep for queries that have ended and run nothing
-        any more.
+        """Return the actions that let instances free what they keep for queries which have ended and run
+        nothing any more.
         """
         actions: list[Action] = []
         for query in sorted(self._left):

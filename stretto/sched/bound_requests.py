@@ -52,11 +52,11 @@ class BoundRequests:
         return len(self._bound)
 
     def entries(self) -> Collection[Entry]:
-        """Return the queue entries of all waiting requests, each with one item."""
+        """Return all waiting requests, each as a queue entry with one item."""
         return self._bound.keys()
 
     def of(self, entry: Entry) -> BoundRequest:
-        """Return the record of a waiting entry, with the instance for which it waits."""
+        """Return the record of a waiting request, which has its instance, from its queue entry."""
         return self._bound[entry]
 
     def queue(self, instance: InstanceId) -> EngineQueue:
@@ -74,7 +74,7 @@ class BoundRequests:
         return iter(self._by_wait)
 
     def add(self, entry: Entry, request: PlacementRequest, choice: Choice) -> None:
-        """Put an entry of one item into the queue of the instance that was chosen for it."""
+        """Put a request (a queue entry of one item) into the queue of the instance that was chosen for it."""
         instance = choice.instance
         share_s = self._loads.share_s(request, choice.held_tokens, instance)
         self.queue(instance).add(entry)
@@ -84,23 +84,24 @@ class BoundRequests:
         self._sort(instance)
 
     def take(self, entry: Entry) -> BoundRequest:
-        """Forget an entry that goes out to its instance, and return its record.
+        """Stop tracking a request that is sent to its instance now; return its record.
 
         The caller takes it from the queue.
         """
         return self._forget(entry)
 
     def remove(self, entry: Entry) -> BoundRequest:
-        """Remove an entry from the queue of its instance, as it moves or nobody wants it any more; return its
-        record.
+        """Remove a request from the queue of its instance, as it moves or nobody wants it any more; return
+        its record.
         """
         self._queues[self._bound[entry].instance].remove(entry)
         return self._forget(entry)
 
     def leave(self, instance: InstanceId) -> list[Entry]:
-        """Remove all entries that wait for an instance, and its queue; return them in order of arrival.
+        """Remove all requests that wait for an instance, and its queue; return their queue entries in order
+        of arrival.
 
-        Entries that have gone out keep the queue until they start.
+        Requests that were sent to the instance keep the queue until they start.
         """
         queue = self._queues.pop(instance, None)
         left = [] if queue is None else sorted(queue, key=lambda entry: entry.arrival)
@@ -109,13 +110,15 @@ class BoundRequests:
         return left
 
     def of_query(self, query: str) -> list[Entry]:
-        """Return the waiting entries of a query (one run of an app), in the order in which they were
-        added.
+        """Return the waiting requests of a query (one run of an app) as queue entries, in the order in which
+        they were added.
         """
         return list(self._of_query.get(query, ()))
 
     def clear(self) -> None:
-        """Remove all waiting entries. Those that have gone out keep their queues until they start."""
+        """Remove all waiting requests. Those that were sent to an instance keep its queue until they
+        start.
+        """
         for entry in list(self._bound):
             self._forget(entry)
         for queue in self._queues.values():

@@ -74,7 +74,10 @@ def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> 
 
 
 def changes(before: Mapping[int, Demand], now: Mapping[int, Demand]) -> dict[int, Demand]:
-    """Return the new demand on each node (step) whose demand differs between the two mappings."""
+    """Return the new demand (how urgently it is needed) of each node (step) whose demand has changed.
+
+    It is `NOBODY` for nodes that nobody needs any more.
+    """
     found = {node: demand for node, demand in now.items() if before.get(node) != demand}
     found.update((node, NOBODY) for node in before if node not in now)
     return found

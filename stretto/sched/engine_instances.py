@@ -32,11 +32,13 @@ class EngineInstances:
 
     @property
     def fleet(self) -> Fleet:
-        """The state machine of the instances, only to be read; to change it, call the methods here."""
+        """The state machine of the engine's instances, only to be read; to change it, call the methods of
+        this class.
+        """
         return self._fleet
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
-        """Start an instance of one more replica; return the action for this."""
+        """Start an instance of one more replica; return the action to carry out."""
         actions = self._fleet.add(replica, now_s)
         self._note(now_s)
         return actions

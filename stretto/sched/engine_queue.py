@@ -81,8 +81,8 @@ class EngineQueue:
         return tuple(self._aside)
 
     def set_aside(self, entry: Entry) -> None:
-        """Take an entry out of the order, so that it waits without being served until `bring_back` is called
-        for it.
+        """Take an entry (queued work) out of the order, so that it waits without being served until it is
+        brought back.
         """
         lo = entry.lo
         self._order_of(entry).remove(entry)
@@ -91,13 +91,15 @@ class EngineQueue:
         self._aside[entry] = None
 
     def bring_back(self, entry: Entry) -> None:
-        """Put an entry that was set aside back into the order, so that it can be served again."""
+        """Put an entry (queued work) that was set aside back into the order, so that it can be served
+        again.
+        """
         del self._aside[entry]
         self._fresh[entry] = None
         self._put_in_order()
 
     def drop_aside(self, entry: Entry) -> None:
-        """Remove an entry that was set aside from the queue."""
+        """Remove an entry (queued work) that was set aside from the queue."""
         self._drop(entry)
 
     def next_alone(self) -> Entry | None:
@@ -139,8 +141,8 @@ class EngineQueue:
         return parts
 
     def heads(self, limit: int, now_s: float) -> list[Entry]:
-        """Return the entries that would go next, in order: at most `limit`, and no more than an order
-        considers at once.
+        """Return the entries (queued work) that would go next, in order: at most `limit`, and no more than an
+        order considers.
         """
         found: list[Entry] = []
 
@@ -165,8 +167,8 @@ class EngineQueue:
         return lo
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Tell the order that items `lo` to `hi` of an entry, removed earlier by `take`, run now or were
-        given up.
+        """Tell the order that items `lo` to `hi` of an entry (one step's work), removed by `take`, run now or
+        were given up.
         """
         if not entry.alone and entry.number >= self._num_forgotten:
             self._order_of(entry).started(entry, lo, hi)
@@ -209,8 +211,8 @@ class EngineQueue:
                     self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
 
     def clear(self) -> None:
-        """Forget all entries, also those that were removed and have not started, and begin with new, empty
-        orders.
+        """Forget all entries (queued work), also those that were removed and have not started, and begin with
+        new, empty orders.
         """
         self._orders = self._new_orders()
         self._fresh.clear()
@@ -227,7 +229,7 @@ class EngineQueue:
         return list(self._of_query)
 
     def remove(self, entry: Entry) -> None:
-        """Drop all waiting items of an entry, as they are no longer wanted here."""
+        """Drop all waiting items of an entry (one step's queued work), as they are no longer wanted here."""
         if not entry.alone and entry not in self._fresh and entry not in self._aside:
             self._order_of(entry).remove(entry)
         self._drop(entry)

@@ -9,10 +9,10 @@ Who = TypeVar("Who")
 
 
 class LastHeard(Generic[Who]):
-    """The time of the last message of each participant (instance or task), the one that has been silent
-    longest first.
+    """The time of the last message of each instance or task, so that the silent ones are found without a
+    search.
 
-    Times never go back, so the order of notes is the order of times.
+    Times never go back, so the order of messages is the order of times.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class LastHeard(Generic[Who]):
         return next(iter(self._heard_s.items()), None)
 
     def silent_for(self, timeout_s: float, now_s: float) -> list[Who]:
-        """Return all who have been silent for at least `timeout_s`, the longest silence first."""
+        """Return all who have sent no message for at least `timeout_s` seconds, the longest silence first."""
         silent = []
         for who, heard_s in self._heard_s.items():
             if now_s < heard_s + timeout_s:

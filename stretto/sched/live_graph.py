@@ -91,7 +91,7 @@ class LiveGraph:
         return Joined(nodes, ids)
 
     def retire(self, node: Node) -> None:
-        """Remove a node that has ended, and wake the nodes that were only to run after it."""
+        """Remove a node (step) that has ended; nodes that were only to run after it may go on."""
         del self.nodes[node.id], self._blocking[node.id]
         if node.is_effect:
             self.effects.pop(node.id, None)
@@ -103,9 +103,7 @@ class LiveGraph:
             self._unblock(follower)
 
     def cut(self, node: Node) -> None:
-        """Let the outputs of a cancelled node have no effect: nobody will read them, nor are they passed
-        on.
-        """
+        """Cut a cancelled node (step) off: its outputs will be neither read nor passed on."""
         for out in node.outs:
             self._readers.pop(out, None)
             self._links.take(out)
@@ -119,7 +117,7 @@ class LiveGraph:
     def bring(self, value_id: int, value: object) -> None:
         """Set a value, once.
 
-        The nodes that read it are woken, and it is passed on to the values linked to it.
+        The nodes (steps) that read it may go on, and the values linked to it are set too.
         """
         self.values.set(value_id, value)
         if (name := self._watched.get(value_id)) is not None:
@@ -136,14 +134,16 @@ class LiveGraph:
             self._pass_on(value, link)
 
     def grown(self, value_id: int) -> None:
-        """Wake the nodes that read a list while it still grows, because it has got more items."""
+        """Let the nodes (steps) that read a list while it grows go on, because the list has got more
+        items.
+        """
         for node_id, place in self._readers.get(value_id, ()):
             node = self.nodes.get(node_id)
             if node is not None and node.ins[place].piece is not None:
                 self.woken.append(node_id)
 
     def watch(self, value_id: int, name: str) -> None:
-        """Keep a value, and add it to `settled` under `name` when it is set."""
+        """Keep a value until `unwatch`, and add it to `settled` under `name` when it is set."""
         self.values.use(value_id)
         self._watched[value_id] = name
 
@@ -178,7 +178,7 @@ class LiveGraph:
     # --- what comes of what
 
     def producer(self, value_id: int) -> Node | None:
-        """Return the node that will produce a value, perhaps passed on from another graph; None if there is
+        """Return the node (step) that will produce a value, also through values passed on; None if there is
         none (yet).
         """
         source: int | None = value_id

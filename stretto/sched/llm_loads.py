@@ -151,7 +151,9 @@ class InstanceLoads:
             self._set_slowness(view, before + _SLOWNESS_WEIGHT * (ratio - before))
 
     def note_overdue(self, instance: InstanceId, now_s: float) -> None:
-        """Raise the measured slowness of an instance if its oldest request should have ended long ago."""
+        """Raise the measured slowness of an instance if its oldest request takes longer than was
+        predicted.
+        """
         view, running = self._table.get(instance), next(iter(self.of(instance).values()), None)
         if view is None or running is None:
             return

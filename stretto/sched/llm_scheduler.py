@@ -115,7 +115,7 @@ class LLMScheduler:
     ) -> tuple[list[Report], list[Action]]:
         """Handle the death of an instance: queue its requests again for others, and start a successor.
 
-        Returns reports of what failed for good, and actions.
+        Returns reports of the requests that failed for good, and the actions to carry out.
         """
         return self._drop(instance, error), [*self.instances.lost(instance, error, now_s)]
 
@@ -140,9 +140,10 @@ class LLMScheduler:
             self._queue(_left_by(running, running.entry.resumed(running.item, token_ids)))
 
     def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
-        """Remove an instance that has ended, as it was told to, and queue what it still had again.
+        """Remove an instance that has ended, as it was told to, and queue again the requests that it still
+        had.
 
-        Returns reports of what failed for good.
+        Returns reports of the requests that failed for good.
         """
         reports = self._drop(instance, EngineTimeout(f"{self.engine.name}/{instance} was stopped"))
         self.instances.stopped(instance, now_s)
@@ -154,9 +155,9 @@ class LLMScheduler:
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
         """Give up instances that have been silent for the engine's timeout, and requests that got stuck;
-        start those whose restart delay is over.
+        start those instances whose restart delay is over.
 
-        Returns reports of what failed for good, and actions.
+        Returns reports of the requests that failed for good, and the actions to carry out.
         """
         reports: list[Report] = [*self._shown.overdue(now_s)]
         actions: list[Action] = [*self.instances.expire(now_s)]

@@ -21,8 +21,11 @@ def new_placing(
     describe: Describe,
     new_queue: Callable[[], EngineQueue],
 ) -> Placing:
-    """Return what sends the requests of `queue` to instances: when one has room (binds "late"), or by way of
-    a queue for each instance, which `new_queue` makes.
+    """Return the object that sends the requests of an engine's `queue` to instances, in the way the placement
+    policy wants.
+
+    If it `binds` late, a request stays in `queue` until an instance has room. Otherwise it gets an instance
+    when it comes and waits in that instance's own queue, which `new_queue` makes.
     """
     if binds == "late":
         return PlaceLate(queue, loads, shown, describe)

@@ -40,31 +40,35 @@ class PlaceLate:
             to_fill = 0
 
     def join(self, instance: InstanceId) -> None:
-        """Do nothing: the table of loads says where there is room."""
+        """Do nothing: requests are not assigned in advance, and the table of loads says where there is
+        room.
+        """
 
     def leave(self, instance: InstanceId) -> None:
-        """Do nothing: no request waits for a certain instance."""
+        """Do nothing: requests are not assigned in advance, so none waits for this instance."""
 
     def freed(self, instance: InstanceId) -> None:
-        """Do nothing: the table of loads says where there is room."""
+        """Do nothing: requests are not assigned in advance, and the table of loads says where there is
+        room.
+        """
 
     def end_query(self, query: str) -> None:
-        """Do nothing: no request waits for a certain instance."""
+        """Do nothing: requests are not assigned to instances in advance, so there is none to drop."""
 
     def withdraw(self, query: str, node: int) -> None:
-        """Do nothing: no request waits for a certain instance."""
+        """Do nothing: requests are not assigned to instances in advance, so there is none to drop."""
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Do nothing: no request waits for a certain instance."""
+        """Do nothing: requests are not assigned to instances in advance, so none has to change its place."""
 
     def clear(self) -> None:
-        """Do nothing: no request waits for a certain instance."""
+        """Do nothing: requests are not assigned to instances in advance, so there is none to drop."""
 
     def bound(self) -> Collection[Entry]:
         return ()
 
     def check_invariants(self) -> None:
-        """Check that no request is counted as waiting for a certain instance. For tests."""
+        """Check that no request is counted as assigned to an instance in advance. For tests."""
         assert not any(view.num_waiting for view in self._loads.views())
 
     def _next(self, to_fill: int, now_s: float) -> Placed | None:

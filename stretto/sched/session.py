@@ -198,7 +198,7 @@ class Session:
         )
 
     def check_invariants(self) -> None:
-        """Check that the running graph and the variables agree. For tests."""
+        """Check that the running graph and the table of variables agree. For tests."""
         self.graph.check_invariants()
         assert set(self._settled) <= set(self._variables)
 

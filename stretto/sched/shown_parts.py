@@ -32,9 +32,10 @@ class ShownParts:
         self._hopeless_s: dict[Entry, float] = {}
 
     def may_go_out(self, entry: Entry) -> bool:
-        """Return whether a serving instance may continue an entry (queued work).
+        """Return whether an entry (queued work) may be sent: no part of its answer was shown, or a serving
+        instance has the same model and dtype.
 
-        If none may, the next `set_aside` takes it out of the order.
+        An entry that may not is taken out of the order by the next `set_aside`.
         """
         if not entry.is_shown or entry.said_by in self._loads.output_keys():
             return True
@@ -42,8 +43,10 @@ class ShownParts:
         return False
 
     def set_aside(self, now_s: float) -> bool:
-        """Take the entries that `may_go_out` has refused out of the queue's order; return whether there were
-        any.
+        """Take the entries (queued work) that no serving instance may continue out of the queue's order;
+        return whether there were any.
+
+        They are those that `may_go_out` has refused.
         """
         if not self._unlike:
             return False
@@ -54,7 +57,9 @@ class ShownParts:
         return True
 
     def update(self, now_s: float) -> None:
-        """Put the entries that a serving instance may continue now back into the queue's order."""
+        """Put entries (queued work) that were set aside back into the queue's order, if a serving instance
+        may continue them now.
+        """
         aside = self._queue.aside
         self._hopeless_s = {entry: since_s for entry, since_s in self._hopeless_s.items() if entry in aside}
         if not aside:

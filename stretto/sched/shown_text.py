@@ -50,7 +50,7 @@ class ShownText:
         return new_text
 
     def drop(self, node: Node) -> None:
-        """Forget the shown text of a decode that has ended."""
+        """Forget the shown text of a decode node that has ended."""
         for output in self._streamed.pop(node.id, ()):
             self._shown.pop((node.id, output.name), None)
 

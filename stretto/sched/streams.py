@@ -131,8 +131,10 @@ class Streams:
         ]
 
     def flow(self, node: Node, nodes: Mapping[int, Node]) -> tuple[int, ...]:
-        """Append finished results of a mapped node to its output lists, in order; return the ids of the lists
-        that have grown.
+        """Append finished results of a mapped node (a step applied to each item of a list) to its output
+        lists, in order.
+
+        Returns the ids of the lists that have grown.
 
         Raises:
             BadReply: a result lacks one of its parts.
@@ -150,10 +152,11 @@ class Streams:
         return outs
 
     def close(self, node: Node, nodes: Mapping[int, Node]) -> list[object]:
-        """Forget a mapped node of which all items are done; return its outputs, those of a decode fused with
-        it included.
+        """Forget a mapped node (a step applied to each item of a list) of which all items are done; return
+        its outputs.
 
-        They are lists; that of an effect is True, or the failure of its first failed item.
+        They are lists, those of a decode fused with it included; that of an effect is True, or the failure of
+        its first failed item.
         """
         mapped = self.mapped.pop(node.id)
         if node.is_effect:
@@ -161,15 +164,15 @@ class Streams:
         return [self.growing.pop(out, []) for out in _item_outs(node, nodes)]
 
     def drop(self, node: Node) -> None:
-        """Forget a node that has ended, with its lists that still grow."""
+        """Forget a node (step) that has ended, with its output lists that still grow."""
         self.mapped.pop(node.id, None)
         if self.growing:
             for out in node.outs:
                 self.growing.pop(out, None)
 
     def append(self, value_id: int, offset: int, item: object) -> bool:
-        """Append an item to a list that grows; return False, and change nothing, if `offset` is not its next
-        index.
+        """Append an item to a list that still grows; return False, and change nothing, if `offset` is not its
+        next index.
         """
         growing = self.growing.setdefault(value_id, [])
         if offset != len(growing):

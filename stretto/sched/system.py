@@ -102,7 +102,7 @@ class System:
         return not self.queries and self._engines.is_idle()
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot of what all queries and engines are doing now."""
+        """Return a snapshot of what all queries (runs of an app) and engines are doing now."""
         return Snapshot(
             tuple(session.picture() for session in self.queries.values()),
             tuple(scheduler.picture() for scheduler in self.schedulers.values()),

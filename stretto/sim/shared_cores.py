@@ -160,7 +160,7 @@ class Remembered:
         return [known[key] for key in keys]
 
     def release(self, query: str) -> None:
-        """Do nothing: no data of a single query is kept."""
+        """Do nothing: this engine keeps no data of a single query (one run of an app)."""
 
     def close(self) -> None:
         """Close the real engine."""

@@ -48,7 +48,7 @@ class SyntheticBatch:
         self._collections.pop(query, None)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing: this engine holds nothing that has to be freed."""
 
     def _answer(self, task: Task) -> object:
         if task.num_items is None:

@@ -151,8 +151,8 @@ class ProgressTable:
     def sample(
         self, batch: StepBatch, num_repeats: int, now_s: float
     ) -> tuple[dict[int, list[int]], list[TaskProgress]]:
-        """Return the token ids that `num_repeats` steps of a batch generate, by sequence, and the tasks that
-        may have something to report after them.
+        """Return what `num_repeats` steps of a batch generate: token ids by sequence, and the tasks that may
+        have something to report after them.
         """
         sampled: dict[int, list[int]] = {}
         to_tell: list[TaskProgress] = []

@@ -42,7 +42,10 @@ class TraceRequest:
 
 
 class TraceError(UserError):
-    """A trace file cannot be used; the message names file, row and reason. Row 0 is the file as a whole."""
+    """Error: a trace file cannot be used. The message names file, row and reason.
+
+    Row 0 is the file as a whole.
+    """
 
 
 def read_azure(path: Path) -> list[TraceRequest]:

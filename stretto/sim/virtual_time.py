@@ -27,8 +27,9 @@ class VirtualTime:
         heapq.heappush(self._heap, (at_s, False, rank, next(self._order), happen))
 
     def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
-        """Plan to call `happen` at the present time, after all calls planned by `at` for it, in the order of
-        ranks.
+        """Plan to call `happen` at the present time, but after all calls that `at` plans for this time.
+
+        Of several such calls, the lowest rank goes first.
         """
         heapq.heappush(self._heap, (self.now_s, True, rank, next(self._order), happen))
 

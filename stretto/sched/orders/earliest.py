@@ -24,7 +24,7 @@ class Earliest:
 
     @property
     def first(self) -> Entry:
-        """The entry that has waited longest. Raises IndexError if there is none."""
+        """The entry (one step's queued work) that has waited longest. Raises IndexError if there is none."""
         arrivals, entries = self._arrivals, self._entries
         while (entry := entries.get(arrivals[0][1])) is None:
             heappop(arrivals)
@@ -32,18 +32,21 @@ class Earliest:
 
     @property
     def first_s(self) -> float:
-        """Time since which the oldest entry counts as waiting. Raises IndexError if there is none."""
+        """Time since which the entry that has waited longest counts as waiting.
+
+        Raises IndexError if there is none.
+        """
         while self._arrivals[0][1] not in self._entries:
             heappop(self._arrivals)
         return self._arrivals[0][0]
 
     def add(self, entry: Entry, since_s: float) -> None:
-        """Add a queue entry that counts as waiting since the time `since_s`."""
+        """Add an entry (one step's queued work) that counts as waiting since the time `since_s`."""
         self._entries[entry.number] = entry
         heappush(self._arrivals, (since_s, entry.number))
 
     def remove(self, entry: Entry) -> None:
-        """Remove a queue entry."""
+        """Remove an entry (one step's queued work) that does not wait any more."""
         del self._entries[entry.number]
         if len(self._arrivals) > 2 * len(self._entries) + _SPARE:
             self._arrivals = [one for one in self._arrivals if one[1] in self._entries]

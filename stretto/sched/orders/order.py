@@ -89,7 +89,7 @@ class Order(Protocol):
         ...
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry whose waiting items are no longer wanted."""
+        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
         ...
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
@@ -106,8 +106,9 @@ class Order(Protocol):
         ...
 
     def taken(self, entry: Entry, num_items: int) -> None:
-        """Remove the next `num_items` items of an entry from what waits: its `lo` (the index of its next
-        item) moves up.
+        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting.
+
+        The entry's `lo`, the index of its next waiting item, moves up.
         """
         ...
 
@@ -129,7 +130,8 @@ NewOrder: TypeAlias = Callable[[OrderConfig], Order]
 
 
 def first_that_fits(entries: Iterable[Entry], fits: Fits) -> Take | None:
-    """Return the decision to take the first of `entries` of which an item fits; None if none fits.
+    """Return the decision to take the first of `entries` (each one step's queued work) of which an item fits;
+    None if none fits.
 
     At most `MAX_ASKED` entries are tried.
     """
