@@ -13,10 +13,11 @@ from stretto.errors import StrettoError
 
 
 class AbsentType:
-    """The type of `ABSENT`, which an edge delivers when there is no value.
+    """The type of `ABSENT`, the value in a graph that means "there is no value".
 
-    A primitive with a required absent input is skipped and delivers `ABSENT` itself. A branch that is not
-    taken, a third chunk that was not found and a missing item all follow this rule.
+    A step with a required input that is absent is skipped and delivers `ABSENT` itself. Examples of absent
+    values are the result of a branch that is not taken, a third chunk that was not found, and a missing list
+    item.
     """
 
     __slots__ = ()
@@ -42,9 +43,9 @@ ABSENT: Final = AbsentType()
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The value on an edge when the step that should produce it has failed; `error` names that step.
+    """The value in place of a step's result when the step has failed; `error` names that step.
 
-    A failure flows: a primitive that needs it fails with it. `select` passes over failures, and a failed item
+    A step that needs the value fails with the same error. The op `select` skips failures, and a failed item
     of a list stays a failure in its place.
     """
 
@@ -52,7 +53,9 @@ class Failure:
 
 
 def first_failure(value: object) -> Failure | None:
-    """Return the failure that a value is, or the first one among its items; None if there is none."""
+    """Return `value` if it is a `Failure`, or the first failure in it if it is a list; None if there is
+    none.
+    """
     if not isinstance(value, Failure | list):
         return None
     if isinstance(value, Failure):
@@ -71,10 +74,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed document.
+    """A parsed document, as sections of text.
 
     Attributes:
-        source: the user's name of the document, usually a path.
+        source: name that the user gave the document, usually a path.
         sha256: hash of the file's bytes, in hex.
     """
 
@@ -103,7 +106,9 @@ class Chunk:
 
     @property
     def place(self) -> str:
-        """Where the chunk stands, for a reader: the file, then its page or section."""
+        """Human-readable location of the chunk: its file, with its page or the title of its section if
+        known.
+        """
         if self.page is not None:
             return f"{self.source}, page {self.page}"
         return f"{self.source}, {self.title}" if self.title else self.source
@@ -119,7 +124,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a prompt whose text is known.
+    """A part of a prompt whose text is known: a constant of the template, or the value of a variable.
 
     Every segment is tokenised separately, in every mode, so that cutting a prompt between segments never
     changes its tokens.
@@ -138,7 +143,8 @@ Prompt: TypeAlias = tuple[Segment, ...]
 
 @dataclass(frozen=True, slots=True)
 class KV:
-    """A hint that `instance` of an LLM engine has computed the keys and values of `prompt`.
+    """The result of a prefill: a hint that `instance` of an LLM engine has cached the keys and values of
+    `prompt`.
 
     A hint is never needed for a right answer, because every task carries its whole prompt.
     """
@@ -148,7 +154,8 @@ class KV:
 
 
 def as_text(value: object) -> str:
-    """Return the text of a value as it stands in a prompt.
+    """Return the text with which a value (a string, number, chunk, hit, or a list of these) stands in a
+    prompt.
 
     Raises:
         TypeError: the value has no textual form (a vector, a document).
@@ -168,5 +175,5 @@ def as_text(value: object) -> str:
 
 
 def document_order(hits: Iterable[Hit]) -> list[Hit]:
-    """Sort hits by falling score, and equal scores by document order."""
+    """Return hits sorted by falling score; hits of equal score by source and place in the document."""
     return sorted(hits, key=lambda hit: (-hit.score, hit.chunk.source, hit.chunk.index))

@@ -1,4 +1,6 @@
-"""The declarations of a user: engines (capabilities) and the replicas (ways to run them) that serve them."""
+"""The declarations of a user: engines (what the steps of an app run on) and their replicas (ways to run
+them).
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,27 @@ _SHARED = ("loop", "thread")
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine: a capability, such as "embedding" or "llm", and how its queue is scheduled.
+    """An engine: a capability that steps of an app need, such as "embedding" or "llm", and how its queue is
+    scheduled.
 
     Attributes:
         name: name by which primitives refer to it.
         contract: "batch" for a `BatchEngine`, "llm" for a `SteppedLLM` or an `AsyncLLM`.
         policy: name of the order in which waiting requests are taken.
         placement: name of the rule that chooses the instance of a request, a key of `PLACEMENTS`.
-        age_limit_s: seconds of waiting after which a request goes first, whatever the policy prefers.
+        age_limit_s: seconds of waiting after which a request is served first, whatever the policy prefers.
         fill_timeout_s: seconds that the policy `throughput` waits for a batch to fill.
-        max_batch: units of one batch; for an LLM, tokens in flight per instance. None stands for the
-            replica's maximum efficient batch, or 8192 tokens.
-        max_running: sequences in flight per LLM instance.
+        max_batch: units of work of one batch; for an LLM, tokens in flight per instance. None stands for the
+            replica's maximum efficient batch; for an LLM, for the replica's `kv_tokens`, or 8192.
+        max_running: number of sequences in flight per LLM instance.
         timeout_s: seconds without an answer after which an instance is given up and restarted.
-        max_attempts: how often a request is tried when instances are lost.
-        keeps_state: whether instances keep data for a query and must be told that it has ended.
-        no_replica_s: seconds that a request waits while the engine has no replica; infinite in a plan.
-        recover_s: seconds that a request without a deadline waits for a starting or suspect instance.
+        max_attempts: number of times that a request is tried when instances are lost.
+        keeps_state: whether instances keep data for a query (one run of an app) and must be told when it has
+            ended.
+        no_replica_s: seconds that a request waits while the engine has no replica before it fails; infinite
+            in a plan.
+        recover_s: seconds that a request without a deadline waits for a starting or suspect instance before
+            it fails.
     """
 
     name: str
@@ -74,13 +80,15 @@ class Engine:
 
     @property
     def is_llm(self) -> bool:
-        """Whether the engine takes requests one by one instead of in batches."""
+        """Whether the engine is an LLM, which takes requests one by one instead of in batches."""
         return self.contract == "llm"
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One way to run an engine. The replicas of one engine may differ in everything.
+    """One way to run an engine: the code, where it runs, and on which devices.
+
+    The replicas of one engine may differ in everything.
 
     Attributes:
         executable: called with the instance's configuration where the instance will run; returns a
@@ -95,7 +103,7 @@ class Replica:
         threads: number of threads that it computes with; None leaves the library's choice.
         tp: number of devices that hold one copy of the model together (tensor parallelism).
         port: port of the server that the executable starts; None takes a free one.
-        profile: predicted seconds of its work.
+        profile: cost profile, which predicts the seconds of its work.
         num_slots: number of sequences that an LLM instance runs at once; None leaves the engine's limit.
         kv_tokens: number of tokens whose KV an LLM instance can hold; None if unknown.
         start_timeout_s: seconds that starting may take, loading included.
@@ -138,23 +146,25 @@ class Replica:
 
     @property
     def label(self) -> str:
-        """Name of the executable, for messages."""
+        """Name of the executable, for error messages."""
         return str(getattr(self.executable, "__name__", self.executable))
 
     @property
     def output_key(self) -> object:
         """Key that is equal for replicas of the same model and dtype, as far as their configurations tell.
 
-        It is the configuration's attribute of this name, or else executable and configuration.
+        An answer that was begun at one of them may go on at another.
+
+        It is the configuration's attribute `output_key`, or else the pair of executable and configuration.
         """
         key = getattr(self.config, "output_key", None)
         return (self.executable, self.config) if key is None else key
 
     def instance_config(self) -> object:
-        """Return the configuration of an instance.
+        """Return the configuration that an instance of this replica is constructed with.
 
-        It is what `config.at(replica)` returns where there is such a method. In a process of its own it is
-        else `config` with the replica's devices and threads (see `confined`).
+        It is `config.at(replica)` where the configuration has such a method. Otherwise it is `config`; for an
+        instance outside this process, the replica's devices and threads are set in it.
         """
         at = getattr(self.config, "at", None)
         if at is not None:
@@ -180,7 +190,10 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """An engine with its replicas, checked together. It may have no replica at first and get some later."""
+    """An engine with its replicas, checked to fit each other.
+
+    It may have no replica at first and get some later.
+    """
 
     engine: Engine
     replicas: tuple[Replica, ...] = ()
@@ -196,11 +209,12 @@ class Deployment:
 
     @property
     def profile(self) -> Profile:
-        """Profile for plans and prices: that of the first replica."""
+        """Cost profile (predicted seconds of work) for planning: that of the first replica."""
         return self.replicas[0].profile if self.replicas else Profile()
 
     def changed(self, *, instances: int | None = None, **settings: Any) -> Deployment:
-        """Return the deployment with other settings of its engine, or of all its replicas, by name.
+        """Return a copy of the deployment in which settings of its engine, or of all its replicas, are
+        changed by name.
 
         Args:
             instances: number of replicas, all like the first.
@@ -217,10 +231,10 @@ class Deployment:
 def deploy(
     name: str, executable: Callable[[Any], Any], config: object = None, *, instances: int = 1, **settings: Any
 ) -> Deployment:
-    """Declare an engine with equal replicas.
+    """Return the deployment of an engine with equal replicas.
 
     Args:
-        instances: number of replicas.
+        instances: number of replicas, which is the number of instances at the beginning.
         settings: attributes of `Engine` and of `Replica`, by name.
 
     Raises:
@@ -245,7 +259,8 @@ def _split(name: str, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[st
 
 
 def check_replica(engine: Engine, replica: Replica, where: str) -> None:
-    """Check that `replica` can serve `engine`.
+    """Check that `replica` can serve `engine`, for example that it does not ask for devices where it can have
+    none.
 
     Raises:
         ConfigError: the replica cannot serve the engine. The message begins with `where`.

@@ -1,9 +1,8 @@
-"""Messages of the schedulers: the events that go in, and the actions that come out.
+"""Messages between the schedulers and a driver: events go in, actions come out.
 
+A driver feeds the schedulers events (what has happened) and carries out their actions (what they decide).
+There are two, with the same schedulers: `runtime/` (asyncio, real engines) and `sim/` (virtual time).
 Messages about instances that a router shares with the schedulers stand in `cluster/messages.py`.
-
-The two drivers, `runtime/` (asyncio, real engines) and `sim/` (virtual time), feed the same events to the
-same machines and carry out the same actions.
 """
 
 from __future__ import annotations
@@ -29,9 +28,12 @@ from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Task
 
 @record
 class Submit:
-    """Event: a new query of `tenant` that runs one graph and then ends; all outputs of the graph are wanted.
+    """Event to the schedulers: a new query (one run of an app).
 
-    `deadline_s` is a point in the driver's time. `passes` are the passes for the graphs it expands to.
+    It runs one graph and ends when all outputs of the graph have come.
+
+    `deadline_s` is a time by the clock of the driver (the runtime or the simulator). `passes` are the
+    rewriting passes for the subgraphs that its `expand` steps produce while it runs.
     """
 
     query: str
@@ -45,16 +47,20 @@ class Submit:
 
 @record
 class Cancel:
-    """Event: the caller gives the query up. Unknown or ended queries are ignored."""
+    """Event to the schedulers: the caller cancels a query (one run of an app).
+
+    Unknown or ended queries are ignored.
+    """
 
     query: str
 
 
 @record
 class Open:
-    """Event: a new session, a query that ends only when it is closed.
+    """Event to the schedulers: a new session, which is a query that takes further graphs until it is closed.
 
-    `passes` are the passes for the graphs that its graphs expand to.
+    `record` has its tenant, objective and deadline. `passes` are the rewriting passes for the subgraphs that
+    `expand` steps of its graphs produce.
     """
 
     query: str
@@ -64,9 +70,10 @@ class Open:
 
 @record
 class Extend:
-    """Event: one more graph for a session.
+    """Event to the schedulers: one more graph for a session.
 
-    `bind` maps names of the graph's inputs and outputs to the session's variables, where these differ.
+    `bind` maps names of the graph's inputs and outputs to names of the session's variables, where these
+    differ.
     """
 
     query: str
@@ -76,7 +83,10 @@ class Extend:
 
 @record
 class Provide:
-    """Event: a variable of a session has got its value, perhaps a `Failure`. Graphs may already read it."""
+    """Event to the schedulers: the caller sets a variable of a session to a value, which may be a `Failure`.
+
+    Graphs that read the variable may have been added before.
+    """
 
     query: str
     name: str
@@ -85,11 +95,15 @@ class Provide:
 
 @record
 class Want:
-    """Event: a caller starts to wait for a variable. All that it comes of is done for that reader.
+    """Event to the schedulers: a caller starts to wait for a variable of a session.
+
+    All steps that produce the variable are then scheduled as urgently as this caller asks.
 
     Attributes:
-        criteria: what the reader asks of queues and instances; None for what the session asks.
-        deadline_s: point in the driver's time by which the reader needs it, and when the reader leaves.
+        criteria: "latency" or "throughput", what the caller asks of queues and instances; None takes the
+            session's own.
+        deadline_s: time by the driver's clock by which the caller needs the value, and at which it stops
+            waiting.
     """
 
     query: str
@@ -100,7 +114,11 @@ class Want:
 
 @record
 class Unwant:
-    """Event: a caller that waited for a variable with these criteria and this deadline has left."""
+    """Event to the schedulers: a caller that waited for a variable with these criteria and this deadline
+    waits no longer.
+
+    No work is cancelled.
+    """
 
     query: str
     name: str
@@ -110,7 +128,10 @@ class Unwant:
 
 @record
 class Drop:
-    """Event: a variable is no longer needed and will not be asked for again."""
+    """Event to the schedulers: a variable of a session is given up.
+
+    Nobody will ask for it again, and work that only serves it is cancelled.
+    """
 
     query: str
     name: str
@@ -118,7 +139,7 @@ class Drop:
 
 @record
 class Close:
-    """Event: a session ends. Unknown or ended sessions are ignored."""
+    """Event to the schedulers: a session is closed by its caller. Unknown or ended sessions are ignored."""
 
     query: str
 
@@ -128,7 +149,9 @@ SessionEvent: TypeAlias = Extend | Provide | Want | Unwant | Drop | Close
 
 @record
 class BatchDone:
-    """Event: an instance has answered a batch, with one result per task, in order."""
+    """Event to the schedulers: an instance of a batch engine has answered a batch, with one result per task,
+    in order.
+    """
 
     engine: str
     instance: InstanceId
@@ -138,7 +161,9 @@ class BatchDone:
 
 @record
 class BatchFailed:
-    """Event: an instance has failed a batch as a whole; the instance itself goes on."""
+    """Event to the schedulers: an instance has failed a batch as a whole; the instance itself can still take
+    work.
+    """
 
     engine: str
     instance: InstanceId
@@ -148,7 +173,9 @@ class BatchFailed:
 
 @record
 class LLMReport:
-    """Event: an LLM instance reports on one of its tasks."""
+    """Event to the schedulers: an LLM instance reports that one of its tasks has started, produced output,
+    ended or failed.
+    """
 
     engine: str
     instance: InstanceId
@@ -157,7 +184,7 @@ class LLMReport:
 
 @record
 class AddInstance:
-    """Event: one more replica of an engine is to run."""
+    """Event to the schedulers: an engine is to get one more instance, which runs `replica`."""
 
     engine: str
     replica: Replica
@@ -165,10 +192,10 @@ class AddInstance:
 
 @record
 class Drain:
-    """Event: an instance is to get no more work and then to end: "finish" when it is idle, "suspend" at once.
+    """Event to the schedulers: an instance is to get no more work and to stop.
 
-    Suspended tasks go on at another instance, from the tokens that they have. An instance that drains or is
-    gone already is left alone.
+    "finish" stops it when it is idle. "suspend" stops it at once, and its tasks go on at other instances from
+    the tokens that they have generated. An instance that is draining or gone already is left alone.
     """
 
     engine: str
@@ -178,7 +205,9 @@ class Drain:
 
 @record
 class InstanceReady:
-    """Event: an instance can take work: it has started, or it has answered again."""
+    """Event to the schedulers: an instance can take work, because it has started, or answers again after it
+    was suspected to be down.
+    """
 
     engine: str
     instance: InstanceId
@@ -186,7 +215,10 @@ class InstanceReady:
 
 @record
 class InstanceSuspected:
-    """Event: an instance refused or was silent, and may be down."""
+    """Event to the schedulers: an instance refused a request or did not answer, so it may be down.
+
+    `reason` says what happened.
+    """
 
     engine: str
     instance: InstanceId
@@ -195,7 +227,7 @@ class InstanceSuspected:
 
 @record
 class InstanceLost:
-    """Event: an instance died with all that it was running, or could not be started."""
+    """Event to the schedulers: an instance died with all that it was running, or could not be started."""
 
     engine: str
     instance: InstanceId
@@ -204,7 +236,7 @@ class InstanceLost:
 
 @record
 class InstanceStopped:
-    """Event: an instance has ended, as it was told to."""
+    """Event to the schedulers: an instance has ended because they asked for it with `StopInstance`."""
 
     engine: str
     instance: InstanceId
@@ -212,7 +244,10 @@ class InstanceStopped:
 
 @record
 class Suspended:
-    """Event: a task was taken off an instance that is being suspended, with the tokens it has generated."""
+    """Event to the schedulers: a task was taken off an instance that is being suspended.
+
+    It will go on at another one from `token_ids`, the tokens that it has generated.
+    """
 
     engine: str
     instance: InstanceId
@@ -222,7 +257,9 @@ class Suspended:
 
 @record
 class Wake:
-    """Event: the time asked for by `WakeAt` has come."""
+    """Event to the schedulers: the time that they asked for with `WakeAt` has come, so they check timeouts
+    and deadlines.
+    """
 
 
 Event: TypeAlias = (
@@ -248,7 +285,10 @@ Event: TypeAlias = (
 
 @record
 class StartBatch:
-    """Action: run `tasks`, `num_units` of work in all, as one batch on an idle instance of a batch engine."""
+    """Action of the schedulers: run `tasks` as one batch on an idle instance of a batch engine.
+
+    `num_units` is the size of the batch, in the units of work of which the engine's profile has the cost.
+    """
 
     engine: str
     instance: InstanceId
@@ -259,9 +299,12 @@ class StartBatch:
 
 @record
 class Admit:
-    """Action: hand a task to an LLM instance, which starts tasks by rank (smaller first).
+    """Action of the schedulers: hand a task to an LLM instance.
 
-    `terms` are the predicted seconds, by name, for which this instance was chosen; `reason` says it in words.
+    `rank` is its place among the tasks that wait there (smaller goes first).
+
+    `terms` are the predicted seconds, by name, for which the placement policy chose this instance; `reason`
+    gives the choice in words.
     """
 
     engine: str
@@ -274,7 +317,8 @@ class Admit:
 
 @record
 class Reprioritise:
-    """Action: change the rank of a task at an LLM instance that, as far as is known, has not started it.
+    """Action of the schedulers: change the rank (place in the queue; smaller goes first) of a task at an LLM
+    instance that has probably not started it.
 
     Instances that cannot do so, such as those behind servers, ignore it.
     """
@@ -287,7 +331,7 @@ class Reprioritise:
 
 @record
 class CancelTask:
-    """Action: stop a task at an LLM instance; its output is no longer wanted."""
+    """Action of the schedulers: stop a task at an LLM instance, because its output is no longer wanted."""
 
     engine: str
     instance: InstanceId
@@ -296,7 +340,10 @@ class CancelTask:
 
 @record
 class Release:
-    """Action: forget what an instance keeps for `query`, which has ended and runs nothing more there."""
+    """Action of the schedulers: let an instance free what it keeps for a query (one run of an app).
+
+    The query has ended and runs nothing more there.
+    """
 
     engine: str
     instance: InstanceId
@@ -305,14 +352,19 @@ class Release:
 
 @record
 class WakeAt:
-    """Action: send `Wake` at that time, or a little later. Replaces any earlier `WakeAt`."""
+    """Action of the schedulers: send them a `Wake` event at `time_s`, or a little later.
+
+    Replaces any earlier `WakeAt`.
+    """
 
     time_s: float
 
 
 @record
 class Emit:
-    """Action: show more text of an output that is still being decoded."""
+    """Action of the schedulers: pass more text of a query's output to the caller, while the output is still
+    being decoded.
+    """
 
     query: str
     output: str
@@ -321,7 +373,9 @@ class Emit:
 
 @record
 class Settled:
-    """Action: deliver a variable of a session, once: its value, `ABSENT`, or a `Failure`."""
+    """Action of the schedulers: deliver a variable of a session to its callers, once: a value, `ABSENT`
+    (there is none), or a `Failure`.
+    """
 
     query: str
     name: str
@@ -330,8 +384,10 @@ class Settled:
 
 @record
 class Reply:
-    """Action: end a query, once: with its outputs by name, or with an error. A session has no outputs
-    here.
+    """Action of the schedulers: end a query (one run of an app) with its outputs by name, or with an error;
+    sent once.
+
+    A session has no outputs here, as `Settled` has delivered its variables.
     """
 
     query: str

@@ -1,7 +1,8 @@
-"""Observers of a run: the interface through which both drivers report everything that happens.
+"""Observers of a run: the interface through which a run reports everything that happens.
 
-An observer gets every event before the schedulers handle it and every action before it is carried out.
-It cannot change the run, and its errors do not either: an observer that raises is dropped.
+A driver (the runtime, or the simulator) shows them every event before the schedulers handle it, and every
+action of the schedulers before it is carried out. An observer cannot change the run, and its errors do not
+either: an observer that raises is dropped.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """Steps of an LLM instance, run one after the other without a gap, from `start_s` on.
+    """A series of steps of a simulated LLM instance, which ran without a gap from `start_s` on.
 
-    `ends_s` has the end of each. Each step served `num_sequences` and computed `num_tokens`.
+    `ends_s` has the end time of each step. Each step served `num_sequences` sequences and computed
+    `num_tokens` tokens.
     """
 
     engine: str
@@ -33,34 +35,43 @@ class StepsDone:
 
 
 class Observer(Protocol):
-    """The base class of observers: a subclass overrides the methods it needs. Times are in the driver's
-    seconds.
+    """The base class of observers, which are told of everything that happens in a run.
+
+    A subclass overrides the methods it needs. Times are seconds by the clock of the runtime or the simulator.
     """
 
     def on_event(self, event: Event, now_s: float) -> None:
-        """Called with an event that has come in and is not handled yet."""
+        """Called with an event (a message that tells the schedulers what has happened) before they handle
+        it.
+        """
         return
 
     def on_action(self, action: Action, now_s: float) -> None:
-        """Called with an action that is about to be carried out."""
+        """Called with an action (a decision of the schedulers, such as to start a batch) before it is carried
+        out.
+        """
         return
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Called with steps of an LLM instance that is simulated step by step. A runtime reports none."""
+        """Called with completed steps of an LLM instance that is simulated step by step.
+
+        A real run reports none.
+        """
         return
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
-        """Called with changes of an instance's prefix cache, if the instance reports them.
+        """Called with changes of an instance's prefix cache (blocks stored and removed), if the instance
+        reports them.
 
-        The same report comes as an event right after, in either driver.
+        The same report comes right after to `on_event`.
         """
         return
 
 
 class Observers:
-    """The list of observers of one driver; false when it is empty.
+    """The observers of one run, to all of which each call is passed on; false when there are none.
 
-    An observer that raises is dropped: the log says so, and `dropped` has it with its exception.
+    An observer that raises is removed: the log says so, and `dropped` lists it with its exception.
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
@@ -71,7 +82,7 @@ class Observers:
         return bool(self._observers)
 
     def on_event(self, event: Event, now_s: float) -> None:
-        """Pass an event to all observers."""
+        """Pass an event (what has happened, for the schedulers) to all observers."""
         for observer in self._observers:
             try:
                 observer.on_event(event, now_s)
@@ -79,7 +90,7 @@ class Observers:
                 self._drop(observer, error)
 
     def on_action(self, action: Action, now_s: float) -> None:
-        """Pass an action to all observers."""
+        """Pass an action (a decision of the schedulers) to all observers."""
         for observer in self._observers:
             try:
                 observer.on_action(action, now_s)
@@ -87,7 +98,7 @@ class Observers:
                 self._drop(observer, error)
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Pass steps of an LLM instance to all observers."""
+        """Pass completed steps of a simulated LLM instance to all observers."""
         for observer in self._observers:
             try:
                 observer.on_steps(steps)
@@ -95,7 +106,7 @@ class Observers:
                 self._drop(observer, error)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
-        """Pass changes of a prefix cache to all observers."""
+        """Pass changes of an instance's prefix cache to all observers."""
         for observer in self._observers:
             try:
                 observer.on_kv(engine, instance, events, now_s)

@@ -14,11 +14,11 @@ from stretto.record import record
 
 @record
 class Task:
-    """One primitive's share of a batch.
+    """One task of a batch: the op of one step of an app, with its inputs.
 
-    If `num_items` is None, the task is a single application and `inputs` maps ports to values. Otherwise the
-    ports in `each` hold lists of that length, the other ports hold values used for every item, and the answer
-    is a list of that length.
+    If `num_items` is None, the op is applied once, and `inputs` maps its ports to values. Otherwise it is
+    applied `num_items` times: the ports in `each` hold lists of that length, the other ports hold values used
+    for every item, and the answer is a list of that length.
     """
 
     id: int
@@ -86,12 +86,13 @@ Source: Parrot §5.4."""
 
 @dataclass(frozen=True, slots=True)
 class QueryRecord:
-    """What holds for all requests of a query.
+    """The properties that all requests of a query (one run of an app) share.
 
     Attributes:
         tenant: owner of the query. Caches are never shared between tenants.
-        criteria: what the query asks of the instances that serve it.
-        deadline_s: point in the driver's time when the query ends, if it has not ended by then.
+        criteria: "latency" or "throughput", what the query asks of the instances that serve it.
+        deadline_s: time by the clock of the runtime or simulator at which the query fails if it has not
+            ended.
     """
 
     tenant: str = ""
@@ -101,17 +102,17 @@ class QueryRecord:
 
 @record
 class LLMTask:
-    """A prompt to prefill and, unless `decode` is None, to complete.
+    """A request to an LLM instance: a prompt to prefill and, unless `decode` is None, to complete.
 
     The prompt is always the whole prompt so far. KV that an earlier task left in a cache saves time and is
-    never relied on. A task without `decode` is answered with `Done(None)` when the instance holds its prefix.
+    never relied on. A task without `decode` is answered with `Done(None)` when its prompt has been prefilled.
 
     Attributes:
         tenant: owner of the task. Caches are never shared between tenants.
-        objective: what the query asks of the instances that serve it.
-        generated: tokens that it had generated when it was suspended elsewhere. They count for its limits,
-            and the pieces that they make are delivered again.
-        item: number of the item that it is for, 0 where its step has one application.
+        objective: "latency" or "throughput", what the query asks of the instances that serve it.
+        generated: tokens that it had generated before it was suspended at another instance. They count for
+            its limits, and the output made of them is reported again.
+        item: index of the list item that it is for; 0 where its step is applied once.
     """
 
     id: int
@@ -127,7 +128,9 @@ class LLMTask:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a finished LLM task."""
+    """Token counts of a finished LLM task: its prompt, the part of the prompt found in the cache, and its
+    output.
+    """
 
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
@@ -136,14 +139,14 @@ class Usage:
 
 @record
 class Started:
-    """Event: the task has left the instance's queue, and its prefill begins."""
+    """Event of an LLM engine: a task has left the instance's queue, and its prefill begins."""
 
     task: int
 
 
 @record
 class Piece:
-    """Event: a part of a task's output exists, which is a text delta or one complete list item."""
+    """Event of an LLM engine: a task has more output, which is a text delta or one complete list item."""
 
     task: int
     value: str
@@ -151,7 +154,10 @@ class Piece:
 
 @record
 class Done:
-    """Event: the task's whole value exists: str, list[str] with `items`, or None for a prefill."""
+    """Event of an LLM engine: a task has ended.
+
+    `value` is its whole output: a str, a list of str for a decode with `items`, or None for a prefill.
+    """
 
     task: int
     value: object
@@ -160,7 +166,7 @@ class Done:
 
 @record
 class Failed:
-    """Event: the task has ended without a value. The instance goes on with its other tasks."""
+    """Event of an LLM engine: a task has ended without a value. The instance goes on with its other tasks."""
 
     task: int
     error: StrettoError

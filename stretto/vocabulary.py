@@ -32,15 +32,16 @@ Expansion: TypeAlias = Callable[[Mapping[str, object]], Graph]
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The names that a runtime knows, and what they mean; each table is in the order in which names were
-    added.
+    """The names that apps, queries and engines may use in a runtime, and what they mean.
+
+    Each table is in the order in which names were added.
 
     Attributes:
-        ops: op specifications, and the names of types (`Ops.types`).
-        passes: rewriting functions in pipeline order.
-        expansions: what the `body` of an `expand` may name.
-        policies: what `Engine.policy` may name, each of which makes the order of a queue.
-        placements: what `Engine.placement` may name.
+        ops: specifications of ops (kinds of steps), and the names of types of values (`Ops.types`).
+        passes: functions that rewrite graphs before they run, in pipeline order.
+        expansions: functions that an `expand` step may name as its `body`, each of which makes a subgraph.
+        policies: orders in which a queue may be served, the choices for `Engine.policy`.
+        placements: rules that choose the instance of a request, the choices for `Engine.placement`.
     """
 
     ops: Ops = field(default_factory=lambda: OPS)
@@ -62,7 +63,7 @@ class Vocabulary:
         return replace(self, ops=Ops(self.ops.values(), _added(self.ops.types, "type", name)))
 
     def with_op(self, spec: OpSpec) -> Vocabulary:
-        """Return this vocabulary with one more op.
+        """Return this vocabulary with one more op (kind of step).
 
         Raises:
             ConfigError: its name is taken or is no name, or it names a type that there is not.
@@ -71,7 +72,9 @@ class Vocabulary:
         return replace(self, ops=Ops([*self.ops.values(), spec], self.ops.types))
 
     def with_pass(self, name: str, function: Pass, *, before: str | None = None) -> Vocabulary:
-        """Return this vocabulary with one more pass, at the end of the pipeline or `before` another.
+        """Return this vocabulary with one more pass, a function that rewrites graphs before they run.
+
+        It goes to the end of the pipeline, or `before` another pass.
 
         Raises:
             ConfigError: the name is taken or is no name, or there is no pass `before`.
@@ -87,7 +90,8 @@ class Vocabulary:
         return replace(self, passes={pass_: passes[pass_] for pass_ in order})
 
     def with_expansion(self, name: str, function: Expansion) -> Vocabulary:
-        """Return this vocabulary with one more expansion.
+        """Return this vocabulary with one more expansion, a function that makes the subgraph of an `expand`
+        step.
 
         Raises:
             ConfigError: the name is taken, or is no name.
@@ -96,7 +100,8 @@ class Vocabulary:
         return replace(self, expansions={**self.expansions, name: function})
 
     def with_policy(self, name: str, policy: NewOrder) -> Vocabulary:
-        """Return this vocabulary with one more batching policy.
+        """Return this vocabulary with one more policy, an order in which the queue of an engine may be
+        served.
 
         Raises:
             ConfigError: the name is taken, or is no name.
@@ -105,7 +110,8 @@ class Vocabulary:
         return replace(self, policies={**self.policies, name: policy})
 
     def with_placement(self, name: str, placement: Callable[[], Placement]) -> Vocabulary:
-        """Return this vocabulary with one more placement policy.
+        """Return this vocabulary with one more placement policy, a rule that chooses the instance of a
+        request.
 
         Raises:
             ConfigError: the name is taken, or is no name.
@@ -114,7 +120,9 @@ class Vocabulary:
         return replace(self, placements={**self.placements, name: placement})
 
     def select_passes(self, names: str | Collection[str]) -> tuple[str, ...]:
-        """Return names of passes in pipeline order, from "all", "none", "a,b,c" or a collection of names.
+        """Return names of passes (functions that rewrite graphs) in pipeline order.
+
+        `names` is "all", "none", "a,b,c" or a collection of names.
 
         Raises:
             ConfigError: there is no such pass.

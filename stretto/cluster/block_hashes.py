@@ -1,4 +1,5 @@
-"""Chained hashes of token blocks: equal hashes mean equal tokens from the beginning, under one salt.
+"""Chained hashes of token blocks: two blocks with equal hashes have equal tokens from the prompt's beginning
+on, and the same salt.
 
 The hash is cryptographic and starts from the tenant's salt, so that no tenant can construct a prefix in
 another tenant's cache, or learn from timings what it holds.
@@ -15,21 +16,31 @@ BlockHash: TypeAlias = bytes
 
 
 class Hasher:
-    """A function object that hashes blocks of `block_tokens` tokens, each chained to the block before it."""
+    """Hashes blocks of `block_tokens` tokens of a prompt, so that prompts with equal beginnings have equal
+    first hashes.
+
+    The hash of a block depends on all tokens before it too.
+    """
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
 
     def root(self, salt: str) -> BlockHash:
-        """Return the hash that a tenant's first block is chained to."""
+        """Return the hash that stands before a prompt's first block.
+
+        It depends on `salt`, which differs by tenant.
+        """
         return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16, person=b"stretto-kv").digest()
 
     def chain(self, parent: BlockHash, tokens: Sequence[int]) -> BlockHash:
-        """Return the hash of a block with these tokens, full or not, after `parent`."""
+        """Return the hash of one block, full or not, that follows the block with the hash `parent`."""
         return _chained(parent, array("q", tokens).tobytes())
 
     def extend(self, hashes: list[BlockHash], salt: str, tokens: Sequence[int]) -> None:
-        """Append the missing hashes of the full blocks of `tokens` to `hashes`."""
+        """Append to `hashes` the hashes of those full blocks of `tokens` that it lacks.
+
+        `hashes` must hold the hashes of the first blocks of the same tokens under the same salt.
+        """
         first, end = len(hashes), len(tokens) // self.block_tokens
         if first == end:
             return
@@ -42,7 +53,10 @@ class Hasher:
 
 
 def hash_bytes(data: bytes, block_bytes: int, salt: str) -> list[BlockHash]:
-    """Return the chained hashes of the full blocks of `data`."""
+    """Return the chained hashes of the full blocks of `data`, each of `block_bytes` bytes.
+
+    `salt` differs by tenant.
+    """
     hashes: list[BlockHash] = []
     parent = Hasher(block_bytes).root(salt)
     for end in range(block_bytes, len(data) + 1, block_bytes):

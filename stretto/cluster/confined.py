@@ -10,10 +10,10 @@ from stretto.cluster.devices import cores_of
 
 
 def confined(config: Any, devices: Sequence[str], threads: int | None) -> Any:
-    """Return the configuration changed for a process that is confined to these devices and threads.
+    """Return an engine's configuration, changed for a process that is confined to these devices and threads.
 
-    Such a process sees its own accelerator alone, so it is "cuda" there whatever its number is here. Fields
-    that the configuration does not have are left out.
+    Its fields `device` and `num_threads` are set, if it has them. Such a process sees its own accelerator
+    alone, so it is "cuda" there whatever its number is here.
     """
     cores = cores_of(devices)
     told: dict[str, object] = {}

@@ -27,15 +27,16 @@ def parse_device(device: str) -> tuple[str, int]:
 
 
 def cores_of(devices: Sequence[str]) -> tuple[int, ...]:
-    """Return the numbers of the cores among `devices`, sorted."""
+    """Return the numbers of the CPU cores among `devices`, sorted."""
     return tuple(sorted(number for kind, number in map(parse_device, devices) if kind == "cpu"))
 
 
 def environment_of(devices: Sequence[str], threads: int | None) -> dict[str, str]:
-    """Return the variables that a process needs before it imports a library for models.
+    """Return the environment variables that confine a process to `devices` and `threads`.
 
-    With cores and no `threads`, the number of cores is the number of threads. A process on cores sees no
-    accelerator; without devices the machine's stay visible.
+    They must be set before the process imports a library for models, such as torch. Without `threads`, a
+    process on cores uses one thread for each. It sees no accelerator; a process without devices sees all of
+    the machine.
     """
     found: dict[str, str] = {}
     cores = cores_of(devices)

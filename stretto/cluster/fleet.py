@@ -1,4 +1,4 @@
-"""The instances of one engine from start to end, as a machine without IO.
+"""The instances of one engine from start to end, as a state machine without IO.
 
 Rules:
 
@@ -75,13 +75,15 @@ class _Member:
 class Fleet:
     """The instances of one engine: a state machine that starts, restarts, drains and gives up instances.
 
+    Methods return actions for the runtime or the simulator to carry out. (`transitions.py` has the states.)
+
     Args:
         engine: name of the engine.
         ids: source of instance ids, shared by all fleets of a system.
 
     Attributes:
         state: state of every instance there ever was.
-        last_error: why the last instance was lost, for messages to those who wait.
+        last_error: error with which the last instance was lost, for messages to callers that wait.
     """
 
     def __init__(self, engine: str, ids: count[int]) -> None:
@@ -93,11 +95,16 @@ class Fleet:
         self._in: dict[State, dict[InstanceId, None]] = {state: {} for state in TRANSITIONS}
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
-        """Add a replica and start its first instance, which the one action names."""
+        """Add a replica and start its first instance; return the one action that does this and names the
+        instance.
+        """
         return self._begin(_Slot(replica), 0.0, now_s)
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
-        """Note that an instance is up, or that a suspect one has answered."""
+        """Let an instance serve: it has started, or it was suspect and has answered.
+
+        One that is draining or gone stays so.
+        """
         if self._move(instance, "ready", now_s) == "serving":
             member = self._members[instance]
             member.due_s = None
@@ -105,12 +112,17 @@ class Fleet:
             member.has_served = True
 
     def answered(self, instance: InstanceId) -> None:
-        """Note that an instance has answered a request: earlier failures of its replica are forgotten."""
+        """Forget the earlier failures of an instance's replica, because the instance has answered a
+        request.
+        """
         if (member := self._members.get(instance)) is not None:
             member.slot.budget.answered()
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
-        """Note that an instance refused or was silent, and that it may be down."""
+        """Mark an instance as suspect, because it refused a request or did not answer and may be down.
+
+        It may be tried again after a delay, which grows with each suspicion.
+        """
         if self._move(instance, "suspected", now_s, reason) == "suspect":
             self.last_error = EngineUnavailable(reason)
             member = self._members[instance]
@@ -118,7 +130,10 @@ class Fleet:
             member.probe_s = now_s + delay_s(member.num_suspected)
 
     def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
-        """Note that an instance died, or could not be started; start its successor, if there is one."""
+        """Record that an instance died or could not be started; return the actions that start its successor.
+
+        There is no successor if it was draining or its replica is given up.
+        """
         is_draining = self._known(instance) == "draining"
         if self.state[instance] != "gone":
             self.last_error = error
@@ -131,7 +146,10 @@ class Fleet:
         return [] if wait_s is None else self._begin(member.slot, wait_s, now_s)
 
     def give_up(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
-        """End an instance that does not answer, and start its successor. One that is gone is ignored."""
+        """Kill an instance that does not answer, and start its successor; return the actions to carry out.
+
+        Nothing happens if the instance is gone already.
+        """
         if self._known(instance) == "gone":
             return []
         member = self._members[instance]
@@ -140,6 +158,8 @@ class Fleet:
 
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[FleetAction]:
         """Give an instance no more work, and stop it: "finish" when it is idle, "suspend" at once.
+
+        Return the actions to carry out.
 
         Raises:
             ConfigError: there is no such instance, or it is draining or gone.
@@ -162,10 +182,10 @@ class Fleet:
         return self._stop(instance, "suspend") if how == "suspend" else []
 
     def check_drain(self, instance: InstanceId, *, force: bool = True) -> None:
-        """Check that an instance can be drained.
+        """Check that an instance can be drained, that is, given no more work and stopped.
 
         Args:
-            force: whether it may be the last one.
+            force: whether the instance may be the last one of its engine.
 
         Raises:
             ConfigError: there is no such instance, it is draining or gone, or it is the last one.
@@ -184,14 +204,18 @@ class Fleet:
             )
 
     def idle(self, instance: InstanceId) -> list[FleetAction]:
-        """Note that nothing runs on an instance: one that drains is stopped, any other is left alone."""
+        """Stop an instance if it is draining, as nothing runs there any more; return the actions to carry
+        out.
+
+        An instance that is not draining is left alone.
+        """
         member = self._members.get(instance)
         if member is None or member.drain is None or member.stop is not None:
             return []
         return self._stop(instance, "finish")
 
     def stopped(self, instance: InstanceId, now_s: float) -> None:
-        """Note that an instance has ended, as it was told to."""
+        """Remove an instance that has ended, as it was told to."""
         member = self._members.get(instance)
         if member is not None and member.drain is not None and member.stop is None:
             raise InternalError(f"{self.engine}/{instance} says it has stopped; it was not told to stop yet")
@@ -199,7 +223,10 @@ class Fleet:
         self._members.pop(instance, None)
 
     def expire(self, now_s: float) -> list[FleetAction]:
-        """Start instances whose delay is over, and give up starts that take too long."""
+        """Start instances whose restart delay is over, and give up those whose start takes too long.
+
+        Returns the actions to carry out. Call it at the time that `next_due_s` returns.
+        """
         actions: list[FleetAction] = []
         for instance in list(self._in["starting"]):
             member = self._members[instance]
@@ -214,40 +241,48 @@ class Fleet:
         return actions
 
     def next_due_s(self) -> float | None:
-        """Return the time at which `expire` next has something to do, or None."""
+        """Return the next time at which an instance is to be started, or its start has taken too long; None
+        if there is none.
+
+        `expire` must be called then.
+        """
         dues = (self._members[instance].due_s for instance in self._in["starting"])
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
     def probe_s(self, instance: InstanceId) -> float:
-        """Return the time at which a suspect instance may take its next request."""
+        """Return the time at which a suspect instance (one that may be down) may be tried with a request."""
         return self._members[instance].probe_s
 
     def replica(self, instance: InstanceId) -> Replica:
-        """Return the replica of an instance that is not gone."""
+        """Return the replica that an instance runs. The instance must not be gone."""
         return self._members[instance].slot.replica
 
     @property
     def live(self) -> tuple[InstanceId, ...]:
-        """Instances that are not gone, oldest first. They hold their devices."""
+        """Instances that are not gone and so still hold their devices, oldest first."""
         return tuple(self._members)
 
     @property
     def serving(self) -> tuple[InstanceId, ...]:
-        """Instances that are up, the one that came up last at the end."""
+        """Instances that are up and take work, the one that came up last at the end."""
         return tuple(self._in["serving"])
 
     @property
     def suspects(self) -> tuple[InstanceId, ...]:
-        """Instances that may be down, the one suspected last at the end."""
+        """Instances that may be down and are tried with one request at a time, the one suspected last at the
+        end.
+        """
         return tuple(self._in["suspect"])
 
     @property
     def is_hopeful(self) -> bool:
-        """Whether an instance that does not serve yet, or no longer, may do so: starting or suspect."""
+        """Whether some instance may serve later that does not serve now: one that is starting, or suspect
+        (may be down).
+        """
         return bool(self._in["starting"] or self._in["suspect"])
 
     def check_invariants(self) -> None:
-        """Check that the parts of the state agree. Tests call it after every event."""
+        """Check that the tables of instances, states and replicas agree. Tests call it after every event."""
         assert list(self._members) == [i for i, state in self.state.items() if state != "gone"]
         for state, instances in self._in.items():
             assert set(instances) == {i for i in self._members if self.state[i] == state}

@@ -15,14 +15,19 @@ from stretto.cluster.messages import InstanceId
 
 
 class HeldBlocks:
-    """An index of KV blocks: which blocks each instance holds, and which instances hold each block."""
+    """An index of KV blocks, built from what instances report of their prefix caches: which blocks each
+    instance holds, and which instances hold each block.
+    """
 
     def __init__(self) -> None:
         self._copies: dict[InstanceId, dict[BlockHash, int]] = {}
         self._holders: dict[BlockHash, dict[InstanceId, None]] = {}
 
     def apply(self, instance: InstanceId, events: Iterable[KVEvent]) -> None:
-        """Apply the events that an instance reports, in order. Removal of an unknown block is ignored."""
+        """Update the index by the cache changes that an instance reports, in order.
+
+        Removal of an unknown block is ignored.
+        """
         copies = self._copies.setdefault(instance, {})
         for event in events:
             match event:
@@ -39,23 +44,26 @@ class HeldBlocks:
                     copies = self._copies.setdefault(instance, {})
 
     def forget(self, instance: InstanceId) -> None:
-        """Drop all blocks of an instance: it is gone, or its cache is empty."""
+        """Remove all blocks of an instance from the index, because it is gone or its cache is empty."""
         for block in self._copies.pop(instance, ()):
             self._drop(block, instance)
 
     def held_by(self, instance: InstanceId) -> frozenset[BlockHash]:
-        """Return the blocks that an instance holds."""
+        """Return the hashes of the blocks that an instance holds."""
         return frozenset(self._copies.get(instance, ()))
 
     def num_held(self, instance: InstanceId, blocks: Sequence[BlockHash]) -> int:
-        """Return how many leading blocks of `blocks` an instance holds."""
+        """Return how many blocks at the beginning of `blocks` (those of a prompt) an instance holds without a
+        gap.
+        """
         copies = self._copies.get(instance)
         if not copies:
             return 0
         return next((i for i, block in enumerate(blocks) if block not in copies), len(blocks))
 
     def holders(self, blocks: Sequence[BlockHash], limit: int) -> list[InstanceId]:
-        """Return at most `limit` instances that hold some of `blocks`, those that hold the last ones first.
+        """Return at most `limit` instances that hold some of `blocks` (those of a prompt), the longest
+        prefixes first.
 
         The limit costs little: of the many instances that hold a common prefix, one is likely to be lightly
         loaded.
@@ -69,7 +77,9 @@ class HeldBlocks:
         return list(found)
 
     def check_invariants(self) -> None:
-        """Check that both directions agree. Tests call it after every event."""
+        """Check that the index by instance agrees with the index by block. Tests call it after every
+        event.
+        """
         pairs = {(block, instance) for instance, copies in self._copies.items() for block in copies}
         assert pairs == {(block, instance) for block, held in self._holders.items() for instance in held}
         assert all(count > 0 for copies in self._copies.values() for count in copies.values())

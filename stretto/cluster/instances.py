@@ -1,4 +1,4 @@
-"""A table of the instances of one engine, sorted by load; placement policies read it.
+"""A table of the instances of one engine, sorted by load; placement policies read it to choose an instance.
 
 A scheduler, a router or a simulator owns the table. It changes the fields of a view and then calls `changed`.
 """
@@ -17,24 +17,25 @@ from stretto.costs.profile import Profile
 
 @dataclass(slots=True, eq=False)
 class InstanceView:
-    """The state of one instance as a placement policy sees it.
+    """The state of one instance as a placement policy (which chooses the instance of a request) sees it.
 
     Attributes:
-        capacity_tokens: tokens that may be in flight there.
-        num_slots: requests that may run there at once.
-        space: name of its tokenizer and block length; a prompt has one key per space.
+        capacity_tokens: number of tokens, of prompts and expected outputs, that may be in flight there.
+        num_slots: number of requests that may run there at once.
+        space: name of the tokenizer and block length of its cache. A prompt has one key (its block hashes)
+            for each such name.
         state: only "serving" and "suspect" instances get work.
-        num_running: requests that run there.
-        num_decoding: running requests whose prefill is over.
-        running_tokens: tokens of those requests, prompts and outputs to come.
+        num_running: number of requests that run there.
+        num_decoding: number of running requests whose prefill is over.
+        running_tokens: number of tokens of the running requests, prompts and expected outputs together.
         prefill_s: predicted seconds of prefills that have not ended.
-        expected_output: tokens of a typical answer.
-        num_waiting: requests that are bound to it and wait for room there.
-        waiting_tokens: tokens of those requests, prompts and outputs to come.
-        waiting_s: predicted seconds by which those requests delay one more.
-        slowness: measured seconds of its last answers over predicted ones, 1 if they hardly differ. Noted
-            only where requests are bound early.
-        probe_s: when a suspect instance may take a request.
+        expected_output: number of tokens of a typical answer.
+        num_waiting: number of requests that wait in this instance's own queue until they fit.
+        waiting_tokens: number of tokens of the waiting requests, prompts and expected outputs together.
+        waiting_s: predicted seconds by which the waiting requests delay one more.
+        slowness: measured seconds of its last answers over predicted ones, 1 if they hardly differ. Measured
+            only where the policy lets requests wait at an instance ("early").
+        probe_s: time from which a suspect instance may be tried with a request.
         reported: load that the instance itself reports, if it does.
     """
 
@@ -58,34 +59,37 @@ class InstanceView:
 
     @property
     def room_tokens(self) -> int:
-        """Number of tokens that the instance can still take; 0 when all its slots are taken."""
+        """Number of tokens that still fit on the instance; 0 when as many requests run as may."""
         return max(0, self.capacity_tokens - self.running_tokens) if self.num_running < self.num_slots else 0
 
     @property
     def outstanding_s(self) -> float:
-        """Predicted seconds by which the requests at the instance delay one more."""
+        """Predicted seconds by which the requests that run at the instance delay one more request."""
         return self.prefill_s + self.expected_output * self.profile.per_neighbour_s * self.num_running
 
     @property
     def turn_s(self) -> float:
-        """Predicted seconds until one of the requests that run there has ended."""
+        """Predicted seconds until one of the requests that run there has ended; 0 if none runs."""
         if not self.num_running:
             return 0.0
         return self.expected_output * self.profile.decode_s(self.num_running) / self.num_running
 
     @property
     def backlog_s(self) -> float:
-        """Predicted seconds by which the requests that run or wait there delay one more."""
+        """Predicted seconds by which the requests that run or wait there delay one more.
+
+        Includes the wait until it fits and the instance's measured slowness.
+        """
         turn_s = 0.0 if self.room_tokens else self.turn_s
         return self.slowness * (self.outstanding_s + self.waiting_s + turn_s)
 
 
 class InstanceTable:
-    """The views of an engine's instances, by id and sorted by load.
+    """The instances of one engine as placement policies see them, by id and sorted by load.
 
     Args:
         load: function that gives the load of an instance, as the placement policy measures it.
-        with_full: whether `hosts` is going to be asked for full instances too.
+        with_full: whether `hosts`, which finds full instances too, is going to be called.
     """
 
     def __init__(self, load: Callable[[InstanceView], Load], *, with_full: bool = False) -> None:
@@ -97,7 +101,7 @@ class InstanceTable:
         self._capacities: list[int] = []
 
     def join(self, view: InstanceView) -> None:
-        """Add an instance to the table."""
+        """Add an instance to the table, in its place among the others by load."""
         self._views[view.id] = view
         insort(self._capacities, view.capacity_tokens)
         self.changed(view.id)
@@ -112,7 +116,7 @@ class InstanceTable:
         self._suspects.pop(instance, None)
 
     def changed(self, instance: InstanceId) -> None:
-        """Sort an instance again after its view has changed."""
+        """Move an instance to its new place in the sorting after its view has changed."""
         view = self._views[instance]
         if view.state == "serving":
             load = self._load(view)
@@ -129,7 +133,7 @@ class InstanceTable:
             self._suspects.pop(instance, None)
 
     def get(self, instance: InstanceId) -> InstanceView | None:
-        """Return the view of an instance, None if it is unknown."""
+        """Return the view of an instance; None if the table does not have it."""
         return self._views.get(instance)
 
     def __iter__(self) -> Iterator[InstanceView]:
@@ -138,51 +142,51 @@ class InstanceTable:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether an instance is suspect."""
+        """Whether some instance is suspect: it may be down, and gets one request at a time."""
         return bool(self._suspects)
 
     @property
     def roomiest(self) -> int:
-        """The largest room, in tokens, that a serving instance has."""
+        """The largest number of tokens that still fit on one serving instance; 0 without one."""
         return self._order.roomiest
 
     @property
     def has_hosts(self) -> bool:
-        """Whether an instance serves, full or not. Known only `with_full`."""
+        """Whether some instance serves, full or not. False if the table was made without `with_full`."""
         return self._hosts is not None and self._hosts.roomiest > 0
 
     def room_for(self, num_tokens: int) -> int:
-        """Return the room, in tokens, that an instance must have to take a request of `num_tokens`.
+        """Return how many tokens must still fit on an instance for it to take a request of `num_tokens`.
 
-        It is `num_tokens`, but no more than the largest instance has when idle: a request that is larger
-        than every instance runs alone on the largest.
+        It is `num_tokens`, but no more than the largest instance has when idle: a request that is larger than
+        every instance runs alone on the largest.
         """
         return max(1, min(num_tokens, self._capacities[-1])) if self._capacities else max(1, num_tokens)
 
     def has_room(self, instance: InstanceId, room: int) -> bool:
-        """Return whether an instance serves and has room for `room` tokens."""
+        """Return whether an instance serves and `room` more tokens fit there now."""
         view = self._views.get(instance)
         return view is not None and view.state == "serving" and view.room_tokens >= room
 
     def candidates(self, room: int, now_s: float) -> list[InstanceView]:
-        """Return the least loaded instance with `room` tokens of room, for each profile.
+        """Return the least loaded instance on which `room` more tokens fit, for each cost profile.
 
-        If there is none, return suspect instances that run nothing and may take a request: so each gets one
-        at a time, and none while a serving instance has room.
+        If there is none, return the suspect instances that run nothing and may be tried now. So each suspect
+        gets one request at a time, and none while a serving instance has room.
         """
         found = [self._views[instance] for instance in self._order.least_loaded(room)]
         return found or self._to_probe(room, now_s)
 
     def can_host(self, instance: InstanceId, room: int) -> bool:
-        """Return whether an instance serves and has `room` when it is idle."""
+        """Return whether an instance serves and `room` tokens fit there when it is idle."""
         view = self._views.get(instance)
         return view is not None and view.state == "serving" and view.capacity_tokens >= room
 
     def hosts(self, room: int, now_s: float) -> list[InstanceView]:
-        """Return the least loaded instance of each profile that has `room` when it is idle.
+        """Return the least loaded instance on which `room` tokens fit when it is idle, for each cost profile.
 
-        It may be full now: a policy that binds early counts waiting as a part of the price. Without any,
-        return suspect instances as `candidates` does.
+        It may be full now: this is for policies that let a request wait at an instance and count the waiting
+        as part of the price. If there is none, return suspect instances as `candidates` does.
         """
         assert self._hosts is not None, "the table was made without full instances"
         found = [self._views[instance] for instance in self._hosts.least_loaded(room)]

@@ -1,4 +1,6 @@
-"""Events that report the content of an instance's prefix cache; a prefix index applies them."""
+"""Events with which an instance reports what its prefix cache stores and removes. `HeldBlocks` applies
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from stretto.cluster.block_hashes import BlockHash
 
 @dataclass(frozen=True, slots=True)
 class BlockStored:
-    """Event: the cache now has the KV of `tokens`, a full block after `parent`, under `hash`."""
+    """Event of a prefix cache: it now holds the KV of `tokens`, a full block that follows the block `parent`.
+
+    `hash` identifies the block in later events.
+    """
 
     hash: BlockHash
     parent: BlockHash
@@ -19,14 +24,14 @@ class BlockStored:
 
 @dataclass(frozen=True, slots=True)
 class BlockRemoved:
-    """Event: the cache no longer has the block `hash`."""
+    """Event of a prefix cache: it no longer holds the block `hash`."""
 
     hash: BlockHash
 
 
 @dataclass(frozen=True, slots=True)
 class AllBlocksCleared:
-    """Event: the cache is now empty."""
+    """Event of a prefix cache: it is now empty."""
 
 
 KVEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared

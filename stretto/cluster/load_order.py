@@ -1,9 +1,9 @@
-"""Instances sorted by load: finding the least loaded one costs no more when there are thousands.
+"""An index of instances by load, which finds the least loaded one fast even when there are thousands.
 
-Instances form groups of equal profile, because the least loaded instance of a group is the best of it for
-any request that no instance holds a part of. Within a group they are filed by the power of two of their
-room: an instance in a higher file than the room that is asked for has enough, so that only one file is
-searched.
+Instances form groups of equal cost profile, because the least loaded instance of a group is the best of it
+for any request of which no instance holds a part. Within a group they are filed by the power of two of their
+room, the number of tokens that still fit: an instance in a higher file than the room that is asked for has
+enough, so that only one file is searched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _Files: TypeAlias = list[list[tuple[Load, InstanceId]]]
 
 
 class LoadOrder:
-    """The instances with room, sorted by load; of equal loads the smaller id comes first."""
+    """An index that finds the least loaded instance with enough free tokens; of equal loads, the one with the
+    smaller id.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[InstanceId, tuple[Hashable, int, Load]] = {}
@@ -30,11 +32,15 @@ class LoadOrder:
 
     @property
     def roomiest(self) -> int:
-        """The largest room, in tokens, that an instance has; 0 without instances."""
+        """The largest number of tokens that still fit on one instance; 0 without instances."""
         return self._by_room[-1] if self._by_room else 0
 
     def update(self, instance: InstanceId, group: Hashable, room: int, load: Load) -> None:
-        """Enter the room and load of an instance, in place of any earlier entry of it."""
+        """Set the values of an instance: its group, its load, and the number of tokens that still fit on it
+        (`room`).
+
+        A group consists of instances with equal cost profiles.
+        """
         entry = group, room, load
         if self._entries.get(instance) == entry:
             return
@@ -48,7 +54,7 @@ class LoadOrder:
             insort(files[room.bit_length()], (load, instance))
 
     def remove(self, instance: InstanceId) -> None:
-        """Remove an instance, if it is here."""
+        """Remove an instance; nothing happens if it is not in the index."""
         if (entry := self._entries.pop(instance, None)) is None:
             return
         group, room, load = entry
@@ -60,8 +66,10 @@ class LoadOrder:
                 del self._groups[group]
 
     def least_loaded(self, room: int) -> list[InstanceId]:
-        """Return the least loaded instance with at least `room` tokens of room, for each group that has
+        """Return the least loaded instance on which at least `room` tokens still fit, for each group that has
         one.
+
+        A group consists of instances with equal cost profiles.
         """
         found = (self._least_of(files, max(room, 1)) for files in self._groups.values())
         return [entry[1] for entry in found if entry is not None]

@@ -19,7 +19,7 @@ MAIN_MEMORY = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The devices of a machine and their memory.
+    """The devices of a machine and the sizes of their memory.
 
     Attributes:
         devices: names of the devices: "cuda:N" for accelerators, "cpu:N" for cores.
@@ -48,7 +48,7 @@ Placed = tuple[str, Replica]
 
 
 def check_deployments(machine: Machine, deployments: Iterable[Deployment]) -> None:
-    """Check that all replicas that run on this machine fit it at once.
+    """Check that the devices and ports of this machine suffice for all replicas that run here at once.
 
     Raises:
         ConfigError: a device is not there, or cannot hold all that are declared on it.
@@ -62,7 +62,8 @@ def check_deployments(machine: Machine, deployments: Iterable[Deployment]) -> No
 
 
 def check_free(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
-    """Check that the replica `new` fits beside `others`, the ones that hold their devices now.
+    """Check that the devices and the port of the replica `new` are free beside the replicas `others`, which
+    hold theirs now.
 
     Raises:
         ConfigError: a port or a device is taken, unknown, or too small.

@@ -1,7 +1,8 @@
-"""Messages about instances: what a fleet asks of a driver, and what instances report.
+"""Messages about instances: what a fleet asks for, and what instances report.
 
-An instance is addressed by the name of its engine and its `InstanceId`. Ids are never reused, so that a
-late message of a dead instance matches no living one.
+A fleet (the state machine of one engine's instances) asks a driver (the runtime or the simulator) to start
+and stop instances. An instance is addressed by the name of its engine and its `InstanceId`. Ids are never
+reused, so that a late message of a dead instance matches no living one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ StopHow: TypeAlias = Literal["finish", "suspend", "kill"]
 
 @record
 class StartInstance:
-    """Action: start an instance of `replica`. The driver answers with `InstanceReady` or `InstanceLost`."""
+    """Action for the runtime or the simulator: start an instance of `replica`, and report `InstanceReady` or
+    `InstanceLost`.
+    """
 
     engine: str
     instance: InstanceId
@@ -29,10 +32,11 @@ class StartInstance:
 
 @record
 class StopInstance:
-    """Action: end an instance. The driver reports with `InstanceStopped` when it has ended, unless killed.
+    """Action for the runtime or the simulator: end an instance, and report `InstanceStopped` when it has
+    ended, unless it was killed.
 
-    "finish" ends an idle one. "suspend" first reports the tasks that run there as suspended. "kill" ends
-    one that has been given up, whatever it does; messages that it still sends are ignored.
+    "finish" ends an idle one. "suspend" first reports the tasks that run there as suspended. "kill" ends one
+    that has been given up, whatever it does; messages that it still sends are ignored.
     """
 
     engine: str
@@ -45,7 +49,7 @@ FleetAction: TypeAlias = StartInstance | StopInstance
 
 @record
 class KVReport:
-    """Event: changes of what an instance's prefix cache holds, in order."""
+    """Event: an instance reports changes of its prefix cache (blocks stored and removed), in order."""
 
     engine: str
     instance: InstanceId
@@ -54,9 +58,10 @@ class KVReport:
 
 @record
 class InstanceLoad:
-    """The load that an instance reports, counting requests that others sent it.
+    """The load that an instance reports of itself, with requests that others sent it: how many run and how
+    many wait.
 
-    `kv_share` is the used share of its KV memory, from 0 to 1; None if it does not tell.
+    `kv_share` is the used share of its KV memory, from 0 to 1; None if the instance does not report it.
     """
 
     num_running: int
@@ -66,7 +71,7 @@ class InstanceLoad:
 
 @record
 class LoadReport:
-    """Event: an instance has reported its load."""
+    """Event: an instance reports how many requests it runs and queues, and how full its KV memory is."""
 
     engine: str
     instance: InstanceId

@@ -37,7 +37,10 @@ report what their caches hold. "always" asks for blocks of bytes too, where inst
 
 @record
 class PromptKey:
-    """A prompt as chained hashes of its full blocks, `block_tokens` tokens each."""
+    """The key of a prompt: the chained hashes of its full blocks, each of `block_tokens` tokens.
+
+    Policies compare it with the blocks that instances hold in their caches.
+    """
 
     blocks: tuple[BlockHash, ...]
     block_tokens: int
@@ -45,19 +48,21 @@ class PromptKey:
 
 @record(kw_only=True)
 class PlacementRequest:
-    """A request as a placement policy sees it.
+    """A request as a placement policy sees it, when it chooses an instance for it.
 
     Attributes:
-        num_tokens: tokens of the prompt.
-        expected_output: tokens that it is expected to generate.
-        keys: the prompt in the blocks of each space that instances have.
-        hints: tokens of the prompt's beginning that instances are known to hold without a report, for example
-            where an earlier part of the same query ran.
-        computing: tokens of the prompt's beginning that instances are computing right now.
-        tenant: owner of the query.
-        slack_s: seconds that it may wait without delaying its query.
-        bound_to: instance in whose queue it waits now, if it is asked about again.
-        ahead_s: predicted seconds of the requests that wait before it there.
+        num_tokens: number of tokens of the prompt.
+        expected_output: number of tokens that it is expected to generate.
+        keys: hashes of the prompt's blocks, by name of the space (tokenizer and block length) that instances
+            have.
+        hints: number of tokens of the prompt's beginning that instances are known to hold without a report,
+            for example where an earlier part of the same query ran.
+        computing: number of tokens of the prompt's beginning that instances are computing right now.
+        tenant: owner of the query (the run of an app) that the request belongs to.
+        slack_s: seconds that it may still wait without making its query miss a deadline; infinite without
+            one.
+        bound_to: instance in whose own queue it waits already, when the policy is asked about it again.
+        ahead_s: predicted seconds of the requests that wait before it in that queue.
     """
 
     num_tokens: int
@@ -76,9 +81,10 @@ class PlacementRequest:
         return self.num_tokens + self.expected_output
 
     def start_s(self, view: InstanceView) -> float:
-        """Return the predicted seconds until its prefill begins at an instance.
+        """Return the predicted seconds until the prefill of this request begins at an instance.
 
-        It waits for the prefills there, for the requests that wait before it, and for room if there is none.
+        The request waits for the prefills there, for the requests that wait before it, and until its tokens
+        fit.
         """
         waiting_s = self.ahead_s if view.id == self.bound_to else view.waiting_s
         has_room = not waiting_s and view.room_tokens >= min(self.all_tokens, view.capacity_tokens)
@@ -91,8 +97,8 @@ class Choice:
 
     Attributes:
         held_tokens: tokens of the prompt that the instance is believed to hold.
-        terms: predicted seconds by name, as far as the policy predicts any.
-        reason: why, for traces.
+        terms: predicted seconds by name, as far as the policy predicts any; they show why it was chosen.
+        reason: reason for the choice in words, for traces.
     """
 
     instance: InstanceId
@@ -103,7 +109,10 @@ class Choice:
 
 @record
 class Joined:
-    """Event for a placement policy: an instance can take work; prompts have their keys there in `space`."""
+    """Event for a placement policy: an instance can take work.
+
+    `space` names the tokenizer and block length for which prompts have keys there, "" if they have none.
+    """
 
     instance: InstanceId
     space: str
@@ -111,7 +120,11 @@ class Joined:
 
 @record
 class Bound:
-    """Event for a placement policy: a request waits in the queue of an instance. `Unbound` follows."""
+    """Event for a placement policy: a request was put into the queue of an instance, to wait there until it
+    fits.
+
+    `Unbound` follows.
+    """
 
     instance: InstanceId
     request: PlacementRequest
@@ -119,9 +132,11 @@ class Bound:
 
 @record
 class Unbound:
-    """Event for a placement policy: a request has left the queue of an instance, wherever it goes.
+    """Event for a placement policy: a request has left the queue of an instance, to run there, to move or to
+    be dropped.
 
-    `request` is the same object as in `Bound`. Before the next `choose`, `Dispatched` follows if it goes out.
+    `request` is the same object as in `Bound`. If it goes out to run, `Dispatched` follows before the next
+    `choose`.
     """
 
     instance: InstanceId
@@ -130,7 +145,7 @@ class Unbound:
 
 @record
 class Dispatched:
-    """Event for a placement policy: a request was given to an instance. `Ended` follows."""
+    """Event for a placement policy: a request was sent to an instance, to run there. `Ended` follows."""
 
     instance: InstanceId
     request: PlacementRequest
@@ -138,7 +153,8 @@ class Dispatched:
 
 @record
 class Ended:
-    """Event for a placement policy: a request has left an instance that ran it.
+    """Event for a placement policy: a request has left an instance that ran it, because it ended or was
+    stopped.
 
     Attributes:
         request: the same object as in `Dispatched`.
@@ -152,7 +168,7 @@ class Ended:
 
 @record
 class Left:
-    """Event for a placement policy: an instance is gone, with all that it held."""
+    """Event for a placement policy: an instance takes no more work, and what it holds no longer counts."""
 
     instance: InstanceId
 
@@ -161,26 +177,38 @@ PlacementEvent: TypeAlias = Joined | Bound | Unbound | Dispatched | Ended | Left
 
 
 class Placement(Protocol):
-    """The interface of a placement policy. It is deterministic; only `observe` changes its state.
+    """The interface of a placement policy, which chooses the instance of each request of an LLM engine.
+
+    It is deterministic; only `observe` changes its state.
 
     Attributes:
-        binds: when requests are bound to an instance. A policy that derives from this class binds late.
-        uses_keys: keys of prompts that it reads. A policy that derives from this class reads none.
+        binds: when a request is assigned to an instance: "late", once it fits there; "early", when it comes,
+            so that it may wait there and move; "final", when it comes too, but it only moves when that
+            instance no longer serves. A policy that derives from this class binds late.
+        uses_keys: which keys (block hashes) of prompts it reads. A policy that derives from this class reads
+            none.
     """
 
     binds: Binds = "late"
     uses_keys: KeyUse = "never"
 
     def load(self, instance: InstanceView) -> Load:
-        """Return the load of an instance; the table that `choose` is given is sorted by it."""
+        """Return how loaded an instance is, as a tuple (smaller is less loaded).
+
+        The table for `choose` is sorted by it.
+        """
         ...
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
-        """Choose the best instance; return None if there is none now. Only late binding asks for room."""
+        """Return the best instance for a request, with reasons; None if the request has to wait.
+
+        A policy that binds late may only name an instance on which the request fits now.
+        """
         ...
 
     def observe(self, event: PlacementEvent) -> None:
-        """Update the policy's state after an event. Called before the table is told that a view has
-        changed.
+        """Update the policy's own state after an event.
+
+        Called before the table of instances is sorted by the new loads.
         """
         ...

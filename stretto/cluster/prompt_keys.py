@@ -1,11 +1,12 @@
-"""Keys of prompts: the chained hashes of their blocks, as the caches of instances count them.
+"""Keys of prompts: the chained hashes of their blocks, by which prompts are looked up in the caches of
+instances.
 
-Instances whose caches use the same tokenizer and block length share a space, and a prompt has one key in
-each space. Where an instance reports what its cache holds, its space consists of token blocks, with the
-hashes that the reports have. Elsewhere blocks of UTF-8 bytes stand for tokens: equal text then has equal
-keys, and only dispatches tell what an instance may hold.
+Instances whose caches use the same tokenizer and block length share a space, and a prompt has one key in each
+space. Where an instance reports what its cache holds, its space consists of token blocks, with the hashes
+that the reports have. Elsewhere blocks of UTF-8 bytes stand for tokens: equal text then has equal keys, and
+what an instance may hold is only known from the requests sent to it.
 
-A key serves to place a request. If it is wrong, that costs time and never changes an answer.
+Keys only serve to choose the instance of a request. A wrong key costs time and never changes an answer.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ _MAX_KEPT = 1024
 
 @dataclass(frozen=True, slots=True)
 class PromptSpace:
-    """How the prompts of some instances become blocks.
+    """A way to cut prompts into blocks and to hash these.
+
+    Instances with the same tokenizer and block length share one.
 
     Attributes:
         name: names the tokenizer and the block length. Spaces of equal names are the same.
         block_tokens: tokens of a block.
-        hashes: returns the chained hashes of the full blocks of a tenant's prompt. Raises UserError if the
-            prompt is no text.
+        hashes: function that returns the chained hashes of the full blocks of a tenant's prompt. Raises
+            UserError if the prompt is no text.
     """
 
     name: str
@@ -47,10 +50,10 @@ class PromptSpace:
 
 
 def token_space(name: str, block_tokens: int, encode: Callable[[Prompt], Sequence[int]]) -> PromptSpace:
-    """Return the space of blocks of tokens, with the hashes that our own caches report.
+    """Return the way to cut prompts into blocks of tokens and to hash these as our own prefix caches do.
 
     Args:
-        encode: returns the tokens of a prompt. Raises UserError if the prompt is no text.
+        encode: function that returns the tokens of a prompt. Raises UserError if the prompt is no text.
     """
     hasher = Hasher(block_tokens)
 
@@ -67,12 +70,17 @@ SpaceOf: TypeAlias = Callable[[str, Replica], PromptSpace | None]
 
 
 class PromptKeys:
-    """Keys of prompts in the spaces of one engine's instances.
+    """Computes the keys of prompts (the hashes of their blocks), which show a placement policy what an
+    instance holds.
+
+    A prompt has one key for each space, that is for each tokenizer and block length among the engine's
+    instances.
 
     Args:
         engine: name of the engine.
-        uses: keys that the engine's placement policy reads. "never" computes none.
-        space_of: returns the space of a replica; called when an instance joins.
+        uses: which keys the engine's placement policy reads: "never", only where instances report their
+            caches ("reported"), or "always".
+        space_of: function that returns the space of a replica; called when an instance joins.
     """
 
     def __init__(self, engine: str, uses: KeyUse, space_of: SpaceOf) -> None:
@@ -84,7 +92,10 @@ class PromptKeys:
         self._kept: OrderedDict[tuple[str, str, Prompt], PromptKey] = OrderedDict()
 
     def join(self, instance: InstanceId, replica: Replica) -> str:
-        """Note that an instance serves; return the name of its space, "" if its prompts get no key."""
+        """Add an instance that serves; return the name of its space (tokenizer and block length).
+
+        The name is "" if prompts get no key for this instance.
+        """
         if self._uses == "never":
             return ""
         space = self._space_of(self._engine, replica)
@@ -96,12 +107,17 @@ class PromptKeys:
         return self._by_name.setdefault(space.name, space).name
 
     def leave(self, instance: InstanceId) -> None:
-        """Note that an instance takes no more work."""
+        """Remove an instance that takes no more work.
+
+        When the last one of a space has left, no keys are computed for it.
+        """
         if self._spaces.pop(instance, None) is not None:
             self._by_name = {space.name: space for space in self._spaces.values()}
 
     def of(self, prompt: Prompt, tenant: str) -> Mapping[str, PromptKey]:
-        """Return the key of a tenant's prompt in each space that an instance has."""
+        """Return the keys of a tenant's prompt, one for each space (tokenizer and block length) that an
+        instance has.
+        """
         if not self._by_name:
             return _NO_KEYS
         return {name: self._key(space, prompt, tenant) for name, space in self._by_name.items()}
@@ -136,4 +152,4 @@ BYTES = PromptSpace("bytes", _BLOCK_BYTES // _BYTES_PER_TOKEN, _hash_text)
 
 
 def no_space(engine: str, replica: Replica) -> None:
-    """Say that no replica reports what it holds."""
+    """Return None for every replica: it says that no instance reports what its cache holds."""

@@ -15,26 +15,32 @@ MAX_FAILED_STARTS = 8
 
 
 def delay_s(num_failures: int) -> float:
-    """Return the seconds to wait before a restart: 0 after the first failure in a row, then 0.1
-    doubling to 30.
+    """Return the seconds to wait before an instance that failed is started again, or a suspect one is tried
+    again.
+
+    It is 0 after the first failure in a row, then 0.1, doubling to 30.
     """
     return 0.0 if num_failures <= 1 else min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(num_failures - 2, 16))
 
 
 @dataclass(slots=True)
 class RestartBudget:
-    """A counter of the failures of one replica since its last answer; it decides when to start it again."""
+    """Counts the failures of one replica since its last answer, and decides when it is started again or given
+    up.
+    """
 
     num_failures: int = 0
     num_failed_starts: int = 0
 
     def answered(self) -> None:
-        """Forget all failures: an instance of the replica has answered a request."""
+        """Set the counts of failures to zero, because an instance of the replica has answered a request."""
         self.num_failures = self.num_failed_starts = 0
 
     def take(self, *, has_started: bool) -> float | None:
-        """Note the end of an instance; return the seconds until the next start, None if the replica is
-        given up.
+        """Count the failure of an instance; return the seconds until the replica is started again, None if it
+        is given up.
+
+        `has_started` is whether the instance ever served.
         """
         self.num_failures += 1
         self.num_failed_starts = 0 if has_started else self.num_failed_starts + 1

@@ -30,7 +30,9 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
 
 
 def next_state(instance: int, state: State, event: Event, history: Sequence[str]) -> State:
-    """Return the state of an instance after `event`.
+    """Return the state of an instance after `event`, by the table of transitions.
+
+    `history` goes into the error.
 
     Raises:
         IllegalTransition: the table has no such transition.

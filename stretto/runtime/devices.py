@@ -22,10 +22,10 @@ _QUERY_S = 30.0
 
 
 def claim(devices: Sequence[str], threads: int | None) -> None:
-    """Confine this process to `devices` and `threads`.
+    """Confine this process to `devices` and `threads`, before it imports a library for models.
 
-    A main module that imports torch at its top runs before any code of a spawned process can. Then torch
-    is told its threads itself; its accelerators can still be hidden until it first uses one.
+    A main module that imports torch at its top runs before any code of a spawned process can. Then torch is
+    told its threads itself; its accelerators can still be hidden until it first uses one.
 
     Raises:
         ConfigError: a core is not there or may not be used, or torch has used an accelerator already.
@@ -52,9 +52,9 @@ def claim(devices: Sequence[str], threads: int | None) -> None:
 
 
 class Sealed:
-    """A value that is unpickled where it is opened, not where it arrives.
+    """A pickled value that is unpickled only when `open` is called, not when it arrives in another process.
 
-    It carries an executable into a process that has to `claim` its devices first.
+    It carries an executable into a process that has to `claim` its devices before importing anything.
     """
 
     def __init__(self, value: object) -> None:
@@ -62,12 +62,14 @@ class Sealed:
         self._bytes = pickle.dumps(value)
 
     def open(self) -> Any:
-        """Return the value; imports whatever it needs."""
+        """Unpickle and return the value; this imports whatever it needs."""
         return pickle.loads(self._bytes)
 
 
 def detect_machine() -> Machine:
-    """Return the accelerators that the driver lists, the cores that this process may use, and memory."""
+    """Return the devices of this machine: the accelerators that NVIDIA's driver lists, the cores that this
+    process may use, and the sizes of their memory.
+    """
     cores = tuple(f"cpu:{core}" for core in sorted(os.sched_getaffinity(0)))
     gpus = _gpu_bytes()
     main = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -24,7 +24,7 @@ _KINDS: Mapping[str, type | UnionType] = {
 
 
 def check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
-    """Check that `inputs` are those of the graph, with values of their types.
+    """Check that `inputs` has a value of the right type for each input of a graph, and no others.
 
     Raises:
         UserError: one is missing, unknown, or of another type.
@@ -40,7 +40,7 @@ def check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
 
 
 def check_criteria(criteria: Objective | None) -> None:
-    """Check that `criteria` names an objective of a query or a reader, or is None. Raises UserError."""
+    """Check that `criteria` is "latency", "throughput" or None. Raises UserError."""
     if criteria is not None and criteria not in get_args(Objective):
         raise UserError(f"objective must be one of {', '.join(get_args(Objective))}, got {criteria!r}")
 

@@ -1,4 +1,4 @@
-"""The pace at which queries end, to tell refused callers when to try again."""
+"""The pace at which queries (runs of an app) end, to tell refused callers when to try again."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ _DEFAULT_S = 1.0
 
 
 class Pace:
-    """A record of when the last queries ended."""
+    """A record of when the last queries (runs of an app) ended, from which waiting times are estimated."""
 
     def __init__(self) -> None:
         self._ends_s: deque[float] = deque(maxlen=_NUM_RECENT)
 
     def note_end(self, now_s: float) -> None:
-        """Note that a query has ended."""
+        """Record that a query (one run of an app) has ended at `now_s`."""
         self._ends_s.append(now_s)
 
     def retry_after_s(self) -> float:
-        """Return the mean seconds until one more query ends; 1 where too few have ended to tell."""
+        """Return the mean seconds between the ends of recent queries, as a time to try again; 1 if fewer than
+        two have ended.
+        """
         if len(self._ends_s) < 2:
             return _DEFAULT_S
         return (self._ends_s[-1] - self._ends_s[0]) / (len(self._ends_s) - 1)

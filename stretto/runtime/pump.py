@@ -1,6 +1,7 @@
-"""The loop between the schedulers and everything that runs: it feeds events in and carries actions out.
+"""The loop between the schedulers and everything that runs, in a runtime.
 
-Nothing polls: an event wakes it, or a timer that the schedulers asked for.
+It feeds the schedulers events (what has happened) and carries out their actions (what they decide). Nothing
+polls: an event wakes it, or a timer that the schedulers asked for.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ _MAX_TURN_S = 0.005
 
 
 class Pump:
-    """A loop that feeds events to a `System` and carries out its actions, on one event loop of asyncio.
+    """A loop that feeds events (what has happened) to the schedulers and carries out their actions (what they
+    decide), on one event loop of asyncio.
 
     Args:
-        answer: called with what concerns callers: `Emit`, `Settled` and `Reply`.
-        break_down: called once with an exception that a scheduler or an action raised; nothing is handled
+        answer: called with actions that concern callers: more text, a variable's value, or the end of a
+            query.
+        break_down: called once with an exception that a scheduler or an action raised; no event is handled
             after that.
-        watch: called with every event of an instance.
+        watch: called with every event that an instance sends.
         cluster: Ray cluster for replicas that run there.
     """
 
@@ -72,7 +75,9 @@ class Pump:
         self._instances = RunningInstances(engines, self._post_from_instance, loop, cluster)
 
     def post(self, event: Event) -> None:
-        """Queue an event, to be handled soon."""
+        """Add an event (what has happened) to the inbox; it is handed to the schedulers soon, in the order of
+        arrival.
+        """
         self._inbox.append(event)
         if not self._is_pumping:
             self._is_pumping = True
@@ -80,11 +85,11 @@ class Pump:
 
     @property
     def waiting(self) -> Sequence[Event]:
-        """Events that have been posted and not been handled yet."""
+        """Events that have been posted and not been handed to the schedulers yet."""
         return tuple(self._inbox)
 
     def drain(self) -> None:
-        """Handle all queued events now, and those that are posted meanwhile."""
+        """Hand all posted events to the schedulers now, and those that are posted meanwhile."""
         while self._inbox and not self._has_stopped:
             self._pump()
 

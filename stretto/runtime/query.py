@@ -1,4 +1,4 @@
-"""A running query as its caller sees it."""
+"""A running query (one run of an app) as its caller sees it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stretto.messages import Reply
 
 
 class Query:
-    """A running query: await it for its outputs by name, or iterate over `stream(output)` for text as it is
-    decoded.
+    """A running query, that is one run of an app: await it for its outputs by name, or iterate over
+    `stream(output)` for text as it is decoded.
 
     An output that had nothing to deliver is `stretto.core.ABSENT`.
 
@@ -64,12 +64,12 @@ class Query:
             await self._news.wait()
 
     def on_text(self, output: str, text: str) -> None:
-        """Add more text of an output. Called by the runtime."""
+        """Add more text of an output, which callers of `stream` then get. Called by the runtime."""
         self._text[output] = self._text.get(output, "") + text
         self._news.set()
 
     def on_reply(self, reply: Reply) -> None:
-        """End the query with its reply. Called by the runtime, once."""
+        """End the query with its outputs or its error. Called by the runtime, once."""
         if reply.error is not None:
             self._reply.set_exception(reply.error)
             self._reply.exception()

@@ -24,7 +24,11 @@ _Key: TypeAlias = tuple[str, InstanceId]
 
 
 class RunningInstances:
-    """The running instances of a runtime; their events are passed on to `post`, on the event loop."""
+    """The running instances of a runtime: starts and stops them, sends them commands, and passes their events
+    on.
+
+    Events go to `post`, on the event loop.
+    """
 
     def __init__(
         self,
@@ -41,7 +45,7 @@ class RunningInstances:
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self, action: StartInstance) -> None:
-        """Start an instance; if that fails, report it as lost."""
+        """Start an instance; if that fails, post the event that it is lost."""
         key = action.engine, action.instance
         is_on_loop = action.replica.runs_in in ("loop", "ray")
 
@@ -59,7 +63,10 @@ class RunningInstances:
             self._post(InstanceLost(*key, typed(error)))
 
     def stop(self, action: StopInstance) -> None:
-        """End an instance. Unless it is killed, its events count until it has ended."""
+        """End an instance.
+
+        Its events still count until it has ended; if it is killed, they are ignored at once.
+        """
         key = action.engine, action.instance
         instance = self._running.get(key)
         if instance is None:
@@ -74,7 +81,10 @@ class RunningInstances:
             self._in_background(self._stop(key, instance))
 
     def send(self, engine: str, instance: InstanceId, command: Command) -> None:
-        """Pass a command to an instance. If the instance cannot take it, the instance is reported as lost."""
+        """Pass a command (such as to run a batch) to an instance.
+
+        If the instance cannot take it, the instance is reported as lost.
+        """
         key = engine, instance
         running = self._running.get(key)
         if running is None:
@@ -112,7 +122,7 @@ class RunningInstances:
 
 
 def naming(engine: str, error: StrettoError) -> StrettoError:
-    """Return the error with the name of the engine before its message."""
+    """Return an error of the same type whose message begins with the name of the engine."""
     named = type(error)(f"engine {engine!r}: {error.message}", step=error.step)
     named.__cause__ = error
     return named

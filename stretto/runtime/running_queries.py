@@ -14,7 +14,9 @@ from stretto.runtime.slots import Slots
 
 
 class RunningQueries:
-    """The running queries and sessions. Each holds one of `max_queries` slots until its reply."""
+    """The running queries (runs of an app) and sessions of a runtime; each holds one of `max_queries` slots
+    until it has ended.
+    """
 
     def __init__(self, max_queries: int) -> None:
         self._slots = Slots(max_queries)
@@ -27,20 +29,23 @@ class RunningQueries:
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the queries and sessions that run."""
+        """Ids of the queries and sessions that run now."""
         return list(self._queries)
 
     def new_id(self) -> str:
-        """Return an id that no query has had."""
+        """Return a new id for a query or session, which none has had before."""
         return f"q{next(self._ids)}"
 
     def check_accepts(self) -> None:
-        """Check that new queries are accepted. Raises UserError while draining."""
+        """Check that new queries are accepted.
+
+        Raises UserError if the runtime is draining, that is, takes none any more.
+        """
         if self._is_draining:
             raise UserError("the runtime is draining: it takes no new queries")
 
     async def acquire(self, due_s: float | None) -> None:
-        """Wait for a slot and take it.
+        """Wait for one of the slots for running queries, and take it.
 
         Raises:
             DeadlineExceeded: there was none until `due_s`, in the loop's time.
@@ -56,18 +61,23 @@ class RunningQueries:
             raise QueryCancelled("the runtime was closed before the query could start")
 
     def acquire_now(self) -> None:
-        """Take a slot without waiting. Raises Overloaded if none is free, which says when to come back."""
+        """Take a slot for a running query without waiting.
+
+        Raises Overloaded if none is free; the error says in how many seconds to try again.
+        """
         if not self._slots.take():
             raise Overloaded(
                 f"{len(self._queries)} queries are running", retry_after_s=self._pace.retry_after_s()
             )
 
     def add(self, query: Query | Session) -> None:
-        """Add a query or session that has taken a slot."""
+        """Add a query or session that has taken a slot, so that it gets its answers."""
         self._queries[query.id] = query
 
     def answer(self, action: Emit | Settled | Reply) -> None:
-        """Pass an action that answers a query on to it."""
+        """Pass an action of the schedulers (more text, a variable's value, or the end) on to its query or
+        session.
+        """
         match action:
             case Emit(query, output, text):
                 self._queries[query].on_text(output, text)
@@ -86,11 +96,14 @@ class RunningQueries:
             await self._all_ended.wait()
 
     def close(self) -> None:
-        """Refuse all that wait for a slot. Queries that run go on until their replies."""
+        """Refuse all callers that wait for a slot. Queries that run go on until they end."""
         self._is_closed = True
 
     def end_all(self, bug: InternalError) -> None:
-        """End all queries with the error `bug`: none would end by itself."""
+        """End all queries and sessions with the error `bug`.
+
+        The schedulers have broken down, so none would end by itself.
+        """
         self.close()
         for query in self.ids:
             self._end(Reply(query, None, bug))

@@ -1,4 +1,5 @@
-"""The interface of the asyncio driver, which runs queries with real engines in real time.
+"""The interface of the runtime, which runs queries (runs of an app) with real engines in real time, on
+asyncio.
 
 All of its methods belong to one event loop. The pump (`pump.py`) carries events to the schedulers and their
 actions to the instances (`running.py`).
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Runtime:
-    """A runtime: it runs queries of any number of apps on shared engines.
+    """A runtime: it runs queries (each is one run of an app) of any number of apps on shared engines.
 
     Args:
         deployments: engines with their replicas.
@@ -148,14 +149,15 @@ class Runtime:
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> Query:
-        """Start a query; waits only while `max_queries` others are running.
+        """Start a query (one run of an app); waits only while `max_queries` others are running.
 
         Args:
-            configuration: settings of this query, by component.
+            configuration: settings of this query, by component of the app.
             passes: "all", "none", or names of passes.
             deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
             tenant: owner of the query. Caches are never shared between tenants.
-            objective: "latency" keeps LLM instances that serve it less crowded, as they are configured.
+            objective: "latency" has its requests served before those for "throughput", and keeps LLM
+                instances that serve it less crowded, as they are configured.
 
         Raises:
             UserError: inputs, configuration or passes do not fit the app.
@@ -179,7 +181,9 @@ class Runtime:
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> Query:
-        """Start a query without waiting; the arguments are those of `submit`.
+        """Start a query (one run of an app) without waiting for others to end.
+
+        The arguments are those of `submit`.
 
         Raises:
             Overloaded: `max_queries` are running; it says when to come back.
@@ -199,7 +203,10 @@ class Runtime:
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> Session:
-        """Open a session, which counts as a query until it is closed. The arguments are those of `submit`."""
+        """Open a session: a query to which graphs can be added until it is closed.
+
+        The arguments are those of `submit`.
+        """
         record = self._record(tenant, objective, deadline_s)
         names = self._pass_names(passes)
         await self._queries.acquire(record.deadline_s)
@@ -219,7 +226,7 @@ class Runtime:
         await self._queries.drain()
 
     def snapshot(self) -> Snapshot:
-        """Return a picture of what all queries and engines are doing now."""
+        """Return a snapshot of what all queries (runs of an app) and engines are doing now."""
         return self.system.snapshot()
 
     async def run(
@@ -233,7 +240,7 @@ class Runtime:
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> Mapping[str, Any]:
-        """Start a query and return its outputs by name. Cancelling this coroutine cancels the query."""
+        """Run an app once and return its outputs by name. Cancelling this coroutine cancels the run."""
         query = await self.submit(
             app,
             inputs,
@@ -269,8 +276,11 @@ class Runtime:
     ) -> None:
         """Give an instance no more work, and end it when it is idle ("finish") or at once ("suspend").
 
+        "suspend" lets its LLM tasks go on at other instances from the tokens that they have generated.
+
         Args:
-            force: whether it may be the last one of its engine. Whoever acts for a person leaves it out.
+            force: whether it may be the last one of its engine. Code that acts for a person should pass
+                False.
 
         Raises:
             ConfigError: there is no such instance, it is draining or gone, or it is the last one.
@@ -281,7 +291,7 @@ class Runtime:
         self._post(Drain(engine, instance, how))
 
     async def aclose(self) -> None:
-        """Cancel every query and end every instance. May be called again."""
+        """Cancel every query and end every instance. It may be called again."""
         self._is_open = False
         self._queries.close()
         if self._pump is None:

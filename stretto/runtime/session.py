@@ -1,4 +1,4 @@
-"""A running session as its caller sees it."""
+"""A running session (a query to which graphs can be added) as its caller sees it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGrap
 
 
 class Session:
-    """A session: named variables, and the graphs that read and produce them. `Runtime.open_session` makes it.
+    """A session: named variables, and the graphs that read and produce them, added while it is open.
 
-    Use it with `async with`: leaving closes it. Its methods belong to the runtime's event loop.
+    `Runtime.open_session` makes it. Use it with `async with`: leaving closes it. Its methods belong to the
+    runtime's event loop.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class Session:
         *,
         configuration: Configuration | None = None,
     ) -> None:
-        """Add a graph. Its inputs are variables, with or still without a value; its outputs become variables.
+        """Add a graph to the session.
+
+        Its inputs are variables, with or still without a value; its outputs become variables.
 
         Args:
             bind: names of variables for inputs and outputs whose own names differ.
@@ -73,15 +76,20 @@ class Session:
         self._post(Extend(self.id, egraph, bind))
 
     def provide(self, name: str, value: object) -> None:
-        """Give a variable its value, perhaps a `Failure`. Raises UserError if it comes from elsewhere."""
+        """Set a variable to a value, perhaps a `Failure`.
+
+        Raises UserError if it has a value or a graph produces it.
+        """
         self._check_open()
         self._claim([name])
         self._post(Provide(self.id, name, value))
 
     def want(self, name: str, criteria: Objective | None = None) -> None:
-        """Give the work that produces a variable precedence over work that no caller waits for.
+        """Let the work that produces a variable go before work that no caller waits for, without waiting for
+        it here.
 
-        `criteria` are those of `get`.
+        `criteria` ("latency" or "throughput"; None for those of the session) says how urgent it is, as in
+        `get`.
         """
         self._check_open()
         check_criteria(criteria)
@@ -91,15 +99,16 @@ class Session:
     async def get(
         self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
     ) -> object:
-        """Wait for a variable, perhaps of a graph that is added later. Items of a list may be failures.
+        """Wait for a variable and return its value. Items of a list may be failures.
 
-        Leaving, at the deadline or by cancellation, cancels nothing.
+        The graph that produces it may be added later. To stop waiting, at the deadline or by cancellation,
+        cancels no work.
 
         Args:
-            criteria: "latency" lets all that the variable comes of go before what is wanted for "throughput";
-                None for the objective of the session. Of several readers the strictest counts.
-            deadline_s: seconds from now by which it is needed: the less slack that leaves, the earlier goes
-                what it comes of.
+            criteria: "latency" lets all work that produces the variable go before what is wanted for
+                "throughput"; None for the objective of the session. Of several readers the strictest counts.
+            deadline_s: seconds from now by which the value is needed; the less time that leaves, the earlier
+                goes the work that produces it.
 
         Raises:
             StrettoError: what the variable has failed with.
@@ -127,7 +136,8 @@ class Session:
     async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable as it is decoded, in pieces that join to the whole.
 
-        `criteria` are those of `get`.
+        `criteria` ("latency" or "throughput"; None for those of the session) says how urgent it is, as in
+        `get`.
         """
         self.want(name, criteria)
         coming = self._variable(name)
@@ -178,19 +188,22 @@ class Session:
         return self._end.done()
 
     def on_text(self, name: str, text: str) -> None:
-        """Add more text of a variable. Called by the runtime."""
+        """Add more text of a variable, which callers of `stream` then get. Called by the runtime."""
         self._text[name] = self._text.get(name, "") + text
         self._news.set()
 
     def on_settled(self, name: str, value: object) -> None:
-        """Set a variable. Called by the runtime, once for each; a dropped name may come again."""
+        """Set a variable to its value or failure.
+
+        Called by the runtime, once for each; a dropped name may come again.
+        """
         dropped = self._dropped.get(name)
         coming = dropped.popleft() if dropped else self._variable(name)
         coming.set_result(value)
         self._news.set()
 
     def on_reply(self, reply: Reply) -> None:
-        """End the session with its reply. Called by the runtime, once."""
+        """End the session; variables without a value fail with its error. Called by the runtime, once."""
         error = reply.error or QueryEnded("the session was closed")
         for coming in (*self._variables.values(), *(one for many in self._dropped.values() for one in many)):
             if not coming.done():

@@ -7,14 +7,18 @@ from collections import deque
 
 
 class Slots:
-    """A semaphore from which a free slot can also be taken without waiting. It belongs to one event loop."""
+    """A semaphore for running queries, first come first served, from which a slot can also be taken without
+    waiting.
+
+    It belongs to one event loop.
+    """
 
     def __init__(self, count: int) -> None:
         self._num_free = count
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
-        """Take a slot if one is free; return whether it was."""
+        """Take a slot if one is free, without waiting; return whether one was."""
         if self._num_free == 0:
             return False
         self._num_free -= 1
@@ -34,7 +38,7 @@ class Slots:
             raise
 
     def release(self) -> None:
-        """Give a slot back; the first who waits gets it."""
+        """Give a slot back; the caller that has waited longest gets it."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

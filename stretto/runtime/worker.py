@@ -29,7 +29,9 @@ from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
 @record
 class RunBatch:
-    """Command to an instance: run a batch, and answer with `BatchDone` or `BatchFailed`."""
+    """Command to an instance of a batch engine: run a batch, and answer with the event `BatchDone` or
+    `BatchFailed`.
+    """
 
     batch: int
     tasks: tuple[Task, ...]
@@ -37,7 +39,9 @@ class RunBatch:
 
 @record
 class AdmitTask:
-    """Command to an instance: take an LLM task, and answer with `LLMReport`s."""
+    """Command to an LLM instance: queue a task at place `rank` (smaller goes first), and report on it with
+    events `LLMReport`.
+    """
 
     task: LLMTask
     rank: tuple[float, ...]
@@ -45,7 +49,9 @@ class AdmitTask:
 
 @record
 class RerankTask:
-    """Command to an instance: change the rank of a task that has not started."""
+    """Command to an LLM instance: change the rank (place in its queue; smaller goes first) of a task that has
+    not started.
+    """
 
     task: int
     rank: tuple[float, ...]
@@ -53,21 +59,23 @@ class RerankTask:
 
 @record
 class StopTask:
-    """Command to an instance: stop a task, and report nothing more of it."""
+    """Command to an LLM instance: stop a task, and report nothing more of it."""
 
     task: int
 
 
 @record
 class SuspendTasks:
-    """Command to an instance: stop all tasks, and answer with a `Suspended` for each. Only
-    `CloseEngine` follows.
+    """Command to an LLM instance: stop all tasks, and answer with an event `Suspended` for each, with its
+    tokens.
+
+    Only `CloseEngine` follows.
     """
 
 
 @record
 class ForgetQuery:
-    """Command to an instance: a query has ended; forget what is kept for it."""
+    """Command to an instance: a query (one run of an app) has ended, so free what the engine keeps for it."""
 
     query: str
 
@@ -81,20 +89,22 @@ Command: TypeAlias = RunBatch | AdmitTask | RerankTask | StopTask | SuspendTasks
 
 
 class Inbox(Protocol):
-    """The interface of a source of commands."""
+    """The interface of a source of commands for an instance."""
 
     def get(self) -> Command:
-        """Wait for the next command and return it."""
+        """Wait for the next command to the instance, and return it."""
         ...
 
     def empty(self) -> bool:
-        """Return whether `get` would wait."""
+        """Return whether no command is there, so that `get` would wait."""
         ...
 
 
 @record
 class Job:
-    """The description of an instance: an engine to construct, and the address of its events."""
+    """The description of an instance to start: the engine to construct, and the names under which it sends
+    events.
+    """
 
     engine: str
     instance: int
@@ -104,7 +114,9 @@ class Job:
 
 
 def typed(error: BaseException) -> StrettoError:
-    """Return any exception as a StrettoError, with its cause kept."""
+    """Return an exception as a `StrettoError`, with the original as its cause; one that is such an error is
+    unchanged.
+    """
     if isinstance(error, StrettoError):
         return error
     failure = EngineFailure(f"{type(error).__name__}: {error}")
@@ -113,7 +125,10 @@ def typed(error: BaseException) -> StrettoError:
 
 
 def serve(job: Job, inbox: Inbox, post: Callable[[Event], None]) -> None:
-    """Run an instance to its end. Nothing is raised: errors are posted as events."""
+    """Run an instance to its end: construct its engine and obey commands from `inbox`.
+
+    Nothing is raised: errors are posted as events.
+    """
     try:
         engine = job.executable(job.config)
     except BaseException as error:
@@ -129,12 +144,12 @@ def serve(job: Job, inbox: Inbox, post: Callable[[Event], None]) -> None:
 
 
 def not_started(job: Job, error: BaseException) -> InstanceLost:
-    """Return the event of an instance whose engine could not be constructed."""
+    """Return the event that an instance is lost because its engine could not be constructed."""
     return InstanceLost(job.engine, job.instance, typed(error))
 
 
 def died(job: Job, error: BaseException) -> InstanceLost:
-    """Return the event of an instance that `error` has ended."""
+    """Return the event that an instance is lost because `error` has ended it."""
     unavailable = EngineUnavailable(f"{job.engine}/{job.instance} died: {type(error).__name__}: {error}")
     unavailable.__cause__ = error
     return InstanceLost(job.engine, job.instance, unavailable)
@@ -152,7 +167,9 @@ def _serve_batches(job: Job, engine: BatchEngine, inbox: Inbox, post: Callable[[
 
 
 def run_batch(job: Job, engine: BatchEngine, batch: int, tasks: tuple[Task, ...]) -> Event:
-    """Run one batch and return the event that answers it."""
+    """Run one batch; return the event that reports its results (`BatchDone`) or its failure
+    (`BatchFailed`).
+    """
     try:
         return BatchDone(job.engine, job.instance, batch, engine.run(tasks))
     except Exception as error:
@@ -189,7 +206,8 @@ def _report_kv(job: Job, engine: SteppedLLM, post: Callable[[Event], None]) -> N
 
 
 def check_event(event: object) -> None:
-    """Check an event of an LLM engine, as schedulers rely on what it holds.
+    """Check that a value is an event of an LLM engine with the right types, as schedulers rely on what it
+    holds.
 
     Raises:
         BadReply: the value is not an event of an LLM.

@@ -44,7 +44,9 @@ class _Batch:
 
 
 class BatchScheduler:
-    """The scheduler of one batch engine: its queue, its running batches and its instances."""
+    """The scheduler of one batch engine: it fuses the waiting work of all queries into batches for its
+    instances.
+    """
 
     def __init__(
         self, engine: Engine, profile: Profile, ids: count[int], orders: Mapping[str, NewOrder] = ORDERS
@@ -67,11 +69,14 @@ class BatchScheduler:
         self._decided: list[Action] = []
 
     def add(self, request: Request, now_s: float) -> None:
-        """Queue a request that has become ready."""
+        """Queue a request whose inputs have come."""
         self.queue.add(queue_entry(request, arrival_s=now_s))
 
     def done(self, instance: int, batch_id: int, results: Sequence[object]) -> list[Report]:
-        """Report the results of a batch. Late answers, of batches already given up, are ignored."""
+        """Handle the results of a batch; return reports for the queries.
+
+        Late answers, of batches given up, are ignored.
+        """
         batch = self._end(instance, batch_id)
         if batch is None:
             return []
@@ -88,37 +93,48 @@ class BatchScheduler:
         return reports
 
     def failed(self, instance: int, batch_id: int, error: StrettoError) -> list[Report]:
-        """Handle a batch that failed as a whole: queue its tasks again, or report them as failed."""
+        """Handle a batch that failed as a whole: queue its tasks again, or return reports that they failed
+        for good.
+
+        If the instance is to blame, the tasks are tried again elsewhere. Otherwise each runs alone, so that
+        only the culprit fails.
+        """
         batch = self._end(instance, batch_id)
         if batch is None:
             return []
         return self._retry_lost(batch, error) if is_worth_retrying(error) else self._retry_apart(batch, error)
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica."""
+        """Start an instance of one more replica; return the actions to carry out."""
         return [*self.instances.add(replica, now_s)]
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
-        """Note that an instance can take work."""
+        """Let an instance take work: it has started, or has answered after it was suspected to be down."""
         if self.instances.ready(instance, now_s):
             self._assigned_s.setdefault(instance, self._least_assigned_s())
             if instance not in self._running:
                 self._set_idle(instance)
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
-        """Note that an instance may be down; it gets nothing until it is ready again."""
+        """Give an instance that may be down no work until it is ready again."""
         if self.instances.suspected(instance, reason, now_s):
             self._rest(instance)
 
     def lost(
         self, instance: InstanceId, error: StrettoError, now_s: float
     ) -> tuple[list[Report], list[Action]]:
-        """Note that an instance died."""
+        """Handle the death of an instance: queue its batch again for others, and start a successor.
+
+        Returns reports of the work that failed for good, and the actions to carry out.
+        """
         reports = self._drop(instance, error)
         return reports, [*self.instances.lost(instance, error, now_s)]
 
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
-        """Give an instance no more work. A running batch ends first, for it cannot be suspended."""
+        """Give an instance no more work and stop it when its batch has ended, as batches cannot be suspended.
+
+        Returns the actions to carry out.
+        """
         actions = [*self.instances.drain(instance, "finish", now_s)]
         self._rest(instance)
         if instance not in self._running:
@@ -126,13 +142,19 @@ class BatchScheduler:
         return [*actions]
 
     def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
-        """Note that an instance has ended, as it was told to. It was idle."""
+        """Remove an instance that has ended, as it was told to. It was idle, so there is nothing to
+        report.
+        """
         self.instances.stopped(instance, now_s)
         self._assigned_s.pop(instance, None)
         return []
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
-        """Give up instances that have not answered in time; start those whose delay is over."""
+        """Give up instances that have not answered within the engine's timeout; start those whose restart
+        delay is over.
+
+        Returns reports of the work that failed for good, and the actions to carry out.
+        """
         reports: list[Report] = []
         actions: list[Action] = [*self.instances.expire(now_s)]
         timeout_s = self.engine.timeout_s
@@ -148,15 +170,19 @@ class BatchScheduler:
         return reports, actions
 
     def next_expiry_s(self) -> float | None:
-        """Return the time at which `expire` may next have something to do, or None."""
+        """Return the time at which the oldest running batch reaches the engine's timeout, when `expire` must
+        be called.
+
+        None if no batch runs or the engine has no timeout.
+        """
         if self.engine.timeout_s is None or not self._running:
             return None
         return next(iter(self._running.values())).started_s + self.engine.timeout_s
 
     def schedule(self, now_s: float) -> list[Action]:
-        """Start a batch on every idle instance, as long as work waits.
+        """Start a batch on every idle instance, as long as work waits; return the actions to carry out.
 
-        What is taken counts as started when all of them are filled, so that ranks stay until then.
+        What is taken counts as started when all of the batches are filled, so that sort keys stay until then.
         """
         self._decided = actions = list[Action]()
         taken: list[tuple[Entry, int, int]] = []
@@ -178,7 +204,7 @@ class BatchScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """Forget the waiting work, after a bug in an order or here; what runs goes on.
+        """Drop all waiting work after a bug in a queue order or here; running batches go on.
 
         Returns:
             all queries that have work here, which have to be ended, and what `schedule` had decided.
@@ -189,26 +215,33 @@ class BatchScheduler:
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that the demands on nodes of a query have changed."""
+        """Put waiting work of a query in its new place after the demands on its nodes have changed.
+
+        The demand on a node (step) says how urgently its result is needed.
+        """
         self.queue.ask(query, demands)
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the waiting work of a node; answers to its running work are ignored."""
+        """Drop the waiting work of one node (step) of a query; answers to its running work are ignored."""
         self.queue.withdraw(query, node)
         return []
 
     def queries(self) -> list[str]:
-        """Return the queries that have waiting or running work."""
+        """Return the ids of the queries (runs of an app) that have waiting or running work."""
         filling = (entry.query for entry, _, _ in self._filling)
         return [*self.queue.queries(), *self._num_running, *filling]
 
     def queries_in(self, instance: InstanceId) -> list[str]:
-        """Return the queries whose work runs on an instance."""
+        """Return the ids of the queries (runs of an app) that have work in the batch on an instance."""
         batch = self._running.get(instance)
         return [] if batch is None else [entry.query for entry, _, _ in batch.parts]
 
     def end_query(self, query: str) -> list[Action]:
-        """Drop the waiting work of `query`; its state is freed once none of its work runs."""
+        """Drop the waiting work of `query`, which has ended; return actions that free what instances keep for
+        it.
+
+        They are returned later, by `releases`, if some of its work still runs.
+        """
         self.queue.end_query(query)
         self._leaving.add(query)
         if query not in self._num_running:
@@ -216,7 +249,9 @@ class BatchScheduler:
         return self.releases()
 
     def releases(self) -> list[Action]:
-        """Return a `Release` for each ended query whose work runs no more."""
+        """Return the actions that let instances free what they keep for queries which have ended and run
+        nothing any more.
+        """
         actions: list[Action] = []
         for query in sorted(self._left):
             self._leaving.discard(query)
@@ -226,17 +261,21 @@ class BatchScheduler:
         return actions
 
     def picture(self) -> EnginePicture:
-        """Return a picture of the queue and the instances."""
+        """Return a snapshot of the queue's length and of the instances."""
         fleet = self.instances.fleet
         running = {i: len(self._running[i].tasks) if i in self._running else 0 for i in fleet.live}
         return engine_picture(fleet, sum(entry.hi - entry.lo for entry in self.queue), running)
 
     def is_idle(self) -> bool:
-        """Return whether nothing waits and nothing runs."""
+        """Return whether no work waits in the queue or runs on an instance."""
         return not self.queue and not self._running
 
     def check_invariants(self) -> None:
-        """Check that no work is empty, budgets hold, and no instance idles while work waits. For tests."""
+        """Check that queued work is not empty, batches keep within their limits, and no instance idles while
+        work waits.
+
+        For tests.
+        """
         assert all(entry.lo < entry.hi for entry in self.queue)
         for instance, batch in self._running.items():
             units = sum(entry.units_of(lo, hi) for entry, lo, hi in batch.parts)

@@ -1,4 +1,4 @@
-"""Requests that are bound to an instance and wait there for room: a queue for each instance, in order.
+"""Requests that are bound to an instance, that is, wait in its own queue until they fit there.
 
 The views of instances, which placement policies see, count what waits.
 """
@@ -18,10 +18,10 @@ from stretto.sched.request import Entry
 
 @record
 class BoundRequest:
-    """One item that waits for an instance.
+    """A request that waits in the queue of an instance until it fits there: one item of a queue entry.
 
     Attributes:
-        share_s: predicted seconds by which it delays those behind it.
+        share_s: predicted seconds by which it delays requests that wait behind it.
     """
 
     entry: Entry
@@ -32,7 +32,9 @@ class BoundRequest:
 
 
 class BoundRequests:
-    """Waiting requests by instance, by query, and instances by how long their queues are.
+    """The requests that wait for a certain instance, in a queue for each instance.
+
+    They are also found by query.
 
     All operations take O(log n) for each request that they concern.
     """
@@ -50,25 +52,29 @@ class BoundRequests:
         return len(self._bound)
 
     def entries(self) -> Collection[Entry]:
-        """Return all entries that wait, one item each."""
+        """Return all waiting requests, each as a queue entry with one item."""
         return self._bound.keys()
 
     def of(self, entry: Entry) -> BoundRequest:
-        """Return where an entry waits."""
+        """Return the record of a waiting request, which has its instance, from its queue entry."""
         return self._bound[entry]
 
     def queue(self, instance: InstanceId) -> EngineQueue:
-        """Return the queue of an instance, an empty one if nothing waits there."""
+        """Return the queue of an instance; an empty one if nothing waits there."""
         if instance not in self._queues:
             self._queues[instance] = self._new_queue()
         return self._queues[instance]
 
     def longest(self) -> Iterator[InstanceId]:
-        """Yield the instances for which something waits, the most seconds first. Read it before changes."""
+        """Yield the instances for which something waits, those with most predicted seconds of waiting work
+        first.
+
+        Nothing may be added or removed meanwhile.
+        """
         return iter(self._by_wait)
 
     def add(self, entry: Entry, request: PlacementRequest, choice: Choice) -> None:
-        """Let an entry of one item wait for the instance of a choice."""
+        """Put a request (a queue entry of one item) into the queue of the instance that was chosen for it."""
         instance = choice.instance
         share_s = self._loads.share_s(request, choice.held_tokens, instance)
         self.queue(instance).add(entry)
@@ -78,18 +84,24 @@ class BoundRequests:
         self._sort(instance)
 
     def take(self, entry: Entry) -> BoundRequest:
-        """Note that an entry goes out to its instance. Whoever calls this takes it from the queue."""
+        """Stop tracking a request that is sent to its instance now; return its record.
+
+        The caller takes it from the queue.
+        """
         return self._forget(entry)
 
     def remove(self, entry: Entry) -> BoundRequest:
-        """Take an entry out: it moves, or nobody wants it any more."""
+        """Remove a request from the queue of its instance, as it moves or nobody wants it any more; return
+        its record.
+        """
         self._queues[self._bound[entry].instance].remove(entry)
         return self._forget(entry)
 
     def leave(self, instance: InstanceId) -> list[Entry]:
-        """Take out all that waits for an instance, and forget its queue.
+        """Remove all requests that wait for an instance, and its queue; return their queue entries in order
+        of arrival.
 
-        Returns the entries in order of arrival. Those that have gone out keep the queue until they start.
+        Requests that were sent to the instance keep the queue until they start.
         """
         queue = self._queues.pop(instance, None)
         left = [] if queue is None else sorted(queue, key=lambda entry: entry.arrival)
@@ -98,18 +110,22 @@ class BoundRequests:
         return left
 
     def of_query(self, query: str) -> list[Entry]:
-        """Return the entries of a query, in the order in which they were bound."""
+        """Return the waiting requests of a query (one run of an app) as queue entries, in the order in which
+        they were added.
+        """
         return list(self._of_query.get(query, ()))
 
     def clear(self) -> None:
-        """Forget all that waits. Entries that have gone out keep their queues until they start."""
+        """Remove all waiting requests. Those that were sent to an instance keep its queue until they
+        start.
+        """
         for entry in list(self._bound):
             self._forget(entry)
         for queue in self._queues.values():
             queue.clear()
 
     def check_invariants(self) -> None:
-        """Check that queues, indexes and views agree."""
+        """Check that queues, indexes and the counts that placement policies see agree. For tests."""
         by_queue = [entry for queue in self._queues.values() for entry in queue]
         assert set(by_queue) == set(self._bound)
         assert {entry for entries in self._of_query.values() for entry in entries} == set(self._bound)

@@ -1,4 +1,4 @@
-"""The deadlines of queries and of readers that wait for variables."""
+"""The deadlines of queries, and of callers that wait for variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stretto.sched.orders.sorted_queue import SortedQueue
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Event: the deadline of a query has passed."""
+    """Event: the deadline of a query (one run of an app) has passed."""
 
     query: str
 
@@ -21,7 +21,11 @@ _Key: TypeAlias = tuple[float, str, str, str]
 
 
 class Deadlines:
-    """A queue of deadlines, the earliest first. Each operation takes O(log n)."""
+    """The deadlines that are still to come, of queries and of callers that wait for a variable, sorted by
+    time.
+
+    Each operation takes O(log n).
+    """
 
     def __init__(self) -> None:
         self._sorted = SortedQueue[Due]()
@@ -29,18 +33,21 @@ class Deadlines:
 
     @property
     def next_s(self) -> float | None:
-        """Return the earliest deadline; None if there is none."""
+        """The earliest deadline, by the clock of the runtime or the simulator; None if there is none."""
         return float(self._sorted.first_key[0]) if self._sorted else None
 
     def add(self, due_s: float, due: Due) -> None:
-        """Add a deadline; one that is there already counts once more."""
+        """Add `due`, which is what to do when the deadline `due_s` has passed.
+
+        If it is there already, it counts once more.
+        """
         key, counts = _key(due_s, due), self._counts.setdefault(due.query, {})
         if key not in counts:
             self._sorted.add(key, due)
         counts[key] = counts.get(key, 0) + 1
 
     def remove(self, due_s: float, due: Due) -> None:
-        """Remove a deadline, once; nothing happens if it is not there."""
+        """Remove a deadline that was added, once; nothing happens if it is not there."""
         key, counts = _key(due_s, due), self._counts.get(due.query, {})
         if key not in counts:
             return
@@ -52,12 +59,16 @@ class Deadlines:
             del self._counts[due.query]
 
     def end_query(self, query: str) -> None:
-        """Remove all deadlines of a query."""
+        """Remove all deadlines of a query (one run of an app) and of the callers that wait for its
+        variables.
+        """
         for key in self._counts.pop(query, {}):
             self._sorted.remove(key)
 
     def take(self, now_s: float) -> list[Due]:
-        """Remove and return all deadlines that have passed, each as often as it was added."""
+        """Remove the deadlines that have passed by `now_s`; return what to do for each, as often as it was
+        added.
+        """
         found: list[Due] = []
         while self._sorted and self._sorted.first_key[0] <= now_s:
             key, due = self._sorted.first_key, self._sorted.first

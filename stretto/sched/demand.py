@@ -20,13 +20,14 @@ from stretto.tasks import Objective
 
 
 class Demand(NamedTuple):
-    """The demand on a value, or on a node and its requests: how strict, and how soon.
+    """How urgently a value is needed, or a node (step) that produces it.
 
     Attributes:
-        criteria: the strictest ("latency" before "throughput") of all who ask; None if nobody asks.
-        start_by_s: point in the driver's time when it has to start, so that all deadlines can be kept; of a
-            value, when it has to be there. Infinite without a deadline.
-        path_s: predicted seconds from its start until the last value that somebody asks for.
+        criteria: the strictest ("latency" before "throughput") of what all who wait ask; None if nobody
+            waits.
+        start_by_s: time, by the clock of the runtime or simulator, at which a node has to start so that all
+            deadlines can be kept; of a value, when it has to be there. Infinite without a deadline.
+        path_s: predicted seconds from its start until the last value that somebody waits for.
     """
 
     criteria: Objective | None
@@ -34,7 +35,7 @@ class Demand(NamedTuple):
     path_s: float = 0.0
 
     def joined(self, other: Demand) -> Demand:
-        """Return the demand of both together: the stricter criteria, the earlier start and the longer
+        """Return the demand of two readers together: the stricter criteria, the earlier start and the longer
         path.
         """
         return Demand(
@@ -44,7 +45,9 @@ class Demand(NamedTuple):
         )
 
     def before(self, seconds: float) -> Demand:
-        """Return the demand on the start of something that takes `seconds`, from the demand on its end."""
+        """Return the demand on the start of a step that takes `seconds`, given this demand on its end: it
+        must start as much earlier, and its path to the end is as much longer.
+        """
         return Demand(self.criteria, self.start_by_s - seconds, self.path_s + seconds)
 
 
@@ -53,9 +56,10 @@ NOBODY = Demand(None)
 
 
 def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> dict[int, Demand]:
-    """Return the demand on each node that values in `asked`, and effects, depend on; others are left out.
+    """Return how urgently each node (step) is needed, from the demands `asked` of values and `of_effects`
+    still to happen.
 
-    It takes time in proportion to those nodes and what they read.
+    Nodes that nobody needs are left out. It takes time in proportion to the needed nodes and what they read.
     """
     at_end: dict[int, Demand] = dict.fromkeys(live.effects, of_effects)
     for value_id, demand in asked.items():
@@ -70,7 +74,10 @@ def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> 
 
 
 def changes(before: Mapping[int, Demand], now: Mapping[int, Demand]) -> dict[int, Demand]:
-    """Return the new demands on the nodes whose demand has changed."""
+    """Return the new demand (how urgently it is needed) of each node (step) whose demand has changed.
+
+    It is `NOBODY` for nodes that nobody needs any more.
+    """
     found = {node: demand for node, demand in now.items() if before.get(node) != demand}
     found.update((node, NOBODY) for node in before if node not in now)
     return found

@@ -1,4 +1,6 @@
-"""The instances of one engine as its scheduler sees them: the fleet, and how long requests wait for it."""
+"""The instances of one engine as its scheduler sees them: the fleet, and how long requests wait while none
+serves.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ from stretto.sched.results import Completed, failed
 
 
 class EngineInstances:
-    """A `Fleet` that also knows since when no instance serves.
+    """The instances of one engine, with the time since which none of them serves.
 
-    While no instance serves, requests wait: `recover_s` where one is starting or suspect, `no_replica_s`
-    where none is. A request whose query has a deadline waits until that where there is hope.
+    While no instance serves, requests wait: `recover_s` seconds where one is starting or suspect,
+    `no_replica_s` where none is; then they fail. A request whose query has a deadline waits until that where
+    an instance is starting or suspect.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -29,24 +32,28 @@ class EngineInstances:
 
     @property
     def fleet(self) -> Fleet:
-        """The fleet, to be read. Transitions go through the methods here."""
+        """The state machine of the engine's instances, only to be read; to change it, call the methods of
+        this class.
+        """
         return self._fleet
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
-        """Start an instance of one more replica."""
+        """Start an instance of one more replica; return the action to carry out."""
         actions = self._fleet.add(replica, now_s)
         self._note(now_s)
         return actions
 
     def ready(self, instance: InstanceId, now_s: float) -> bool:
-        """Note that an instance is up; return whether it serves from now on, and did not before."""
+        """Mark an instance as up; return whether it serves from now on, and did not before."""
         before = self._fleet.state.get(instance)
         self._fleet.ready(instance, now_s)
         self._note(now_s)
         return self._fleet.state[instance] == "serving" and before != "serving"
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> bool:
-        """Note that an instance may be down; return whether it is one that served."""
+        """Mark an instance as suspect, as it may be down; return whether it was serving or suspect, and not
+        on its way out.
+        """
         if self._fleet.state.get(instance) not in ("serving", "suspect"):
             return False
         self._fleet.suspected(instance, reason, now_s)
@@ -54,23 +61,31 @@ class EngineInstances:
         return True
 
     def answered(self, instance: InstanceId) -> None:
-        """Note that an instance has answered a request."""
+        """Forget the earlier failures of an instance's replica, because the instance has answered a
+        request.
+        """
         self._fleet.answered(instance)
 
     def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
-        """Note that an instance is gone; start its successor."""
+        """Record that an instance is gone; return the actions that start its successor, if there is to be
+        one.
+        """
         actions = self._fleet.lost(instance, error, now_s)
         self._note(now_s)
         return actions
 
     def give_up(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
-        """End an instance that does not answer, and start its successor."""
+        """Kill an instance that does not answer, and start its successor; return the actions to carry out."""
         actions = self._fleet.give_up(instance, error, now_s)
         self._note(now_s)
         return actions
 
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[FleetAction]:
-        """Give an instance no more work; one that drains or is gone already is left alone."""
+        """Give an instance no more work and stop it when it is idle ("finish") or at once ("suspend"); return
+        the actions.
+
+        One that is draining or gone already is left alone.
+        """
         if self._fleet.state.get(instance) in ("draining", "gone"):
             return []
         actions = self._fleet.drain(instance, how, now_s)
@@ -78,18 +93,24 @@ class EngineInstances:
         return actions
 
     def stopped(self, instance: InstanceId, now_s: float) -> None:
-        """Note that an instance has ended, as it was told to."""
+        """Remove an instance that has ended, as it was told to."""
         self._fleet.stopped(instance, now_s)
         self._note(now_s)
 
     def expire(self, now_s: float) -> list[FleetAction]:
-        """Start instances whose delay is over, and give up starts that take too long."""
+        """Start instances whose restart delay is over, and give up those whose start takes too long; return
+        the actions.
+        """
         actions = self._fleet.expire(now_s)
         self._note(now_s)
         return actions
 
     def next_due_s(self, waiting: Iterable[Entry], now_s: float) -> float | None:
-        """Return when, after now, `expire`, a probe or `fail_waiting` may have something to do."""
+        """Return the next time, after now, at which the scheduler must be woken; None if there is none.
+
+        It is when an instance is to be started, or its start has taken too long; when a suspect instance may
+        be tried; or when a request of `waiting` has waited too long for an instance.
+        """
         if self._unserved_s is None and not self._fleet.is_hopeful:
             return None
         dues = [self._fleet.next_due_s(), *map(self._fleet.probe_s, self._fleet.suspects)]
@@ -100,7 +121,12 @@ class EngineInstances:
     def fail_waiting(
         self, waiting: Iterable[Entry], now_s: float, has_deadline: Callable[[str], bool]
     ) -> list[Completed]:
-        """Return failures of the requests that have waited long enough for an instance."""
+        """Return reports of failure for the requests of `waiting` that have waited too long for an instance
+        that serves.
+
+        `has_deadline` says whether a query has one: then it waits on, as long as an instance is starting or
+        suspect.
+        """
         if self._unserved_s is None:
             return []
         is_hopeful = self._hopeless_s is None

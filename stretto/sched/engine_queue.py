@@ -1,4 +1,6 @@
-"""The queue of one engine: an order of service, with the entries of each query at hand."""
+"""The queue of one engine: waiting work in the order in which it is served, with the work of each query at
+hand.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,18 @@ _MAX_FRESH = 256
 
 
 class EngineQueue:
-    """Waiting entries by class, and within a class in the order of the engine's policy.
+    """The queue of one engine.
 
-    Before all others go those that go alone. Then those that somebody wants for latency, then those wanted
-    for throughput, then those that nobody wants yet: each class goes while nothing of a better one waits. But
-    what is wanted for throughput and has waited longer than the engine's age limit is served before younger
-    requests wanted for latency.
-    What is set aside waits without a place in the order.
+    An entry is one step's queued work, as a number of items, which may be split over batches.
 
-    It finds the entries of a query, and of a node of it, without looking at others. The entries of a batch
-    engine are put in order when the order is asked: where one batch has room for all, it never is.
+    First go entries that must run alone. Then those that somebody wants for latency, then those wanted for
+    throughput, then those that nobody wants yet: each class goes while nothing of a better one waits, and
+    within a class the engine's policy decides. But what is wanted for throughput and has waited longer than
+    the engine's age limit is served before younger requests wanted for latency. Entries that are set aside
+    wait without a place in the order.
+
+    The entries of a query, and of a node (step) of it, are found without looking at others. The entries of a
+    batch engine are put in order when the order is asked: where one batch has room for all, it never is.
     """
 
     def __init__(self, engine: Engine, profile: Profile, orders: Mapping[str, NewOrder]) -> None:
@@ -57,7 +61,7 @@ class EngineQueue:
         return iter((*self._fresh, *in_order))
 
     def add(self, entry: Entry) -> None:
-        """Add an entry. Entries that must run `alone` go before all others."""
+        """Add an entry (one step's work). Entries that must run `alone` go before all others."""
         entry.number = self._num_added
         self._num_added += 1
         self._num_entries += 1
@@ -71,11 +75,15 @@ class EngineQueue:
 
     @property
     def aside(self) -> tuple[Entry, ...]:
-        """Entries that are set aside, the first one first."""
+        """Entries that are set aside, so that they wait without being served; the one set aside first comes
+        first.
+        """
         return tuple(self._aside)
 
     def set_aside(self, entry: Entry) -> None:
-        """Let an entry wait where no order takes it."""
+        """Take an entry (queued work) out of the order, so that it waits without being served until it is
+        brought back.
+        """
         lo = entry.lo
         self._order_of(entry).remove(entry)
         entry.lo = lo
@@ -83,29 +91,39 @@ class EngineQueue:
         self._aside[entry] = None
 
     def bring_back(self, entry: Entry) -> None:
-        """Let an entry that is set aside wait in the order again."""
+        """Put an entry (queued work) that was set aside back into the order, so that it can be served
+        again.
+        """
         del self._aside[entry]
         self._fresh[entry] = None
         self._put_in_order()
 
     def drop_aside(self, entry: Entry) -> None:
-        """Drop an entry that is set aside."""
+        """Remove an entry (queued work) that was set aside from the queue."""
         self._drop(entry)
 
     def next_alone(self) -> Entry | None:
-        """Return the next entry that must run in a batch of its own, or None."""
+        """Return the next entry (one step's work) that must run in a batch of its own; None if there is
+        none.
+        """
         return next(iter(self._alone), None)
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Return what the order takes next; `to_fill` is that of `Order.take`."""
+        """Return which entry (one step's work) goes next, and how many of its items; None if none may go now.
+
+        Nothing is removed. `fits` says how many items of an entry there is room for. `to_fill` is the units
+        of work of a full batch, or 0 once a batch has begun.
+        """
         if self._fresh:
             self._put_in_order()
         return self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
 
     def take_all(self, room: int) -> list[tuple[Entry, int, int]]:
-        """Take all waiting items as (entry, lo, hi), if they fit `room` units and need no order; else none.
+        """Remove all waiting work if it fits into one batch of `room` units, whatever the order; return it.
 
-        What was taken so counts as started.
+        It is returned as (entry, lo, hi) triples, each for the items `lo` to `hi` of an entry (one step's
+        work), and counts as started. The list is empty, and nothing removed, if it does not fit or needs an
+        order.
         """
         if not self._takes_all or len(self._fresh) < self._num_entries:
             return []
@@ -122,7 +140,9 @@ class EngineQueue:
         return parts
 
     def heads(self, limit: int, now_s: float) -> list[Entry]:
-        """Return entries that go next, in order: at most `limit`, and no more than an order asks about."""
+        """Return the entries (queued work) that would go next, in order: at most `limit`, and no more than an
+        order considers.
+        """
         found: list[Entry] = []
 
         def note(entry: Entry) -> int:
@@ -133,7 +153,9 @@ class EngineQueue:
         return found
 
     def take(self, entry: Entry, num_items: int) -> int:
-        """Take items of an entry; return the number of the first one."""
+        """Remove the next items of an entry (one step's work, which may be split over batches); return the
+        index of the first one.
+        """
         lo = entry.lo
         if entry.alone:
             entry.lo += num_items
@@ -144,14 +166,17 @@ class EngineQueue:
         return lo
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Note that items taken earlier run now, or were given up."""
+        """Tell the order that items `lo` to `hi` of an entry (one step's work), removed by `take`, run now or
+        were given up.
+        """
         if not entry.alone and entry.number >= self._num_forgotten:
             self._order_of(entry).started(entry, lo, hi)
 
     def rank(self, entry: Entry) -> Rank:
-        """Return the rank of an entry that waits, or was taken and has not started.
+        """Return the sort key of an entry that has not started, for the instance that queues it too (smaller
+        goes first).
 
-        Its class is that of what is asked of it now.
+        It depends on whether somebody wants the entry now, for latency or for throughput.
         """
         if self._fresh:
             self._put_in_order()
@@ -159,20 +184,24 @@ class EngineQueue:
         return (rank[0] + _CLASS_RANKS[entry.demand.criteria], *rank[1:])
 
     def end_query(self, query: str) -> None:
-        """Drop the waiting entries of a query."""
+        """Drop the waiting work of a query (one run of an app), which has ended."""
         for entry in [entry for entry in self._fresh if entry.query == query]:
             self._drop(entry)
         for entry in self._entries(query):
             self.remove(entry)
 
     def withdraw(self, query: str, node: int) -> None:
-        """Drop the waiting entries of one node of a query."""
+        """Drop the waiting work of one node (step) of a query."""
         self._put_in_order()
         for entry in list(self._of_query.get(query, {}).get(node, ())):
             self.remove(entry)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Put what waits of nodes of which something else is asked now into its new place."""
+        """Put waiting work of a query in its new place in the order, after the demands on its nodes have
+        changed.
+
+        The demand on a node (step) says how urgently its result is needed.
+        """
         self._put_in_order()
         nodes = self._of_query.get(query, {})
         for node in [node for node in demands if node in nodes]:
@@ -185,7 +214,9 @@ class EngineQueue:
                     self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
 
     def clear(self) -> None:
-        """Forget all entries, those that were taken and have not started too, and begin with new orders."""
+        """Forget all entries (queued work), also those that were removed and have not started, and begin with
+        new, empty orders.
+        """
         self._orders = self._new_orders()
         self._fresh.clear()
         self._alone.clear()
@@ -197,11 +228,11 @@ class EngineQueue:
         self._num_forgotten = self._num_added
 
     def queries(self) -> list[str]:
-        """Return the queries that have waiting work."""
+        """Return the ids of the queries (runs of an app) that have work waiting here."""
         return list(dict.fromkeys((*self._of_query, *(entry.query for entry in self._fresh))))
 
     def remove(self, entry: Entry) -> None:
-        """Drop all items of an entry that wait."""
+        """Drop all waiting items of an entry (one step's queued work), as they are no longer wanted here."""
         if not entry.alone and entry not in self._fresh and entry not in self._aside:
             self._order_of(entry).remove(entry)
         self._drop(entry)

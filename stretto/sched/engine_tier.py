@@ -1,4 +1,4 @@
-"""The schedulers of all engines, and which of them may have something to schedule."""
+"""The schedulers of all engines, with marks at those that may have work to give to instances."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ EngineEvent: TypeAlias = (
 
 
 class EngineTier:
-    """The schedulers of all engines, by name. One that may have something to schedule is marked dirty.
+    """The schedulers of all engines, by name.
+
+    An engine is marked dirty when its scheduler may have something to do.
 
     Raises:
         ConfigError: two engines have one name, or a policy or a placement is unknown.
@@ -75,20 +77,26 @@ class EngineTier:
             )
 
     def next_dirty(self) -> str | None:
-        """Return and forget an engine that may have something to schedule; None if there is none."""
+        """Return the name of an engine that is marked dirty, and remove the mark; None if there is none.
+
+        Its scheduler may have work to give to instances.
+        """
         name = next(iter(self._dirty), None)
         if name is not None:
             del self._dirty[name]
         return name
 
     def mark_dirty(self, engine: str) -> None:
-        """Note that an engine may have something to schedule."""
+        """Mark an engine as dirty: its scheduler may have work to give to instances."""
         self._dirty[engine] = None
 
     # --- what instances report
 
     def queries_of(self, event: EngineEvent) -> list[str]:
-        """Return the queries that an event concerns."""
+        """Return the ids of the queries (runs of an app) whose work a message of an instance concerns.
+
+        If the message names a task, this is the query of that task, otherwise all with work on the instance.
+        """
         if isinstance(event, AddInstance):
             return []
         scheduler = self.schedulers[event.engine]
@@ -97,7 +105,9 @@ class EngineTier:
         return scheduler.queries_in(event.instance)
 
     def handle(self, event: EngineEvent, now_s: float) -> tuple[list[Report], list[Action]]:
-        """Pass an event to the scheduler of its engine."""
+        """Pass an event (what has happened to an instance) to its engine's scheduler; return reports for
+        queries, and actions.
+        """
         self._dirty[event.engine] = None
         scheduler = self.schedulers[event.engine]
         match event:
@@ -133,7 +143,7 @@ class EngineTier:
     # --- what queries want
 
     def add(self, request: Request, now_s: float) -> str:
-        """Queue a request at its engine; return the engine's name."""
+        """Put a request into the queue of its engine; return the engine's name."""
         engine = request.node.engine
         assert engine is not None
         self.schedulers[engine].add(request, now_s)
@@ -141,28 +151,33 @@ class EngineTier:
         return engine
 
     def withdraw(self, engine: str, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the work of one node of a query at an engine."""
+        """Drop the work of one node (step) of a query at an engine; return the actions to carry out."""
         self._dirty[engine] = None
         return self.schedulers[engine].withdraw(query, node, now_s)
 
     def ask(self, engine: str, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that the demands on nodes of a query have changed."""
+        """Tell an engine's scheduler that the demands on nodes of a query have changed.
+
+        The demand on a node (step) says how urgently its result is needed.
+        """
         self._dirty[engine] = None
         self.schedulers[engine].ask(query, demands)
 
     def end_query(self, engine: str, query: str) -> list[Action]:
-        """Drop all work of a query at an engine."""
+        """Drop all work at an engine of a query (one run of an app) that has ended; return the actions to
+        carry out.
+        """
         self._dirty[engine] = None
         return self.schedulers[engine].end_query(query)
 
     # --- checks
 
     def is_idle(self) -> bool:
-        """Return whether no engine has work."""
+        """Return whether no engine has work that waits or runs."""
         return all(scheduler.is_idle() for scheduler in self.schedulers.values())
 
     def check_engines(self, egraph: ExecutionGraph) -> None:
-        """Check that each node has an engine of the right kind. Raises ConfigError."""
+        """Check that each step of a graph has an engine of the right kind. Raises ConfigError."""
         for node in egraph.engine_nodes:
             assert node.engine is not None
             scheduler = self.schedulers.get(node.engine)
@@ -172,15 +187,18 @@ class EngineTier:
                 raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 
     def check_drain(self, engine: str, instance: InstanceId, *, force: bool) -> None:
-        """Check that an instance can be drained, as `Fleet.check_drain` does. Raises ConfigError."""
+        """Check that an instance can be given no more work and be stopped. Raises ConfigError.
+
+        `force` is whether it may be the last one of its engine.
+        """
         self.schedulers[engine].instances.fleet.check_drain(instance, force=force)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
-        """Return every replica that holds its devices now, with the name of its instance."""
+        """Return the replica of each instance that holds its devices now, with the name of the instance."""
         fleets = (scheduler.instances.fleet for scheduler in self.schedulers.values())
         return [(f"{fleet.engine}/{i}", fleet.replica(i)) for fleet in fleets for i in fleet.live]
 
     def check_invariants(self) -> None:
-        """Check the invariants of every scheduler. For tests."""
+        """Check the state of every engine's scheduler. For tests."""
         for scheduler in self.schedulers.values():
             scheduler.check_invariants()

@@ -37,9 +37,10 @@ class _Mean:
 
 
 class ExpectedOutputs:
-    """Mean answer lengths by (template, step), learned as answers end.
+    """Predicts the lengths of answers: the mean length of earlier answers of the same step of the same
+    template.
 
-    If there are too many, the mean that was updated longest ago is forgotten.
+    If there are too many steps, the mean that was updated longest ago is forgotten.
     """
 
     def __init__(self) -> None:
@@ -48,12 +49,12 @@ class ExpectedOutputs:
 
     @property
     def typical(self) -> int:
-        """Mean number of tokens of an answer, over all steps."""
+        """Mean number of tokens of an answer, over all steps; a fixed guess before any answer has ended."""
         return round(self._all.tokens) if self._all.num_observed else _PRIOR
 
     def expected(self, request: Request) -> int:
-        """Return the tokens that each item of a request is expected to generate: at most its limit, 0
-        for a prefill.
+        """Return the number of tokens that each item of a request is expected to generate: at most its limit,
+        0 for a prefill.
         """
         if request.decode is None:
             return 0
@@ -62,7 +63,7 @@ class ExpectedOutputs:
         return min(expected, request.decode.max_tokens)
 
     def observe(self, request: Request, num_tokens: int) -> None:
-        """Learn that an answer has ended after `num_tokens`."""
+        """Learn from an answer to `request` that has ended after `num_tokens` tokens."""
         if request.decode is None:
             return
         source = request.node.template, request.step
@@ -75,7 +76,9 @@ class ExpectedOutputs:
 
 
 def num_output_tokens(usage: Usage, value: object) -> int:
-    """Return the tokens of an answer: what the engine reports, else an estimate from its text."""
+    """Return the number of tokens of an answer: what the engine reports, or else an estimate from its
+    text.
+    """
     if usage.num_output_tokens:
         return usage.num_output_tokens
     texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []

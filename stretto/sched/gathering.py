@@ -1,4 +1,4 @@
-"""The inputs of a node when it opens: present, absent or failed.
+"""The inputs of a node (step) when it starts: present, absent or failed.
 
 A required value that is absent skips the node, whatever else has failed. Otherwise the first failure, in the
 order of the ports, is the node's own. A failed hint counts as no hint.
@@ -18,9 +18,10 @@ from stretto.sched.values import UNSET, Values
 
 @dataclass(slots=True)
 class Gathered:
-    """The values found at the in ports of a node, or why the node cannot run.
+    """The values found at the in ports of a node (step), or why the node cannot run.
 
-    `failure` comes with the place of its port, as an earlier port whose stream has not ended may fail too.
+    `is_absent` is whether a required value is absent. `failure` comes with the place of its port, as an
+    earlier port whose list of items has not ended may fail too.
     """
 
     inputs: dict[str, object] = field(default_factory=dict)
@@ -29,7 +30,8 @@ class Gathered:
 
 
 def gather(node: Node, values: Values) -> Gathered:
-    """Return the values at the in ports of `node`, as far as they have come.
+    """Return the values at the in ports of a node (step), as far as they have come, or why the node cannot
+    run.
 
     Raises:
         BadReply: a port takes an item of a value that is not a list.

@@ -1,4 +1,4 @@
-"""The scheduler of one query: its running graph.
+"""The scheduler of one query (one run of an app), which decides when each node (step) of its graph runs.
 
 Its rules, whole:
 
@@ -42,12 +42,17 @@ from stretto.tasks import Decode, QueryRecord
 
 
 class GraphScheduler:
-    """The running graph of one query: nodes and values. Methods note their consequences in `outcome`.
+    """The scheduler of one query (run of an app): it decides which nodes (steps) of its running graph can go
+    on.
+
+    Methods handle one event each and add what follows from it, such as new requests for engines, to
+    `outcome`.
 
     Attributes:
-        live: what is connected to what, and the values.
-        demands: what is asked of each node that somebody needs; None if all are needed by the query's end.
-        has_expanded: whether a node has expanded since `demands` were deduced.
+        live: nodes that have not ended, their connections, and the values.
+        demands: how urgently each node that somebody needs is needed; None if all are needed by the query's
+            end.
+        has_expanded: whether a subgraph has been added since `demands` were computed.
     """
 
     def __init__(self, query: str, record: QueryRecord | None = None, expand: Expand | None = None) -> None:
@@ -71,12 +76,13 @@ class GraphScheduler:
         names: Mapping[str, str],
         under: Node | None = None,
     ) -> dict[str, tuple[int, int | None]]:
-        """Add a graph to the running one; return the value of each output with an item index.
+        """Add a graph to the running one; return for each output the id of its value, and the index of an
+        item or None.
 
         Args:
-            inputs: id of the value of each of its inputs.
-            names: name under which the text of each output is shown.
-            under: the node that the graph replaces, if any.
+            inputs: id of the value of each of the graph's inputs, by name.
+            names: name under which the text of each output is shown, where it differs.
+            under: the `expand` node that the graph replaces, if any.
 
         Raises:
             CapacityError: too many nodes live.
@@ -99,7 +105,10 @@ class GraphScheduler:
     # --- events
 
     def complete(self, node_id: int, lo: int, results: Sequence[object]) -> None:
-        """Set the results of items from `lo` on; some may be failures. A repeated result is ignored."""
+        """Set the results of a node's (step's) items from `lo` on; some may be failures.
+
+        A repeated result is ignored.
+        """
         node = self.nodes.get(node_id)
         if node is None:
             return
@@ -113,9 +122,10 @@ class GraphScheduler:
             self._fail(node, error)
 
     def deliver(self, node_id: int, offset: int, piece: str) -> None:
-        """Take a piece of a running decode: item number `offset`, or text from that character on.
+        """Pass on a piece of output of a decode that still runs: item number `offset` of a list, or text from
+        character `offset` on.
 
-        What was delivered before (by an attempt that was lost) is passed over.
+        What was delivered before, by an attempt that was lost, is skipped.
         """
         node = self.nodes.get(node_id)
         if node is not None and node.fused is not None:
@@ -132,17 +142,18 @@ class GraphScheduler:
             self._fail(self.nodes[node_id], error)
 
     def cancel_all_but(self, needed: Collection[int]) -> None:
-        """Cancel every node that is not `needed`, with its work."""
+        """Cancel every node (step) that is not in `needed`, and withdraw its work from the engines."""
         for node in [node for node_id, node in self.nodes.items() if node_id not in needed]:
             self._retire(node)
             self.outcome.withdrawn.append(node)
             self.live.cut(node)
 
     def settle(self) -> None:
-        """Open or feed the nodes that have been woken, and those that become ready by it.
+        """Start the nodes (steps) whose inputs have come, give more items to those that read a growing list,
+        and do the same for all nodes that become ready by it.
 
-        A queue, not recursion: chains of absent nodes may be long. It begins in the order of the graph, so
-        that a prefill goes before those that it is a hint for.
+        A queue, not recursion, because chains of absent nodes may be long. It begins in the order of the
+        graph, so that a prefill goes before those that it is a hint for.
         """
         woken = self.live.woken
         if len(woken) > 1:
@@ -157,14 +168,17 @@ class GraphScheduler:
                 self._fail(node, error)
 
     def take_outcome(self) -> Outcome:
-        """Return the outcome noted since the last call, and begin a new one."""
+        """Return what has followed from events since the last call, and begin a new, empty outcome."""
         outcome, self.outcome = self.outcome, Outcome()
         settled, self.live.settled = self.live.settled, []
         outcome.settled += settled
         return outcome
 
     def check_invariants(self) -> None:
-        """Check that states agree with the counters and with the streams. For tests."""
+        """Check that the states of nodes agree with what they wait for and with their lists of items.
+
+        For tests.
+        """
         self.live.check_invariants()
         for node in self.nodes.values():
             state = self._states[node.id]

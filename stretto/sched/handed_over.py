@@ -1,4 +1,7 @@
-"""The requests that an instance has and has not started, with the ranks that they were given."""
+"""The requests that were sent to an instance and have not started there, with the ranks that they were given.
+
+The rank of a request is its place in the instance's queue (smaller goes first).
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ So the ranks of many requests are corrected after many changes, those of few at 
 
 
 class HandedOver:
-    """The requests that instances of one engine have not started, and their ranks.
+    """The requests that were sent to instances of one engine and have not started, with their ranks there.
 
-    All such requests of an entry have the same rank at their instances.
+    The rank is the place in an instance's queue (smaller goes first). All such requests of a queue entry (one
+    step's work) have the same.
     """
 
     def __init__(self, engine: str) -> None:
@@ -32,14 +36,19 @@ class HandedOver:
         self._num_changes: dict[Entry, int] = {}
 
     def add(self, running: Running, rank: Rank) -> Rank:
-        """Note that a request goes to its instance; return the rank that it gets there."""
+        """Add a request that goes to its instance; return the rank (place in the queue) that it gets there.
+
+        It is `rank`, or the one that earlier requests of the same step have.
+        """
         entry = running.entry
         self._unstarted.setdefault(entry.query, {}).setdefault(entry, {})[running.task] = running
         self._num_changes.setdefault(entry, 0)
         return self._ranks.setdefault(entry, rank)
 
     def remove(self, running: Running) -> None:
-        """Note that a request has started, or was given up."""
+        """Stop tracking a request that was sent to an instance, because it has started there or was given up
+        before.
+        """
         entry = running.entry
         entries = self._unstarted[entry.query]
         del entries[entry][running.task]
@@ -49,16 +58,23 @@ class HandedOver:
             del self._unstarted[entry.query]
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that something else is asked of nodes of a query: all ranks there are worth correcting."""
+        """Make the ranks of a query's requests worth correcting, after the demands on their nodes have
+        changed.
+
+        The demand on a node (step) says how urgently its result is needed.
+        """
         for entry, tasks in self._unstarted.get(query, {}).items():
             if entry.request.node.id in demands:
                 self._num_changes[entry] += len(tasks)
 
     def reprioritise(self, num_changes: Mapping[str, int]) -> list[Reprioritise]:
-        """Return new ranks for requests whose query has changed, if the change is worth the messages.
+        """Return actions that correct the ranks (places in instances' queues) of requests whose query has
+        changed.
+
+        Small changes are left until more have come, as each correction costs a message.
 
         Args:
-            num_changes: number of changes of each query since the last call.
+            num_changes: number of changes (requests added or started) of each query since the last call.
         """
         actions = []
         for query, num in num_changes.items():

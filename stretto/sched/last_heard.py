@@ -9,7 +9,11 @@ Who = TypeVar("Who")
 
 
 class LastHeard(Generic[Who]):
-    """The times of last messages. Times never go back, so the order of notes is the order of times."""
+    """The time of the last message of each instance or task, so that the silent ones are found without a
+    search.
+
+    Times never go back, so the order of messages is the order of times.
+    """
 
     def __init__(self) -> None:
         self._heard_s: OrderedDict[Who, float] = OrderedDict()
@@ -18,20 +22,22 @@ class LastHeard(Generic[Who]):
         return who in self._heard_s
 
     def note(self, who: Who, now_s: float) -> None:
-        """Note that `who` has sent a message now."""
+        """Set the time of the last message of `who` to `now_s`."""
         self._heard_s[who] = now_s
         self._heard_s.move_to_end(who)
 
     def forget(self, who: Who) -> None:
-        """Expect nothing more of `who`, who may be unknown."""
+        """Remove `who`, from whom no message is expected any more; nothing happens if it is unknown."""
         self._heard_s.pop(who, None)
 
     def oldest(self) -> tuple[Who, float] | None:
-        """Return who has been silent for longest, and since when; None if nothing is expected."""
+        """Return who has been silent for longest, and the time of the last message; None if nobody is
+        expected to send any.
+        """
         return next(iter(self._heard_s.items()), None)
 
     def silent_for(self, timeout_s: float, now_s: float) -> list[Who]:
-        """Return all who have been silent for at least `timeout_s`, the longest silence first."""
+        """Return all who have sent no message for at least `timeout_s` seconds, the longest silence first."""
         silent = []
         for who, heard_s in self._heard_s.items():
             if now_s < heard_s + timeout_s:

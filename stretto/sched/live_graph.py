@@ -1,7 +1,9 @@
-"""The connections of the running graph of one query, and the values that flow there.
+"""The running graph of one query (one run of an app): its nodes, their connections, and the values that flow
+there.
 
-A value that is set wakes the nodes that read it, and is passed on along the links of graphs that have
-joined (`splicing.py`). Nodes leave when they have ended. Nothing here knows what a node does.
+A node is one step. A value that is set wakes the nodes that read it: they are listed, so that whoever runs
+the nodes looks at them. It is also passed on along the links of graphs that have joined (`splicing.py`).
+Nodes leave when they have ended. Nothing here knows what a node does.
 """
 
 from __future__ import annotations
@@ -23,21 +25,25 @@ MAX_NODES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A graph that has joined the running one: its nodes, and in `values[i]` the id of its value `i`."""
+    """A graph that was added to a running one: its nodes under their new ids, and its values: the value `i`
+    of the graph has the id `values[i]`.
+    """
 
     nodes: Sequence[Node]
     values: Sequence[int]
 
 
 class LiveGraph:
-    """The live nodes of one query, and the values that may still be read.
+    """The running graph of one query: the nodes (steps) that have not ended, and the values that may still be
+    read.
 
     Attributes:
         nodes: nodes that have not ended, by id. Ids are never used again.
-        effects: ids of the effects that have still to happen, in order of their coming.
-        woken: ids of nodes that may go on, perhaps more than once or in vain; whoever runs the nodes takes
-            them out.
-        settled: (name, value) of watched values that have come; whoever runs the nodes takes them out.
+        effects: ids of the effects (steps that change something outside) that have still to happen, in order
+            of their coming.
+        woken: ids of nodes that may go on, as something they wait for has come, perhaps more than once or in
+            vain; the graph scheduler takes them out.
+        settled: (name, value) of watched values that have been set; the graph scheduler takes them out.
     """
 
     def __init__(self) -> None:
@@ -58,11 +64,11 @@ class LiveGraph:
     # --- nodes come and go
 
     def join(self, egraph: ExecutionGraph, inputs: Mapping[str, int], under: Node | None = None) -> Joined:
-        """Add a graph to the running one.
+        """Add a graph to the running one, with new ids for its nodes and values.
 
         Args:
-            inputs: id of the value of each of its inputs.
-            under: the node that the graph replaces, if any.
+            inputs: id of the value of each of its inputs, by name.
+            under: the `expand` node that the graph replaces, if any.
 
         Raises:
             CapacityError: too many nodes live.
@@ -85,7 +91,7 @@ class LiveGraph:
         return Joined(nodes, ids)
 
     def retire(self, node: Node) -> None:
-        """Forget a node, and wake those that only follow it."""
+        """Remove a node (step) that has ended; nodes that were only to run after it may go on."""
         del self.nodes[node.id], self._blocking[node.id]
         if node.is_effect:
             self.effects.pop(node.id, None)
@@ -97,19 +103,22 @@ class LiveGraph:
             self._unblock(follower)
 
     def cut(self, node: Node) -> None:
-        """Cut the out values of a cancelled node off from their readers."""
+        """Cut a cancelled node (step) off: its outputs will be neither read nor passed on."""
         for out in node.outs:
             self._readers.pop(out, None)
             self._links.take(out)
 
     def is_blocked(self, node: Node) -> bool:
-        """Return whether a node waits for values or predecessors before it opens."""
+        """Return whether a node (step) still waits for inputs, or for nodes that have to end before it."""
         return self._blocking[node.id] > 0
 
     # --- values come
 
     def bring(self, value_id: int, value: object) -> None:
-        """Set a value, once: wake its readers, and pass it on."""
+        """Set a value, once.
+
+        The nodes (steps) that read it may go on, and the values linked to it are set too.
+        """
         self.values.set(value_id, value)
         if (name := self._watched.get(value_id)) is not None:
             self.settled.append((name, value))
@@ -126,43 +135,53 @@ class LiveGraph:
                 self._pass_on(value, link)
 
     def grown(self, value_id: int) -> None:
-        """Wake the nodes that read a list as it grows."""
+        """Let the nodes (steps) that read a list while it grows go on, because the list has got more
+        items.
+        """
         for node_id, place in self._readers.get(value_id, ()):
             node = self.nodes.get(node_id)
             if node is not None and node.ins[place].piece is not None:
                 self.woken.append(node_id)
 
     def watch(self, value_id: int, name: str) -> None:
-        """Keep a value, and report it under `name` when it is set."""
+        """Keep a value until `unwatch`, and add it to `settled` under `name` when it is set."""
         self.values.use(value_id)
         self._watched[value_id] = name
 
     def unwatch(self, value_id: int) -> None:
-        """Undo `watch`."""
+        """Stop keeping and reporting a value that was watched."""
         del self._watched[value_id]
         self.values.leave(value_id)
         if not self.values.is_used(value_id):
             self._links.drop_value(value_id)
 
     def link(self, source: int, index: int | None, target: int) -> None:
-        """Pass value `source`, or one item of it, on to value `target`."""
+        """Pass the value with id `source`, or its item `index`, on to the value with id `target`, once it is
+        set.
+        """
         if (value := self.values[source]) is not UNSET:
             self._pass_on(value, Link(index, value=target))
         else:
             self._links.add(source, Link(index, value=target))
 
     def link_to_node(self, source: int, index: int | None, node: Node) -> None:
-        """Pass value `source`, or one item of it, on as the result of an expanded node."""
+        """Make the value with id `source`, or its item `index`, the result of an `expand` node, once it is
+        set.
+        """
         self._links.add(source, Link(index, node=node.id))
 
     def take_returned(self, node: Node) -> object:
-        """Take the result of an expanded node, once: `UNSET` if it has not come."""
+        """Return, and forget, the result that its subgraph gives an `expand` node; `UNSET` if it has not
+        come.
+        """
         return self._returned.pop(node.id, UNSET)
 
     # --- what comes of what
 
     def producer(self, value_id: int) -> Node | None:
-        """Return the live node that produces a value, through links too; None if there is none (yet)."""
+        """Return the node (step) that will produce a value, also through values passed on; None if there is
+        none (yet).
+        """
         source: int | None = value_id
         while source is not None:
             if (producer := self._producers.get(source)) is not None:
@@ -171,8 +190,8 @@ class LiveGraph:
         return None
 
     def sources(self, node: Node) -> list[Node]:
-        """Return the live nodes that a node reads or follows, or that produce the result of an expanded
-        node.
+        """Return the nodes that a node waits for: those that it reads or has to follow, and for an `expand`
+        node the one that produces its result.
         """
         found = [self.producer(arg.value) for arg in node.ins]
         found += [self.nodes.get(before) for before in node.after]
@@ -181,7 +200,7 @@ class LiveGraph:
         return [source for source in found if source is not None]
 
     def behind(self, values: Iterable[int]) -> set[int]:
-        """Return the ids of the live nodes that `values` and effects depend on."""
+        """Return the ids of all nodes that the given values, and the effects still to happen, depend on."""
         found = set(self.effects)
         found.update(node.id for node in map(self.producer, values) if node is not None)
         open_nodes = list(found)
@@ -193,7 +212,11 @@ class LiveGraph:
         return found
 
     def check_invariants(self) -> None:
-        """Check that counters agree with what they count. For tests."""
+        """Check that each node's number of missing inputs and predecessors is right, and that effects are
+        nodes.
+
+        For tests.
+        """
         for node in self.nodes.values():
             blocked = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is UNSET)
             blocked += sum(1 for other in node.after if other in self.nodes)

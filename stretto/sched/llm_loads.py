@@ -37,7 +37,8 @@ _LEAST_SLOWNESS = 1.5
 
 
 class InstanceLoads:
-    """The requests at each instance, and the table from which the placement policy chooses.
+    """The requests at each instance of an LLM engine, and the table from which the placement policy chooses
+    an instance.
 
     A choice changes nothing.
     """
@@ -58,26 +59,32 @@ class InstanceLoads:
 
     @property
     def roomiest(self) -> int:
-        """Largest number of tokens for which an instance has room."""
+        """Largest number of tokens that still fit on one instance."""
         return self._table.roomiest
 
     @property
     def may_place(self) -> bool:
-        """Return whether an instance may take a request: a serving one has room, or one is suspect."""
+        """Whether some instance may take a request now: one that serves and is not full, or one that is
+        suspect.
+        """
         return self._table.roomiest > 0 or self._table.has_suspects
 
     @property
     def may_bind(self) -> bool:
-        """Whether some instance may have requests bound to it, or is suspect and may take one."""
+        """Whether requests may be put into the queue of some instance that serves, or a suspect one may take
+        a request.
+        """
         return self._table.has_hosts or self._table.has_suspects
 
     @property
     def num_running(self) -> int:
-        """Number of requests at all instances."""
+        """Number of requests that were sent to instances and have not ended."""
         return self._num_running
 
     def join(self, instance: InstanceId, replica: Replica) -> None:
-        """Add an instance that can take work."""
+        """Add an instance that can take work to the table of the placement policy; nothing happens if it is
+        there.
+        """
         self._running.setdefault(instance, {})
         if self._table.get(instance) is None:
             self._output_keys[instance] = replica.output_key
@@ -88,7 +95,9 @@ class InstanceLoads:
             self._table.join(view)
 
     def leave(self, instance: InstanceId) -> None:
-        """Give an instance no more work; what runs there goes on."""
+        """Remove an instance from the placement policy's table, so that it gets no more work; what runs there
+        goes on.
+        """
         if self._table.get(instance) is not None:
             self._keys.leave(instance)
             self._slowness.pop(instance, None)
@@ -97,14 +106,17 @@ class InstanceLoads:
             del self._output_keys[instance]
 
     def set_suspect(self, instance: InstanceId, *, is_suspect: bool, probe_s: float = 0.0) -> None:
-        """Note whether an instance may be down, and when it may take a request if it is."""
+        """Mark an instance as suspect (perhaps down), or as serving again.
+
+        `probe_s` is the time from which a suspect instance may be tried with a request.
+        """
         if (view := self._table.get(instance)) is not None:
             view.state = "suspect" if is_suspect else "serving"
             view.probe_s = probe_s
             self._table.changed(instance)
 
     def observe(self, report: KVReport | LoadReport) -> None:
-        """Pass on what an instance reports to the placement policy."""
+        """Pass an instance's report of its cache or its load on to the placement policy."""
         view = self._table.get(report.instance)
         if view is None:
             return
@@ -114,11 +126,11 @@ class InstanceLoads:
         self._table.changed(report.instance)
 
     def of(self, instance: InstanceId) -> dict[int, Running]:
-        """Return the requests of an instance by task."""
+        """Return the requests that were sent to an instance and have not ended, by task id."""
         return self._running.get(instance, {})
 
     def add(self, running: Running) -> None:
-        """Note that a request is handed to its instance."""
+        """Add a request that is sent to its instance to the load of that instance."""
         self._running.setdefault(running.instance, {})[running.task] = running
         self._num_running += 1
         self._placement.observe(Dispatched(running.instance, running.placed))
@@ -127,7 +139,9 @@ class InstanceLoads:
         self._change(running.instance, running.num_tokens, running.prefill_s)
 
     def answered(self, running: Running, num_output: int, now_s: float) -> None:
-        """Note an answer of so many tokens, from which the slowness of its instance is learned."""
+        """Learn how slow an instance is from the time of an answer of `num_output` tokens, compared with the
+        predicted time.
+        """
         if not self._binds_early or (view := self._table.get(running.instance)) is None:
             return
         predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
@@ -137,7 +151,9 @@ class InstanceLoads:
             self._set_slowness(view, before + _SLOWNESS_WEIGHT * (ratio - before))
 
     def note_overdue(self, instance: InstanceId, now_s: float) -> None:
-        """Note that an instance is slower than it was, if its oldest request should have ended long ago."""
+        """Raise the measured slowness of an instance if its oldest request takes longer than was
+        predicted.
+        """
         view, running = self._table.get(instance), next(iter(self.of(instance).values()), None)
         if view is None or running is None:
             return
@@ -147,7 +163,10 @@ class InstanceLoads:
             self._table.changed(instance)
 
     def remove(self, running: Running, held_tokens: int | None = None) -> None:
-        """Note that a request has left its instance, and how much of the prompt was held there, if told."""
+        """Remove a request that has ended or was stopped from the load of its instance.
+
+        `held_tokens` is how many tokens of its prompt were found in the cache there, None if not known.
+        """
         del self._running[running.instance][running.task]
         self._num_running -= 1
         self._placement.observe(Ended(running.instance, running.placed, held_tokens))
@@ -156,7 +175,10 @@ class InstanceLoads:
         self._change(running.instance, -running.num_tokens, -running.prefill_s)
 
     def wrote(self, running: Running, num_tokens: int) -> None:
-        """Note more output of a request: its prefill is over, and it may exceed its expected length."""
+        """Add `num_tokens` to the output of a running request: its prefill is over.
+
+        If it writes more than was expected, a longer output is expected from now on.
+        """
         decode = running.entry.request.decode
         limit = decode.max_tokens if decode else 0
         running.num_written += num_tokens
@@ -169,20 +191,25 @@ class InstanceLoads:
             self._change(running.instance, running.num_output - num_before, -prefill_s)
 
     def wait(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
-        """Note that a request waits in the queue of an instance."""
+        """Add a request that waits in the queue of an instance to the load of that instance.
+
+        `seconds` is the predicted time by which it delays one more request.
+        """
         self._placement.observe(Bound(instance, request))
         self._change_waiting(instance, 1, request.all_tokens, seconds)
 
     def wait_no_more(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
-        """Note that a request has left the queue of an instance."""
+        """Remove a request that has left the queue of an instance from the load of that instance."""
         self._placement.observe(Unbound(instance, request))
         self._change_waiting(instance, -1, -request.all_tokens, -seconds)
 
     def choose(self, request: PlacementRequest, now_s: float, like: object = None) -> Choice | None:
-        """Return where a request goes; None while the policy knows of no instance for it.
+        """Return the instance that the placement policy chooses for a request; None if the request has to
+        wait.
 
         Args:
-            like: key of the replicas among which to choose; None for all.
+            like: key of the model and dtype (`Replica.output_key`) of the instances to choose among; None for
+                all.
         """
         if like is None or all(key == like for key in self._output_keys.values()):
             return self._placement.choose(request, self._table, now_s)
@@ -193,22 +220,28 @@ class InstanceLoads:
         return self._placement.choose(request, table, now_s)
 
     def output_key(self, instance: InstanceId) -> object:
-        """Return the `Replica.output_key` of an instance that may take work."""
+        """Return the key of an instance's model and dtype (`Replica.output_key`).
+
+        The instance must be able to take work.
+        """
         return self._output_keys[instance]
 
     def output_keys(self) -> list[object]:
-        """Return the keys of all instances that may take work."""
+        """Return the keys of model and dtype (`Replica.output_key`) of all instances that may take work."""
         return list(self._output_keys.values())
 
     def has_room(self, instance: InstanceId, request: PlacementRequest) -> bool:
-        """Return whether an instance has room. A request larger than the instance runs there alone."""
+        """Return whether a request fits on an instance now.
+
+        One that is larger than the instance runs there alone.
+        """
         view = self._table.get(instance)
         return view is not None and self._table.has_room(
             instance, max(1, min(request.all_tokens, view.capacity_tokens))
         )
 
     def view(self, instance: InstanceId) -> InstanceView | None:
-        """Return an instance that may take work, as the placement policy sees it."""
+        """Return the state of an instance as the placement policy sees it; None if it takes no work."""
         return self._table.get(instance)
 
     def share_s(self, request: PlacementRequest, held_tokens: int, instance: InstanceId) -> float:
@@ -224,12 +257,18 @@ class InstanceLoads:
         return self.prefill_s(request.num_tokens - held_tokens, instance) + share * decode_s
 
     def prefill_s(self, num_missing: int, instance: InstanceId) -> float:
-        """Return the predicted seconds for prefilling `num_missing` tokens."""
+        """Return the predicted seconds of prefilling `num_missing` tokens at an instance; 0 if it takes no
+        work.
+        """
         view = self._table.get(instance)
         return 0.0 if view is None else view.profile.batch_s(max(0, num_missing))
 
     def check_invariants(self) -> None:
-        """Check that sums agree with the running requests, and expected outputs keep within the limits."""
+        """Check that the load of each instance is the sum of its running requests and keeps within the
+        limits.
+
+        For tests.
+        """
         for view in self._table:
             running = self._running[view.id].values()
             assert view.num_running == len(running)
@@ -241,11 +280,11 @@ class InstanceLoads:
         assert self._num_running == sum(map(len, self._running.values()))
 
     def views(self) -> Iterable[InstanceView]:
-        """Return the instances that may take work, as the placement policy sees them."""
+        """Return the states of all instances that may take work, as the placement policy sees them."""
         return iter(self._table)
 
     def forget(self, instance: InstanceId) -> None:
-        """Drop an instance that is gone, with nothing left of it."""
+        """Drop the record of an instance that is gone, if no request is left of it."""
         if not self._running.get(instance):
             self._running.pop(instance, None)
 

@@ -42,7 +42,7 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 
 
 class LLMScheduler:
-    """The scheduler of one LLM engine: its queue, its running requests and its instances."""
+    """The scheduler of one LLM engine: it decides which waiting request goes to which instance, and when."""
 
     def __init__(
         self,
@@ -81,25 +81,30 @@ class LLMScheduler:
 
     @property
     def not_before_s(self) -> float | None:
-        """Time before which nothing more is taken though there is room."""
+        """Time before which nothing more is sent though there is room, or at which a waiting request fails;
+        None for neither.
+        """
         times_s = (self._placing.not_before_s, self._shown.due_s())
         return min((time_s for time_s in times_s if time_s is not None), default=None)
 
     # --- instances
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica."""
+        """Start an instance of one more replica; return the actions to carry out."""
         return [*self.instances.add(replica, now_s)]
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
-        """Note that an instance can take work."""
+        """Let an instance take work: it has started, or has answered after it was suspected to be down."""
         if self.instances.ready(instance, now_s):
             self._loads.join(instance, self.instances.fleet.replica(instance))
             self._loads.set_suspect(instance, is_suspect=False)
             self._placing.join(instance)
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
-        """Note that an instance may be down. It gets one request at a time until it is ready again."""
+        """Mark an instance as suspect, as it may be down.
+
+        It gets one request at a time until it is ready again.
+        """
         if self.instances.suspected(instance, reason, now_s):
             probe_s = self.instances.fleet.probe_s(instance)
             self._placing.leave(instance)
@@ -108,11 +113,17 @@ class LLMScheduler:
     def lost(
         self, instance: InstanceId, error: StrettoError, now_s: float
     ) -> tuple[list[Report], list[Action]]:
-        """Note that an instance died with all its sequences and KV."""
+        """Handle the death of an instance: queue its requests again for others, and start a successor.
+
+        Returns reports of the requests that failed for good, and the actions to carry out.
+        """
         return self._drop(instance, error), [*self.instances.lost(instance, error, now_s)]
 
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
-        """Give an instance no more work; it ends when it is idle, or at once with "suspend"."""
+        """Give an instance no more work; it ends when it is idle, or at once with "suspend".
+
+        Return the actions to carry out.
+        """
         actions = self.instances.drain(instance, how, now_s)
         self._placing.leave(instance)
         self._loads.leave(instance)
@@ -120,24 +131,34 @@ class LLMScheduler:
         return [*actions]
 
     def suspended(self, instance: InstanceId, task: int, token_ids: tuple[int, ...]) -> None:
-        """Note that a task has left an instance, to go on elsewhere from the tokens that it has."""
+        """Queue a task again that was taken off an instance; it goes on at another one from the tokens that
+        it has generated.
+        """
         running = self._loads.of(instance).get(task)
         if running is not None:
             self._remove(running)
             self._queue(_left_by(running, running.entry.resumed(running.item, token_ids)))
 
     def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
-        """Note that an instance has ended, as it was told to; what it still had is tried again elsewhere."""
+        """Remove an instance that has ended, as it was told to, and queue again the requests that it still
+        had.
+
+        Returns reports of the requests that failed for good.
+        """
         reports = self._drop(instance, EngineTimeout(f"{self.engine.name}/{instance} was stopped"))
         self.instances.stopped(instance, now_s)
         return reports
 
     def observe(self, report: KVReport | LoadReport) -> None:
-        """Note what an instance reports of its cache or its load."""
+        """Pass an instance's report of its cache or its load on to the placement policy."""
         self._loads.observe(report)
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
-        """Give up instances that have been silent for too long, and requests that got stuck."""
+        """Give up instances that have been silent for the engine's timeout, and requests that got stuck;
+        start those instances whose restart delay is over.
+
+        Returns reports of the requests that failed for good, and the actions to carry out.
+        """
         reports: list[Report] = [*self._shown.overdue(now_s)]
         actions: list[Action] = [*self.instances.expire(now_s)]
         timeout_s = self.engine.timeout_s
@@ -156,7 +177,10 @@ class LLMScheduler:
         return reports, actions
 
     def next_expiry_s(self) -> float | None:
-        """Return the time at which `expire` may next have something to do, or None."""
+        """Return the time at which the instance or task that is silent longest reaches the engine's timeout.
+
+        `expire` must be called then. None if nothing runs or the engine has no timeout.
+        """
         if self.engine.timeout_s is None:
             return None
         found = (self._heard_instances.oldest(), self._heard_tasks.oldest())
@@ -166,11 +190,14 @@ class LLMScheduler:
     # --- requests
 
     def add(self, request: Request, now_s: float) -> None:
-        """Queue a request that has become ready."""
+        """Queue a request whose inputs have come."""
         self._queue(queue_entry(request, arrival_s=now_s, num_output=self._outputs.expected(request)))
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
-        """Handle a report of an instance on a task. Reports on tasks already given up are ignored."""
+        """Handle an instance's report on a task; return reports for the query.
+
+        Reports on tasks given up are ignored.
+        """
         if instance in self._heard_instances:
             self._heard_instances.note(instance, now_s)
         running = self._loads.of(instance).get(event.task)
@@ -202,7 +229,10 @@ class LLMScheduler:
         return []
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Stop the requests of a node; what they have computed stays cached."""
+        """Drop the requests of one node (step) of a query, and return actions that stop those that run.
+
+        What they have computed stays cached.
+        """
         self.queue.withdraw(query, node)
         self._placing.withdraw(query, node)
         actions: list[Action] = []
@@ -216,7 +246,11 @@ class LLMScheduler:
         return actions
 
     def schedule(self, now_s: float) -> list[Action]:
-        """Admit as many requests as fit, in the queue's order, and correct ranks given earlier."""
+        """Send as many waiting requests to instances as fit, in the queue's order; return the actions to
+        carry out.
+
+        Some of the actions correct the places of earlier requests in the instances' queues.
+        """
         self._decided = actions = list[Action]()
         self._shown.update(now_s)
         for placed in self._placing.place(now_s):
@@ -229,7 +263,8 @@ class LLMScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """Forget what waits, after a bug in an order, in a placement or here; what runs goes on.
+        """Drop all waiting work after a bug in a queue order, in a placement policy or here; what runs goes
+        on.
 
         Returns:
             all queries that have work here, which have to be ended, and what `schedule` had decided.
@@ -241,7 +276,10 @@ class LLMScheduler:
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that something else is asked of nodes of a query than before."""
+        """Put the requests of a query in their new places after the demands on its nodes have changed.
+
+        The demand on a node (step) says how urgently its result is needed.
+        """
         self.queue.ask(query, demands)
         self._placing.ask(query, demands)
         self._handed_over.ask(query, demands)
@@ -252,7 +290,7 @@ class LLMScheduler:
         self._note_change(query)
 
     def queries(self) -> list[str]:
-        """Return the queries that have waiting or running work."""
+        """Return the ids of the queries (runs of an app) that have waiting or running work."""
         return [
             *self.queue.queries(),
             *dict.fromkeys(entry.query for entry in self._placing.bound()),
@@ -260,13 +298,17 @@ class LLMScheduler:
         ]
 
     def queries_in(self, instance: InstanceId, task: int | None = None) -> list[str]:
-        """Return the queries that an instance runs something of, or the one that has `task` there."""
+        """Return the queries (runs of an app) with work on an instance; if `task` is given, only the query
+        that it belongs to.
+        """
         running = self._loads.of(instance)
         found = running.values() if task is None else filter(None, (running.get(task),))
         return [one.entry.query for one in found]
 
     def end_query(self, query: str) -> list[Action]:
-        """Drop the waiting requests of `query`, stop the running ones, and release its KV."""
+        """Drop all requests of a query that has ended; return actions that stop the running ones and free its
+        KV.
+        """
         actions: list[Action] = []
         for instance, tasks in sorted(self._of_query.get(query, {}).items()):
             for task, running in list(tasks.items()):
@@ -282,22 +324,27 @@ class LLMScheduler:
         return actions
 
     def releases(self) -> list[Action]:
-        """Return nothing: `end_query` releases all, because a cancelled sequence frees its KV at once."""
+        """Return nothing: what instances keep for an ended query is freed by `end_query` already, as
+        cancelled sequences free their KV at once.
+        """
         return []
 
     def picture(self) -> EnginePicture:
-        """Return a picture of the queue and the instances."""
+        """Return a snapshot of the queue's length and of the instances."""
         fleet = self.instances.fleet
         running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
         num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
         return engine_picture(fleet, num_waiting, running)
 
     def is_idle(self) -> bool:
-        """Return whether nothing waits and nothing runs."""
+        """Return whether no request waits or runs."""
         return not self.queue and not self._placing.bound() and not self._loads.num_running
 
     def check_invariants(self) -> None:
-        """Check that token and slot counts agree with running requests and keep within limits. For tests."""
+        """Check that counts of tokens and slots agree with the running requests and keep within their limits.
+
+        For tests.
+        """
         assert all(entry.lo < entry.hi for entry in self.queue)
         self._loads.check_invariants()
         self._placing.check_invariants()

@@ -1,4 +1,4 @@
-"""The way of placing that a policy asks for."""
+"""The choice between the two ways in which requests get from an engine's queue to an instance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ def new_placing(
     describe: Describe,
     new_queue: Callable[[], EngineQueue],
 ) -> Placing:
-    """Return what places the requests of `queue`; `new_queue` makes the queues of instances."""
+    """Return the object that sends the requests of an engine's `queue` to instances, in the way the placement
+    policy wants.
+
+    If it `binds` late, a request stays in `queue` until an instance has room. Otherwise it gets an instance
+    when it comes and waits in that instance's own queue, which `new_queue` makes.
+    """
     if binds == "late":
         return PlaceLate(queue, loads, shown, describe)
     return PlaceEarly(queue, loads, shown, describe, new_queue=new_queue, moves=binds == "early")

@@ -1,4 +1,4 @@
-"""The state of each node of a running graph, and the moves between states that are allowed.
+"""The state of each node (step) of a running graph, and the moves between states that are allowed.
 
     WAITING ──▶ OPEN ──▶ ENDED       a single application: handed out, or evaluated on the spot
        │         ├──▶ FLOWING ─▶ ENDED     a mapped node: handed out item by item
@@ -18,7 +18,7 @@ from stretto.graph.compile import Node
 
 
 class NodeState(Enum):
-    """The state of a node of a running graph, from waiting to ended."""
+    """The state of a node (one step) of a running graph, from waiting for its inputs to ended."""
 
     WAITING = "waiting"
     OPEN = "open"
@@ -40,7 +40,7 @@ TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
 
 
 class NodeStates:
-    """The states of all nodes of one running graph, by node id."""
+    """The states of all nodes of one running graph, by node id; a node that is not known has ended."""
 
     def __init__(self) -> None:
         self._states: dict[int, NodeState] = {}
@@ -49,11 +49,11 @@ class NodeStates:
         return self._states.get(node_id, NodeState.ENDED)
 
     def add(self, node: Node) -> None:
-        """Add a new node, in the state WAITING."""
+        """Add a new node, in the state WAITING (for its inputs)."""
         self._states[node.id] = NodeState.WAITING
 
     def move(self, node: Node, to: NodeState) -> None:
-        """Move `node` to its next state.
+        """Change the state of `node` to its next one.
 
         Raises:
             InternalError: the table does not allow the move.

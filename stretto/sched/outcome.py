@@ -1,4 +1,4 @@
-"""The outcome of one event of a query."""
+"""What follows from one event of a query."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from stretto.sched.request import Request
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of one event of a query: work for engines, what the caller is told, and the query's end.
+    """What follows from one event of a query (one run of an app): work for engines, news for the caller,
+    perhaps its end.
 
     Attributes:
         work: requests for engines.
-        withdrawn: nodes whose work is no longer wanted, wherever it is.
-        text: (variable, more text of it).
-        settled: (variable, its value) of the variables that have come.
-        failed_effects: failures of steps that should have changed something outside.
-        demands: (node, what is asked of it) of the nodes of which something else was asked before.
+        withdrawn: nodes (steps) whose work is no longer wanted, whether it waits or runs.
+        text: (variable or output, more text of it) pairs for the caller.
+        settled: (variable, its value) pairs of the variables that have got their value.
+        failed_effects: failures of steps that should have changed something outside the app.
+        demands: (node, how urgently it is needed) pairs of the nodes for which this has changed.
         outputs: outputs of a query that has ended well.
         error: error of a query that has failed.
     """

@@ -1,4 +1,4 @@
-"""Early binding: a request is placed when it comes, waits in its instance's own queue, and may move.
+"""Early binding: a request gets an instance when it comes, waits in its instance's own queue, and may move.
 
 The engine's queue then holds what no instance serves, and what has just come: `place` binds it, in order, at
 once. It asks the policy again about
@@ -39,12 +39,14 @@ _SLOWER = 1.5
 
 
 class PlaceEarly:
-    """A `Placing` with a queue for each instance.
+    """Early binding: each request is assigned to an instance when it comes, and waits in that instance's own
+    queue.
 
     Args:
-        queue: engine's queue, of what is not bound.
-        new_queue: makes the queue of an instance.
-        moves: whether requests of an instance that serves are asked about again.
+        queue: the engine's queue, of requests that no instance has yet.
+        new_queue: function that makes the queue of an instance.
+        moves: whether the policy is asked again about requests that wait, so that they may move to another
+            instance.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Late binding: whoever has room gets the next request of the engine's queue that fits it."""
+"""Late binding: a request stays in the engine's queue until there is an instance with room for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from stretto.sched.shown_parts import ShownParts
 
 
 class PlaceLate:
-    """A `Placing` in which no request is bound."""
+    """Late binding: requests wait in the engine's queue, and each gets an instance only when one has room for
+    it.
+    """
 
     def __init__(
         self, queue: EngineQueue, loads: InstanceLoads, shown: ShownParts, describe: Describe
@@ -38,31 +40,35 @@ class PlaceLate:
             to_fill = 0
 
     def join(self, instance: InstanceId) -> None:
-        """Do nothing: the loads say where there is room."""
+        """Do nothing: requests are not assigned in advance, and the table of loads says where there is
+        room.
+        """
 
     def leave(self, instance: InstanceId) -> None:
-        """Do nothing: nothing waits for an instance."""
+        """Do nothing: requests are not assigned in advance, so none waits for this instance."""
 
     def freed(self, instance: InstanceId) -> None:
-        """Do nothing: the loads say where there is room."""
+        """Do nothing: requests are not assigned in advance, and the table of loads says where there is
+        room.
+        """
 
     def end_query(self, query: str) -> None:
-        """Do nothing: nothing is bound."""
+        """Do nothing: requests are not assigned to instances in advance, so there is none to drop."""
 
     def withdraw(self, query: str, node: int) -> None:
-        """Do nothing: nothing is bound."""
+        """Do nothing: requests are not assigned to instances in advance, so there is none to drop."""
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Do nothing: nothing is bound."""
+        """Do nothing: requests are not assigned to instances in advance, so none has to change its place."""
 
     def clear(self) -> None:
-        """Do nothing: nothing is bound."""
+        """Do nothing: requests are not assigned to instances in advance, so there is none to drop."""
 
     def bound(self) -> Collection[Entry]:
         return ()
 
     def check_invariants(self) -> None:
-        """Check that no view counts anything as bound."""
+        """Check that no request is counted as assigned to an instance in advance. For tests."""
         assert not any(view.num_waiting for view in self._loads.views())
 
     def _next(self, to_fill: int, now_s: float) -> Placed | None:

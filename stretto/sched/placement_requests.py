@@ -1,4 +1,6 @@
-"""What placement policies are told of a request: its lengths, its owner, and where its beginning is held."""
+"""The description of a request for the placement policy, which chooses its instance: its lengths, its owner,
+and where its beginning is held.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from stretto.sched.request import Entry
 
 
 class PlacementRequests:
-    """Makes the `PlacementRequest` of the next item of an entry."""
+    """A function object that describes the next item of a queue entry to the placement policy, which chooses
+    its instance.
+    """
 
     def __init__(self, outputs: ExpectedOutputs, ahead: PrefillsAhead, keys: PromptKeys) -> None:
         self._outputs = outputs
@@ -21,7 +25,10 @@ class PlacementRequests:
     def __call__(
         self, entry: Entry, now_s: float, bound_to: InstanceId | None = None, ahead_s: float = 0.0
     ) -> PlacementRequest:
-        """Return it; `bound_to` and `ahead_s` are of a request that waits at an instance already."""
+        """Return the description.
+
+        `bound_to` and `ahead_s` are given for a request that waits at an instance already.
+        """
         request = entry.request
         hint = self._ahead.hint_of(request)
         held = {} if hint.instance is None else {hint.instance: hint.num_tokens}

@@ -1,7 +1,8 @@
 """How requests of an LLM engine get from its queue to an instance: what the two ways have in common.
 
-`place_late.py` takes a request from the queue when an instance has room. `place_early.py` binds it to an
-instance when it comes. The placement policy says which of them it wants (`Placement.binds`).
+Late (`place_late.py`), a request stays in the engine's queue until an instance has room for it. Early
+(`place_early.py`), it is bound to an instance when it comes, and waits there. The placement policy, which
+chooses the instances, says which of them it wants (`Placement.binds`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from stretto.sched.request import Entry
 
 @record
 class Placed:
-    """A request that goes to an instance now: the item `lo` of an entry that waits in `queue`."""
+    """A request that is to be sent to an instance now: item `lo` of `entry` (one step's work), which waits in
+    `queue`.
+    """
 
     queue: EngineQueue
     entry: Entry
@@ -28,7 +31,7 @@ class Placed:
 
 
 class Describe(Protocol):
-    """Tells what a placement policy is to know of the next item of an entry."""
+    """The interface of a function that describes the next item of a queue entry to the placement policy."""
 
     def __call__(
         self, entry: Entry, now_s: float, bound_to: InstanceId | None = None, ahead_s: float = 0.0
@@ -36,53 +39,60 @@ class Describe(Protocol):
 
 
 class Placing(Protocol):
-    """Places requests that wait.
+    """The interface of what decides which of an LLM engine's waiting requests goes to an instance, to which,
+    and when.
 
     Attributes:
-        not_before_s: time before which nothing more is taken though there is room, from the last `place`.
+        not_before_s: time before which nothing more is sent though there is room, as found by the last
+            `place`; None if it need not wait.
     """
 
     not_before_s: float | None
 
     def place(self, now_s: float) -> Iterator[Placed]:
-        """Yield requests that go out now, in order, until nothing more fits.
+        """Yield the requests that are to be sent to instances now, in order, until nothing more fits.
 
-        Whoever iterates takes each from its queue and counts it as running before going on.
+        The caller must take each from its queue and count it as running before it asks for the next.
         """
         ...
 
     def join(self, instance: InstanceId) -> None:
-        """Note that an instance serves."""
+        """Begin to send requests to an instance, which serves now."""
         ...
 
     def leave(self, instance: InstanceId) -> None:
-        """Note that an instance does not serve any more; what waits for it is placed anew."""
+        """Send no more requests to an instance. Those that wait for it go back to the engine's queue."""
         ...
 
     def freed(self, instance: InstanceId) -> None:
-        """Note that a request has left an instance that ran it."""
+        """Take into account that a request has left an instance, so that there may be room for others."""
         ...
 
     def end_query(self, query: str) -> None:
-        """Drop what is bound of a query."""
+        """Drop the requests of a query (one run of an app) that wait in the queues of instances."""
         ...
 
     def withdraw(self, query: str, node: int) -> None:
-        """Drop what is bound of one node of a query."""
+        """Drop the requests of one node (step) of a query that wait in the queues of instances."""
         ...
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that something else is asked of nodes of a query than before."""
+        """Put waiting requests of a query in their new places after the demands on its nodes have changed.
+
+        The demand on a node (step) says how urgently its result is needed.
+        """
         ...
 
     def clear(self) -> None:
-        """Forget all that is bound, after a bug in an order."""
+        """Drop all requests that wait in the queues of instances, after a bug in a queue order."""
         ...
 
     def bound(self) -> Collection[Entry]:
-        """Return the entries that wait in the queues of instances, one item each."""
+        """Return the queue entries that wait in the queues of instances, each with one item."""
         ...
 
     def check_invariants(self) -> None:
-        """Check that what is bound agrees with what the views of instances say."""
+        """Check that the queues of instances agree with the counts that the placement policy sees. For
+        tests.
+        """
         ...

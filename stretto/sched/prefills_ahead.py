@@ -1,7 +1,8 @@
-"""A record of where the prefills of one LLM engine run, or have run, that other requests take as a hint.
+"""A record of where the prefills of one LLM engine run, or have run, so that later requests can be sent
+there.
 
-A request does not wait for the prefill of its beginning. So its hint is looked up when it is placed: the
-instance that computes the beginning by then, or has computed it.
+A request does not wait for the prefill of its beginning. When it gets its instance, this record tells which
+instance is computing that beginning by then, or has computed it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from stretto.sched.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A hint where to place a request: the instance that holds or computes `num_tokens` of its prompt,
-    or None.
+    """A hint where to send a request: the instance that holds, or is computing, the first `num_tokens` of its
+    prompt.
+
+    `instance` is None if there is none; `is_running` is whether it is still computing.
     """
 
     instance: int | None
@@ -31,24 +34,27 @@ class _Prefill:
 
 
 class PrefillsAhead:
-    """The prefills of one LLM engine, by query and node, as long as their query lives."""
+    """A record of the prefills of one LLM engine, by query (run of an app) and node (step), until the query
+    ends.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._prefills: dict[str, dict[int, _Prefill]] = {}
 
     def start(self, request: Request, instance: int, num_tokens: int) -> None:
-        """Note that a prefill has been handed to `instance`."""
+        """Record that a prefill of `num_tokens` was sent to `instance`."""
         self._prefills.setdefault(request.query, {})[request.node.id] = _Prefill(instance, num_tokens)
 
     def end(self, query: str, node: int) -> None:
-        """Note that a node has ended; if it is a prefill, it has computed all its tokens."""
+        """Mark the prefill of a node (step) as complete; nothing happens if the node is no prefill."""
         if (prefill := self._prefills.get(query, {}).get(node)) is not None:
             prefill.is_running = False
 
     def stop(self, query: str, node: int, started_s: float | None, now_s: float) -> None:
-        """Note that a prefill was cancelled; how much it has computed is estimated from the engine's
-        profile.
+        """Mark the prefill of a node (step) as cancelled, and estimate how many of its tokens were computed.
+
+        The estimate is the time since `started_s`, at the speed in the engine's profile.
         """
         prefill = self._prefills.get(query, {}).get(node)
         if prefill is None:
@@ -66,11 +72,11 @@ class PrefillsAhead:
                 del prefills[node]
 
     def forget(self, query: str) -> None:
-        """Forget the prefills of a query that has ended."""
+        """Forget the prefills of a query (one run of an app) that has ended."""
         self._prefills.pop(query, None)
 
     def hint_of(self, request: Request) -> Hint:
-        """Return where the longest known beginning of a request's prompts is held or computed."""
+        """Return where the longest known beginning of a request's prompts is held or being computed."""
         if request.hint is None and request.hint_nodes:
             prefills = self._prefills.get(request.query, {})
             for node in request.hint_nodes:

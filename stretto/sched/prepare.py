@@ -1,4 +1,4 @@
-"""The preparation of a `Request` for an engine, from an open node and its inputs."""
+"""The preparation of a `Request` for an engine, from a node (step) and its inputs, which have come."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ def prepare_request(
     demand: Demand,
     shows: bool = False,
 ) -> Request:
-    """Return a request for items `lo` to `hi` of `node`; `inputs` hold its `each` items from `lo` on.
+    """Return the request to an engine for items `lo` to `hi` of `node` (a step whose inputs have come).
+
+    `inputs` has values by port; at ports in `each`, the items from `lo` on.
 
     Args:
         decode_node: the decode that is fused with `node`, if that is a prefill.
-        demand: what is asked of it.
+        demand: how urgently its result is needed.
         shows: whether parts of its answer are passed on before its end.
 
     Raises:

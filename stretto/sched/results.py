@@ -1,4 +1,4 @@
-"""The reports of engine schedulers to the system after an event."""
+"""The reports with which engine schedulers tell queries what has become of their requests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from stretto.sched.request import Request
 
 
 class Completed(NamedTuple):
-    """Report: results of a node's items from `lo` on, with a `Failure` in place of each that has failed
-    for good.
+    """An engine scheduler's report to a query: the results of a node's (step's) items from `lo` on.
+
+    An item that has failed for good has a `Failure` in place of its result.
     """
 
     query: str
@@ -22,7 +23,11 @@ class Completed(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """Report: a piece of a running decode, which is item number `offset`, or text from that character on."""
+    """An engine scheduler's report to a query: a decode that is still running has produced another piece of
+    output.
+
+    If the output is a list, the piece is its item `offset`; if it is text, it starts at character `offset`.
+    """
 
     query: str
     node: int
@@ -34,18 +39,19 @@ Report: TypeAlias = Completed | Delivered
 
 
 def failed(request: Request, lo: int, hi: int, error: StrettoError) -> Completed:
-    """Return the report that items `lo` to `hi` have failed for good."""
+    """Return the report that items `lo` to `hi` of a request have failed for good."""
     return Completed(request.query, request.node.id, lo, (Failure(error.at(request.step)),) * (hi - lo))
 
 
 def is_worth_retrying(error: StrettoError) -> bool:
-    """Return whether an error is the instance's fault rather than the request's."""
+    """Return whether an error is the fault of the instance (down or silent) rather than of the request."""
     return isinstance(error, EngineUnavailable | EngineTimeout)
 
 
 def completed(request: Request, lo: int, hi: int, num_items: int | None, result: object) -> Completed:
-    """Return the report of what one task has answered for items `lo` to `hi`; a wrong answer counts as
-    failed.
+    """Return the report of what a batch engine has answered to one task, which stands for items `lo` to `hi`.
+
+    An answer of the wrong type or length is reported as a failure.
     """
     step = request.node.name
     if isinstance(result, StrettoError):

@@ -1,4 +1,4 @@
-"""A request that an LLM instance has, from its admission to its end."""
+"""A request that was sent to an LLM instance, from then on to its end."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from stretto.sched.results import Completed, Report, failed
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """One item of an entry that an instance has been given.
+    """A request that was sent to an LLM instance and has not ended: one item of a queue entry (one step's
+    work).
 
     Attributes:
         queue: queue that it was taken from.
-        placed: what the placement policy was told of it.
-        num_output: tokens of output that were expected of it, raised when it writes more.
+        placed: description of the request that the placement policy was given.
+        num_output: expected number of output tokens, raised when it writes more.
         prefill_s: predicted seconds of its prefill; 0 once it has written something.
-        handed_s: when the instance got it.
-        first_s: predicted seconds from then to the end of its prefill; noted where requests are bound early.
-        offset: items or characters of its output that have been passed on.
-        num_written: estimated tokens of its output so far.
+        handed_s: time at which it was sent to the instance.
+        first_s: predicted seconds from then to the end of its prefill; only set if the placement policy lets
+            requests wait at instances.
+        offset: number of items or characters of its output that have been passed on.
+        num_written: estimated number of tokens of its output so far.
         is_decoding: whether it has written something.
-        started_s: when the instance began its prefill, as far as is known.
-        is_probe: whether the instance was suspect when it was handed over.
-        output_key: `Replica.output_key` of the instance.
+        started_s: time at which the instance began its prefill; None if not known yet.
+        is_probe: whether the instance was suspect (perhaps down) when the request was sent.
+        output_key: key of the instance's model and dtype (`Replica.output_key`), at which alone its output
+            can go on.
     """
 
     task: int
@@ -55,12 +58,16 @@ class Running:
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens that the request takes of the instance's budget."""
+        """Number of tokens that the request takes of the instance's budget: its prompt and the output
+        expected of it.
+        """
         return self.placed.num_tokens + self.num_output
 
 
 def completed(running: Running, value: object) -> Report:
-    """Return the answer of a request, or its failure if the engine returned something else than asked."""
+    """Return the report that a request has ended with `value`, or that it failed if this is not of the type
+    asked for.
+    """
     request = running.entry.request
     result: object = KV(running.prompt, running.instance)
     if request.node.op == "decode" or request.node.fused is not None:

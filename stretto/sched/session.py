@@ -1,8 +1,8 @@
-"""A query as its caller sees it: a session of named variables, to which graphs are added while it lives.
+"""A query (one run of an app) as its caller sees it: a session of named variables, to which graphs are added
+while it lives.
 
     submit      a one-shot query: one graph, every output wanted; one that fails, or an item of it, ends it
-    extend      one more graph. Its inputs are variables, with or without a value; its outputs become
-                variables
+    extend      one more graph. Its inputs are variables, with or without a value; its outputs become such
     provide     a variable gets its value from outside
     want        a caller waits for a variable, with criteria and perhaps a deadline: the work that produces it
                 goes before work that no caller waits for, and work for latency before all else
@@ -36,7 +36,10 @@ from stretto.tasks import Objective, QueryRecord
 
 
 class Session:
-    """A query with named variables. Each public method handles one event and returns its `Outcome`.
+    """The state of a query: a one-shot run of one graph, or named variables to which graphs are added while
+    it lives.
+
+    Each public method handles one event and returns its `Outcome`: work for engines, and news for the caller.
 
     Raises:
         UserError: from `submit` and `extend`, for a graph that does not fit.
@@ -54,16 +57,18 @@ class Session:
 
     @property
     def is_one_shot(self) -> bool:
-        """Whether the query ends by itself, with its outputs."""
+        """Whether the query runs a single graph and ends by itself, with its outputs."""
         return self._outputs is not None
 
     @property
     def open_variables(self) -> list[str]:
-        """Names of the variables that are not settled yet."""
+        """Names of the variables that have neither a value nor a failure yet."""
         return [name for name in self._variables if name not in self._settled]
 
     def submit(self, egraph: ExecutionGraph, inputs: Mapping[str, object]) -> Outcome:
-        """Run one graph to its end."""
+        """Make this a one-shot query: run one graph with the values in `inputs`; the query ends with the
+        graph's outputs.
+        """
         for name in egraph.inputs:
             if name not in inputs:
                 raise UserError(f"the query brings no input {name!r}")
@@ -77,7 +82,10 @@ class Session:
         return self._take()
 
     def extend(self, egraph: ExecutionGraph, bind: Mapping[str, str]) -> Outcome:
-        """Add a graph. `bind` names the variables of its inputs and outputs that are called otherwise."""
+        """Add a graph. Its inputs are variables of the session, and its outputs become variables.
+
+        `bind` maps names of inputs and outputs to names of variables, where these differ.
+        """
         names = {name: bind.get(name, name) for name in (*egraph.inputs, *_names(egraph))}
         made = [names[name] for name in _names(egraph)]
         for name in made:
@@ -94,17 +102,24 @@ class Session:
         return self._take()
 
     def provide(self, name: str, value: object) -> Outcome:
-        """Set a variable from outside. A variable that is set, or that a graph produces, is not changed."""
+        """Set a variable to a value from the caller.
+
+        One that has a value, or that a graph produces, is not changed.
+        """
         if name not in self._settled and name not in self._produced:
             self.graph.live.bring(self._variable(name), value)
         return self._take()
 
     def want(self, name: str, criteria: Objective | None = None, deadline_s: float | None = None) -> Outcome:
-        """Note that a caller waits for a variable, perhaps of a graph that is added later.
+        """Record that a caller waits for a variable, so that the work that produces it becomes more urgent.
+
+        The graph that produces it may be added later.
 
         Args:
-            criteria: what that one asks of queues and instances; None for what the session asks.
-            deadline_s: point in the driver's time by which it is needed.
+            criteria: "latency" or "throughput", what the caller asks of queues and instances; None for what
+                the session asks.
+            deadline_s: time, by the clock of the runtime or simulator, by which the caller needs it; None for
+                no deadline.
         """
         self._variable(name)
         if name not in self._settled:
@@ -117,7 +132,10 @@ class Session:
     def unwant(
         self, name: str, criteria: Objective | None = None, deadline_s: float | None = None
     ) -> Outcome:
-        """Note that a caller with these criteria and this deadline no longer waits for a variable."""
+        """Record that a caller with these criteria and this deadline no longer waits for a variable.
+
+        This cancels nothing.
+        """
         wants, demand = self._wants.get(name), self._demand(criteria, deadline_s)
         if wants is not None and demand in wants:
             before = self._asked(name)
@@ -131,7 +149,10 @@ class Session:
         return self._take()
 
     def drop(self, name: str) -> Outcome:
-        """Give a variable up. Graphs that read it keep what they need."""
+        """Give a variable up: cancel the work that only serves it, and free its value.
+
+        Graphs that read it keep what they need.
+        """
         if (value_id := self._variables.pop(name, None)) is None:
             return self._take()
         if name not in self._settled:
@@ -150,7 +171,9 @@ class Session:
         return self._take()
 
     def close(self, error: StrettoError) -> list[tuple[str, Failure]]:
-        """End the session: variables without a value fail with `error`."""
+        """End the session; return (name, failure) pairs for the variables without a value, which fail with
+        `error`.
+        """
         return [(name, Failure(error)) for name in self.open_variables]
 
     def complete_all(self, reports: Iterable[Completed]) -> Outcome:
@@ -160,17 +183,19 @@ class Session:
         return self._take()
 
     def complete(self, node: int, lo: int, results: Sequence[object]) -> Outcome:
-        """Take the results of a node's work."""
+        """Handle results of a node (step) that an engine has computed: those of its items from `lo` on."""
         self.graph.complete(node, lo, results)
         return self._take()
 
     def deliver(self, node: int, offset: int, piece: str) -> Outcome:
-        """Take a piece of a running decode."""
+        """Handle a piece of output of a decode that still runs: item number `offset` of a list, or text from
+        character `offset` on.
+        """
         self.graph.deliver(node, offset, piece)
         return self._take()
 
     def picture(self) -> QueryPicture:
-        """Return a picture of the query: what is still to be done."""
+        """Return a snapshot of the query: how many nodes (steps) and which variables are still to come."""
         return QueryPicture(
             self.query,
             self.record.tenant,
@@ -180,7 +205,7 @@ class Session:
         )
 
     def check_invariants(self) -> None:
-        """Check that the parts of the session agree. For tests."""
+        """Check that the running graph and the table of variables agree. For tests."""
         self.graph.check_invariants()
         assert set(self._settled) <= set(self._variables)
 

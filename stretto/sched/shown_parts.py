@@ -1,4 +1,6 @@
-"""Answers that were shown in part, which only a replica of the same model and dtype may continue."""
+"""Requests whose answers were shown in part, so that only a replica of the same model and dtype may continue
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from stretto.sched.results import Completed, failed
 
 
 class ShownParts:
-    """The requests that no serving instance may continue; they are set aside, so that they hold up no others.
+    """The requests that must go on at a replica of the same model and dtype, while no such replica serves.
 
-    A request comes back when a like replica serves. It fails when there has been none, not even one that is
+    Their answers were shown in part. They are set aside in the queue, so that they hold up no others. A
+    request comes back when a like replica serves. It fails when there has been none, not even one that is
     starting, for the `no_replica_s` of the engine.
     """
 
@@ -29,14 +32,22 @@ class ShownParts:
         self._hopeless_s: dict[Entry, float] = {}
 
     def may_go_out(self, entry: Entry) -> bool:
-        """Whether a serving instance may continue an entry. If none may, `set_aside` will take it out."""
+        """Return whether an entry (queued work) may be sent: no part of its answer was shown, or a serving
+        instance has the same model and dtype.
+
+        An entry that may not is taken out of the order by the next `set_aside`.
+        """
         if not entry.is_shown or entry.said_by in self._loads.output_keys():
             return True
         self._unlike.append(entry)
         return False
 
     def set_aside(self, now_s: float) -> bool:
-        """Take out of the queue's order what `may_go_out` has refused; return whether there was anything."""
+        """Take the entries (queued work) that no serving instance may continue out of the queue's order;
+        return whether there were any.
+
+        They are those that `may_go_out` has refused.
+        """
         if not self._unlike:
             return False
         for entry in dict.fromkeys(self._unlike):
@@ -46,7 +57,9 @@ class ShownParts:
         return True
 
     def update(self, now_s: float) -> None:
-        """Put requests back into the queue that a serving instance may continue."""
+        """Put entries (queued work) that were set aside back into the queue's order, if a serving instance
+        may continue them now.
+        """
         aside = self._queue.aside
         self._hopeless_s = {entry: since_s for entry, since_s in self._hopeless_s.items() if entry in aside}
         if not aside:
@@ -62,12 +75,16 @@ class ShownParts:
                 self._queue.bring_back(entry)
 
     def due_s(self) -> float | None:
-        """Return when `overdue` may next return something, None for never."""
+        """Return the earliest time at which an entry has waited too long for a like replica; None if none
+        waits like that.
+        """
         due_s = min(map(self._limit_s, self._hopeless_s), default=math.inf)
         return None if due_s == math.inf else due_s
 
     def overdue(self, now_s: float) -> list[Completed]:
-        """Give up the requests that have waited long enough for a like replica; return their failures."""
+        """Remove the requests that have waited too long for a replica of the same model; return reports of
+        their failures.
+        """
         error = EngineUnavailable(
             f"a part of the answer was shown, and engine {self._engine.name!r} has no replica of that model "
             "and dtype any more to go on with it"

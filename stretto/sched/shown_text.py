@@ -1,4 +1,4 @@
-"""The text of decodes that callers have already seen, which must never change."""
+"""The text of unfinished outputs that callers have already seen, which must never change."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ from stretto.sched.values import Values
 
 
 class ShownText:
-    """The text shown so far of each streamed output of one query."""
+    """The text of unfinished outputs that callers have already seen, for one query (run of an app)."""
 
     def __init__(self) -> None:
         self._streamed: dict[int, tuple[StreamedOutput, ...]] = {}
         self._shown: dict[tuple[int, str], str] = {}
 
     def add(self, node_id: int, outputs: tuple[StreamedOutput, ...]) -> None:
-        """Add a decode whose text may be shown."""
+        """Add a decode node whose text may be shown to callers before it ends, with the outputs that it may
+        become.
+        """
         self._streamed[node_id] = outputs
 
     def may_show(self, node: Node) -> bool:
-        """Return whether some output may show the text of a decode before its end."""
+        """Return whether some output may show the text of a decode before the decode ends."""
         return node.id in self._streamed
 
     def show(self, node: Node, offset: int, text: str, values: Values) -> list[tuple[str, str]]:
-        """Return the new text to show, by output, of a decode that is certain to be that output.
+        """Record a piece of a decode's text; return (output, new text) pairs that may be shown to the caller
+        now.
+
+        Text is shown once it is certain that the decode becomes that output, and only the part that was not
+        shown before.
 
         Raises:
             BadReply: a second attempt contradicts what was shown.
@@ -44,12 +50,12 @@ class ShownText:
         return new_text
 
     def drop(self, node: Node) -> None:
-        """Forget a node that has ended."""
+        """Forget the shown text of a decode node that has ended."""
         for output in self._streamed.pop(node.id, ()):
             self._shown.pop((node.id, output.name), None)
 
     def check_end(self, node: Node, value: object) -> None:
-        """Check that the whole `value` begins with the text that was shown. Raises BadReply."""
+        """Check that the whole `value` of a decode begins with the text that was shown. Raises BadReply."""
         for output in self._streamed.get(node.id, ()):
             shown = self._shown.get((node.id, output.name), "")
             if not isinstance(value, str) or not value.startswith(shown):

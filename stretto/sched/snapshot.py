@@ -1,4 +1,4 @@
-"""An immutable picture of what a system of schedulers is doing."""
+"""An immutable snapshot of what the schedulers are doing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stretto.cluster.transitions import State
 
 @dataclass(frozen=True, slots=True)
 class QueryPicture:
-    """A picture of one query: a session, or a query that runs a single graph.
+    """A snapshot of one query: a session, or a query that runs a single graph.
 
     `num_nodes` is the number of steps that have not ended; `open_variables` are the outputs and variables
     that have not come.
@@ -27,7 +27,7 @@ class QueryPicture:
 
 @dataclass(frozen=True, slots=True)
 class InstancePicture:
-    """A picture of one instance that is not gone, with the number of tasks it runs."""
+    """A snapshot of one instance that is not gone, with the number of tasks that it runs."""
 
     instance: InstanceId
     state: State
@@ -36,7 +36,7 @@ class InstancePicture:
 
 @dataclass(frozen=True, slots=True)
 class EnginePicture:
-    """A picture of one engine: the number of items in its queue, and its instances."""
+    """A snapshot of one engine: the number of items that wait in its queue, and its instances."""
 
     engine: str
     num_waiting: int
@@ -44,14 +44,16 @@ class EnginePicture:
 
 
 def engine_picture(fleet: Fleet, num_waiting: int, running: Mapping[InstanceId, int]) -> EnginePicture:
-    """Return the picture of an engine; `running` has the number of tasks of each live instance."""
+    """Return the snapshot of an engine; `running` has the number of tasks of each instance that is not
+    gone.
+    """
     instances = tuple(InstancePicture(i, fleet.state[i], running[i]) for i in fleet.live)
     return EnginePicture(fleet.engine, num_waiting, instances)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A picture of all queries, in order of arrival, and of all engines."""
+    """A snapshot of what all queries (runs of an app), in order of arrival, and all engines are doing."""
 
     queries: tuple[QueryPicture, ...]
     engines: tuple[EnginePicture, ...]

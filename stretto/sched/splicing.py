@@ -1,4 +1,6 @@
-"""The growth of a running graph: subgraphs join it, and their outputs are passed on."""
+"""The growth of a running graph: subgraphs are added to it, and their outputs are passed on to its other
+values.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ Expand = Callable[[str, Mapping[str, object]], ExecutionGraph]
 
 
 def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None) -> ExecutionGraph:
-    """Return the subgraph that an `expand` node becomes.
+    """Return the graph that an `expand` node (a step that becomes a subgraph while a query runs) produces
+    from its inputs.
 
     Raises:
         StrettoError: the node cannot be expanded; the error names the step.
@@ -33,7 +36,10 @@ def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None)
 
 @record
 class Link:
-    """A link from a value, or its item `index`, to another value or to an expanded node that waits for it."""
+    """A link along which a value, or its item `index`, is passed on when it is set.
+
+    The target is another value, or an `expand` node whose result it becomes.
+    """
 
     index: int | None
     value: int | None = None
@@ -41,7 +47,9 @@ class Link:
 
 
 class Links:
-    """The links of one running graph, by source value and by target."""
+    """The links along which values of one running graph are passed on when they are set, by source and by
+    target.
+    """
 
     def __init__(self) -> None:
         self.sources: dict[int, list[Link]] = {}
@@ -49,7 +57,7 @@ class Links:
         self._to_node: dict[int, int] = {}
 
     def add(self, source: int, link: Link) -> None:
-        """Add a link from the value `source`."""
+        """Add a link: when the value with id `source` is set, it is passed on to the link's target."""
         self.sources.setdefault(source, []).append(link)
         if link.value is not None:
             self._to_value[link.value] = source
@@ -57,7 +65,7 @@ class Links:
             self._to_node[link.node] = source
 
     def take(self, source: int) -> list[Link]:
-        """Remove and return the links of a value that has come."""
+        """Remove and return the links from the value with id `source`, because it has been set."""
         links = self.sources.pop(source, [])
         for link in links:
             if link.value is not None:
@@ -67,15 +75,19 @@ class Links:
         return links
 
     def drop_value(self, value_id: int) -> None:
-        """Remove the link to a value."""
+        """Remove the link to the value with id `value_id`, which nobody needs any more."""
         source = self._to_value.pop(value_id, None)
         if source is not None:
             self.sources[source] = [link for link in self.sources[source] if link.value != value_id]
 
     def behind_value(self, value_id: int) -> int | None:
-        """Return the value that will be passed on to `value_id`, or None."""
+        """Return the id of the value that will be passed on to the value `value_id`; None if there is
+        none.
+        """
         return self._to_value.get(value_id)
 
     def behind_node(self, node_id: int) -> int | None:
-        """Return the value that an expanded node waits for, or None."""
+        """Return the id of the value that will become the result of an `expand` node; None if there is
+        none.
+        """
         return self._to_node.get(node_id)

@@ -1,8 +1,8 @@
-"""The items that flow between mapped nodes: fed in as they arrive, passed on in order.
+"""The items that flow between mapped nodes, the steps that are applied to each item of a list.
 
-Results are put in place by index, so the order of arrival never shows. An item that is absent or has failed
-keeps its place. When a whole stream has failed, so has the node, once all its streams have ended: one of
-them may still turn out to be absent.
+Items are fed in as they arrive. Results are put in place by index, so the order of arrival never shows. An
+item that is absent or has failed keeps its place. When a whole stream has failed, so has the node, once all
+its streams have ended: one of them may still turn out to be absent.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from stretto.sched.values import UNSET, Values
 
 @dataclass(slots=True)
 class Mapped:
-    """The progress of an open mapped node over its items.
+    """The progress of a mapped node (a step that is applied to each item of a list) over its items.
 
     Attributes:
-        piece: number of items with which work may start while a stream still grows.
-        failure: failure of a whole input, with the place of its port.
+        piece: number of items with which work may start while an input list still grows.
+        failure: failure of an input that is not a list of items, with the place of its port.
         taken: number of items that have arrived and were handed out.
-        flowed: number of leading results that have been passed on.
-        total: number of all items; None while a stream may still grow.
+        flowed: number of leading results that have been passed on to other steps.
+        total: number of all items; None while an input list may still grow.
     """
 
     inputs: Mapping[str, object]
@@ -40,7 +40,10 @@ class Mapped:
     results: list[object] = field(default_factory=list)
 
     def put(self, lo: int, results: Sequence[object]) -> None:
-        """Put results of the items from `lo` on in their places; results that are there already stay."""
+        """Store results of the items from `lo` on in their places.
+
+        An item that has a result already keeps it.
+        """
         for i, result in enumerate(results, lo):
             if self.results[i] is UNSET:
                 self.results[i] = result
@@ -48,13 +51,17 @@ class Mapped:
 
     @property
     def is_done(self) -> bool:
-        """Whether the streams have ended and every item has a result."""
+        """Whether the input lists have ended and every item has a result."""
         return self.total is not None and self.num_done == self.total
 
 
 @record
 class Items:
-    """A range of items of a mapped node that may run, `lo` to `hi` (half-open), with all its inputs."""
+    """A range of items that a mapped node (a step applied to each item of a list) can run now.
+
+    The range is `lo` to `hi` (half-open); `inputs` has the values of all its ports, and those in `each` are
+    lists of these items.
+    """
 
     lo: int
     hi: int
@@ -63,21 +70,27 @@ class Items:
 
 
 class Streams:
-    """The open mapped nodes of one running graph, and its lists that still grow."""
+    """The state of a running graph's lists: mapped nodes (steps applied to each item of a list) that have
+    begun, and lists that still grow.
+    """
 
     def __init__(self) -> None:
         self.growing: dict[int, list[object]] = {}
         self.mapped: dict[int, Mapped] = {}
 
     def open(self, node: Node, gathered: Gathered) -> None:
-        """Open a mapped node whose whole inputs are there, so that its items may come."""
+        """Begin to track a mapped node (a step applied to each item of a list): its other inputs have come,
+        items may come now.
+        """
         pieces = [arg.piece for arg in node.ins if arg.piece is not None]
         self.mapped[node.id] = Mapped(gathered.inputs, min(pieces, default=1), gathered.failure)
 
     def feed(self, node: Node, values: Values) -> list[Items] | AbsentType | Failure:
-        """Return the items that have arrived since the last call; absent and failed ones are done already.
+        """Return the ranges of items that have arrived since the last call and can run; absent and failed
+        ones cannot.
 
-        If a whole stream is absent or has failed, the node's own end is returned instead.
+        If a whole input list is absent or has failed, `ABSENT` or that failure is returned, as the node's own
+        result.
 
         Raises:
             BadReply: a value that should be a list is not one.
@@ -119,7 +132,10 @@ class Streams:
         ]
 
     def flow(self, node: Node, nodes: Mapping[int, Node]) -> tuple[int, ...]:
-        """Pass on finished items in order; return the ids of the values that have grown.
+        """Append finished results of a mapped node (a step applied to each item of a list) to its output
+        lists, in order.
+
+        Returns the ids of the lists that have grown.
 
         Raises:
             BadReply: a result lacks one of its parts.
@@ -137,9 +153,11 @@ class Streams:
         return outs
 
     def close(self, node: Node, nodes: Mapping[int, Node]) -> list[object]:
-        """Remove a mapped node that is done; return its out values, those of a fused decode included.
+        """Forget a mapped node (a step applied to each item of a list) of which all items are done; return
+        its outputs.
 
-        They are lists; that of an effect is True, or the failure of its first failed item.
+        They are lists, those of a decode fused with it included; that of an effect is True, or the failure of
+        its first failed item.
         """
         mapped = self.mapped.pop(node.id)
         if node.is_effect:
@@ -147,14 +165,16 @@ class Streams:
         return [self.growing.pop(out, []) for out in _item_outs(node, nodes)]
 
     def drop(self, node: Node) -> None:
-        """Remove what is left of a node that has ended."""
+        """Forget a node (step) that has ended, with its output lists that still grow."""
         self.mapped.pop(node.id, None)
         if self.growing:
             for out in node.outs:
                 self.growing.pop(out, None)
 
     def append(self, value_id: int, offset: int, item: object) -> bool:
-        """Add an item to a list that grows; return False if it is not the next one."""
+        """Append an item to a list that still grows; return False, and change nothing, if `offset` is not its
+        next index.
+        """
         growing = self.growing.setdefault(value_id, [])
         if offset != len(growing):
             return False
@@ -162,7 +182,7 @@ class Streams:
         return True
 
     def end_pieces(self, node: Node, value: object) -> None:
-        """End the list that streamed out of a decode, which must be the beginning of the decode's `value`.
+        """End the list that a decode has streamed, and check that the decode's whole `value` begins with it.
 
         Raises:
             BadReply: the value begins otherwise.
@@ -172,7 +192,7 @@ class Streams:
             raise BadReply("the items it streamed are not those it returned", step=node.name)
 
     def check_invariants(self) -> None:
-        """Check that counters agree with the results they count. For tests."""
+        """Check that the counts of results agree with the results. For tests."""
         for node_id, mapped in self.mapped.items():
             assert mapped.flowed <= mapped.num_done <= mapped.taken <= len(mapped.results), node_id
             assert mapped.num_done == sum(1 for result in mapped.results if result is not UNSET), node_id
@@ -193,7 +213,9 @@ class Streams:
 
 
 def by_port(node: Node, result: object) -> list[object]:
-    """Return the values of an op with several out ports, from the mapping that its engine answered."""
+    """Return the outputs of an op with several out ports, in the ports' order, from its engine's answer by
+    port.
+    """
     if not isinstance(result, Mapping) or any(port not in result for port in node.spec.outputs):
         raise BadReply(f"not a value for each of {', '.join(node.spec.outputs)}", step=node.name)
     return [result[port] for port in node.spec.outputs]

@@ -1,8 +1,9 @@
 """The system of schedulers: one graph scheduler for each query, one engine scheduler for each engine.
 
-It turns one machine's reports into the other's events, so that drivers see only `Action`s. All work that
-an event (or several at one instant) makes ready is queued before anything is scheduled, so that batches
-are formed from the whole of it.
+It turns the reports of engine schedulers into progress of queries and the requests of queries into work for
+engines, so that a driver (the runtime or the simulator) only sees `Action`s. All work that an event (or
+several at one instant) makes ready is queued before anything is scheduled, so that batches are formed from
+the whole of it.
 """
 
 from __future__ import annotations
@@ -50,12 +51,14 @@ ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGra
 
 
 class System:
-    """All schedulers of a process, as one machine: the driver calls `handle` and carries out the actions.
+    """All schedulers of a process as one state machine, without clocks or IO.
 
-    A bug, here or in code of a user's own, ends the queries that the event concerns, and no others.
+    A driver (the runtime or the simulator) calls `handle` with what has happened, and carries out the actions
+    that it returns. A bug, here or in code of a user's own, ends the queries that the event concerns, and no
+    others.
 
     Attributes:
-        queries: the sessions that run, by query.
+        queries: running queries (runs of an app) and sessions, by id.
         schedulers: the schedulers of engines, by name.
     """
 
@@ -84,7 +87,9 @@ class System:
         self._actions: list[Action] = []
 
     def handle(self, events: Sequence[Event], now_s: float) -> list[Action]:
-        """Return the actions that follow from `events`, which happened at (or by) `now_s`, in order."""
+        """Handle events (what has happened by `now_s`), and return the actions that the schedulers decide on,
+        in order.
+        """
         for event in events:
             self._handle(event, now_s)
         while (engine := self._engines.next_dirty()) is not None:
@@ -93,18 +98,21 @@ class System:
         return actions
 
     def is_idle(self) -> bool:
-        """Return whether no query is running and no engine has work."""
+        """Return whether no query (run of an app) or session is running and no engine has work."""
         return not self.queries and self._engines.is_idle()
 
     def snapshot(self) -> Snapshot:
-        """Return a picture of what all queries and engines are doing now."""
+        """Return a snapshot of what all queries (runs of an app) and engines are doing now."""
         return Snapshot(
             tuple(session.picture() for session in self.queries.values()),
             tuple(scheduler.picture() for scheduler in self.schedulers.values()),
         )
 
     def check_invariants(self) -> None:
-        """Check every machine, and that every one-shot query has something to wait for. For tests."""
+        """Check the state of every scheduler, and that no query waits for ever because no engine has work.
+
+        For tests.
+        """
         self._engines.check_invariants()
         for session in self.queries.values():
             session.check_invariants()
@@ -112,15 +120,18 @@ class System:
         assert not self._engines.is_idle() or not stuck, f"{stuck} wait for nothing"
 
     def check_engines(self, egraph: ExecutionGraph) -> None:
-        """Check that each node has an engine of the right kind. Raises ConfigError."""
+        """Check that each step of a graph has an engine of the right kind. Raises ConfigError."""
         self._engines.check_engines(egraph)
 
     def check_drain(self, engine: str, instance: InstanceId, *, force: bool = True) -> None:
-        """Check that an instance can be drained, as `Fleet.check_drain` does. Raises ConfigError."""
+        """Check that an instance can be given no more work and be stopped. Raises ConfigError.
+
+        `force` is whether it may be the last one of its engine.
+        """
         self._engines.check_drain(engine, instance, force=force)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
-        """Return every replica that holds its devices now, with the name of its instance."""
+        """Return the replica of each instance that holds its devices now, with the name of the instance."""
         return self._engines.placed_replicas()
 
     # --- events

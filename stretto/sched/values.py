@@ -1,4 +1,6 @@
-"""The values of one query by id: each is set once, and freed after its last reader."""
+"""The values that flow through one query's graph, by id: each is set once, and freed after its last
+reader.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ UNSET = _Unset()
 
 
 class Values:
-    """The values of one query. A value is kept as long as it has users; without users it is not even set."""
+    """The values that flow through one query's graph.
+
+    Each is kept until its last user has left; without users it is not even set.
+    """
 
     def __init__(self) -> None:
         self._values: dict[int, object] = {}
@@ -27,7 +32,7 @@ class Values:
         return len(self._values)
 
     def add(self, count: int) -> range:
-        """Return the ids of `count` new values. Ids are never used again, so that a late message finds
+        """Return the ids of `count` new values. Ids are never reused, so that a late message finds
         nothing.
         """
         first = self._num_ids
@@ -35,11 +40,11 @@ class Values:
         return range(first, self._num_ids)
 
     def use(self, value_id: int, count: int = 1) -> None:
-        """Add users of a value."""
+        """Add `count` users (readers) of a value, which is kept until all have left."""
         self._num_users[value_id] = self._num_users.get(value_id, 0) + count
 
     def leave(self, value_id: int) -> None:
-        """Remove a user of a value; without users the value is freed."""
+        """Remove one user (reader) of a value, which is freed when it was the last one."""
         num_users = self._num_users[value_id] - 1
         if num_users:
             self._num_users[value_id] = num_users
@@ -48,10 +53,10 @@ class Values:
             self._values.pop(value_id, None)
 
     def is_used(self, value_id: int) -> bool:
-        """Return whether a value still has users."""
+        """Return whether a value still has users (readers)."""
         return value_id in self._num_users
 
     def set(self, value_id: int, value: object) -> None:
-        """Set a value, if it has users."""
+        """Set a value; if it has no users (readers), nothing is kept."""
         if value_id in self._num_users:
             self._values[value_id] = value

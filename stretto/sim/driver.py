@@ -1,4 +1,4 @@
-"""The virtual-time driver: it runs the production schedulers with deterministic engines and no clock.
+"""The simulator: it runs the production schedulers with deterministic engines, on a clock of its own.
 
 Time jumps from one instant to the next, and all that happens at one instant is handled together. A batch
 engine computes its results at once and delivers them when its profile says so. Equal inputs, seed and faults
@@ -67,22 +67,24 @@ _NO_EVENTS: Sequence[Event] = ()
 
 
 class VirtualDriver(VirtualTime):
-    """A driver that runs queries to their end in virtual time.
+    """A simulator that runs queries (runs of an app) with the production schedulers to their end, in virtual
+    time.
 
     Args:
         deployments: engines with their replicas. Executables must be deterministic, and those of LLMs
             `SteppedLLM`s. All replicas are ready at once.
-        expand: function that makes the graphs of `expand` primitives; see `System`.
+        expand: function that makes the subgraph of an `expand` step; see `System`.
         seed: seed of the jitter.
         jitter: every duration is multiplied by a random factor between 1 and 1 + jitter.
-        check: whether to check every machine's invariants after every instant.
+        check: whether to check the state of every scheduler after every instant.
         models: LLM engines to simulate step by step, by name: one model for all instances, or a function from
             the replica to its model.
-        batch_costs: seconds of a batch, for batch engines whose profile does not tell enough.
-        faults: what goes wrong, and when.
+        batch_costs: functions from a batch to its seconds, for batch engines whose profile does not tell
+            enough.
+        faults: faults of the run, such as deaths of instances, and when they happen.
         keeps: whether `recorder`, `actions` and `streamed` remember the whole run. Without it, only the
             replies take more memory as the run goes on.
-        observers: notified of everything as it happens.
+        observers: objects that are told of everything as it happens.
         vocabulary: the policies and placements that engines may name.
     """
 
@@ -146,7 +148,7 @@ class VirtualDriver(VirtualTime):
         deadline_s: float | None = None,
         passes: tuple[str, ...] = (),
     ) -> None:
-        """Let a query arrive at `at_s`.
+        """Plan that a query (one run of the app `egraph`) arrives at `at_s`.
 
         Raises:
             ConfigError: `at_s` is negative or not finite.
@@ -156,27 +158,34 @@ class VirtualDriver(VirtualTime):
         self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes))
 
     def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
-        """Submit queries sorted by arrival; the next one is taken when the one before has arrived."""
+        """Plan queries from (arrival time, `Submit`) pairs sorted by time.
+
+        The next pair is taken when the query before has arrived, so that `arrivals` may be endless.
+        """
         self._submit_next(iter(arrivals))
 
     def send(self, event: Event, at_s: float = 0.0) -> None:
-        """Hand an event to the schedulers at `at_s`, for example one that opens a session."""
+        """Plan that the schedulers get an event at `at_s`, for example one that opens a session."""
         self._post(at_s, event)
 
     def cancel(self, query: str, at_s: float) -> None:
-        """Cancel `query` at `at_s`, as its caller would."""
+        """Plan that the caller of `query` cancels it at `at_s`."""
         self._post(at_s, Cancel(query))
 
     def add(self, engine: str, replica: Replica, at_s: float) -> None:
-        """Add a replica at `at_s`; it is ready when its model is loaded."""
+        """Plan that a replica is added at `at_s`; it serves when its model is loaded."""
         self._post(at_s, AddInstance(engine, replica))
 
     def drain(self, engine: str, slot: int, at_s: float, how: DrainHow = "finish") -> None:
-        """Drain the instance that is in slot number `slot` at `at_s`."""
+        """Plan that the instance that is in slot number `slot` at `at_s` gets no more work and stops.
+
+        Each instance has a slot, numbered from 0 in the order of the replicas; a new instance takes the first
+        free one.
+        """
         self.at(at_s, lambda: [Drain(engine, i, how) for i in self._in_slot(engine, slot)])
 
     def lose(self, engine: str, slot: int, at_s: float, back_s: float | None = None) -> None:
-        """Let the instance in slot number `slot` die at `at_s`.
+        """Plan that the instance in slot number `slot` dies at `at_s`.
 
         Its successor is ready at `back_s`, or as soon as its model is loaded. Slots are numbered from 0 in
         the order of the replicas.
@@ -195,11 +204,13 @@ class VirtualDriver(VirtualTime):
         self.at(at_s, die)
 
     def break_down(self, engine: str, instance: int) -> None:
-        """Let an instance die now, as it does when its engine raises."""
+        """Let an instance die at the present time, as it does when its engine raises an exception."""
         self.at(self.now_s, lambda: [self._die(key) for key in [(engine, instance)] if key in self._replicas])
 
     def run(self) -> dict[str, Reply]:
-        """Run until nothing more will happen; return the reply of every query."""
+        """Run until nothing more will happen; return the reply (outputs or error) of every query, by its
+        id.
+        """
         with _rare_collections():
             self._run()
         return self.replies
@@ -226,27 +237,29 @@ class VirtualDriver(VirtualTime):
                 self.system.check_invariants()
 
     def duration_s(self, seconds: float) -> float:
-        """Return a predicted duration with jitter."""
+        """Return a predicted duration, multiplied by a random factor (jitter)."""
         return seconds * (1.0 + self._jitter * self._random.random())
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
-        """Return the factor by which faults slow the instance down at time `at_s`; 1 without faults."""
+        """Return the factor by which faults slow an instance down at time `at_s`; 1 without faults."""
         if not self._is_faulty:
             return 1.0
         return self._faults.slowness(engine, self._slot_of[engine, instance], at_s)
 
     def may_be_slow(self, engine: str, instance: int) -> bool:
-        """Return whether `slowness` can ever differ from 1 for this instance."""
+        """Return whether the run's faults ever slow this instance down."""
         slot = engine, self._slot_of[engine, instance]
         return any((slow.engine, slow.instance) == slot for slow in self._faults.slow)
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Tell the observers that an instance has taken steps."""
+        """Pass completed steps of an LLM instance on to the observers of the run."""
         self.observers.on_steps(steps)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
-        """Report changes of an instance's prefix cache, late if the faults say so. A dead instance reports
-        nothing.
+        """Report changes of an instance's prefix cache to observers and schedulers, late if the faults say
+        so.
+
+        A dead instance reports nothing.
         """
         report = KVReport(engine, instance, tuple(events))
 
@@ -259,7 +272,7 @@ class VirtualDriver(VirtualTime):
         self.at(self.now_s + self._faults.kv_delay_s, arrive)
 
     def llm_instances(self) -> Iterator[LLMInstance]:
-        """Return the live instances that are simulated step by step."""
+        """Return the LLM instances that run now and are simulated step by step."""
         return (llm for llm in self._llms.values() if isinstance(llm, LLMInstance))
 
     def _submit_next(self, arrivals: Iterator[tuple[float, Submit]]) -> None:

@@ -1,4 +1,4 @@
-"""Faults of a simulated run, decided beforehand: plain data, drawn from a seed."""
+"""Faults of a simulated run, decided beforehand: plain data, which can be drawn from a seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stretto.messages import BatchDone, BatchFailed, Event, LLMReport
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The death of an instance at `at_s`.
+    """A planned fault: an instance dies at `at_s`.
 
     It is started again at once, and takes work from `back_s` on; if that is None, when its model is loaded.
     """
@@ -29,7 +29,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """A slow period: what the instance begins from `from_s` to `until_s` takes `factor` times as long."""
+    """A planned fault: what an instance begins from `from_s` to `until_s` takes `factor` times as long."""
 
     engine: str
     instance: int
@@ -45,15 +45,15 @@ class Slowness:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """All faults of one simulated run.
+    """All faults of one simulated run, decided beforehand.
 
     Attributes:
         deaths: instances that die.
         slow: periods in which instances are slow.
-        lost_messages: numbers of the messages from instances that are lost, by engine; messages are counted
+        lost_messages: numbers of the messages of instances that never arrive, by engine; messages are counted
             from 0 in the order of arrival. Only the engine's `timeout_s` helps against these.
-        kv_delay_s: delay of the reports of what prefix caches hold.
-        cancels: (query, time) of callers that give up.
+        kv_delay_s: seconds by which reports of what prefix caches hold are late.
+        cancels: (query, time) pairs of callers that cancel.
     """
 
     deaths: tuple[Death, ...] = ()
@@ -66,7 +66,9 @@ class FaultPlan:
         _check_times(self, self.kv_delay_s, *(at_s for _, at_s in self.cancels))
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
-        """Return the factor by which the instance is slower than usual at that time."""
+        """Return the factor by which an instance is slower than usual at the time `at_s`; 1 outside slow
+        periods.
+        """
         factor = 1.0
         for slow in self.slow:
             if (slow.engine, slow.instance) == (engine, instance) and slow.from_s <= at_s < slow.until_s:
@@ -75,14 +77,19 @@ class FaultPlan:
 
 
 class LostMessages:
-    """A filter that drops the messages named in `FaultPlan.lost_messages`; it counts what it has seen."""
+    """A filter that drops those messages of instances that a fault plan names by number; it counts what it
+    has seen.
+    """
 
     def __init__(self, lost: Mapping[str, frozenset[int]]) -> None:
         self._lost = lost
         self._num_heard = dict.fromkeys(lost, 0)
 
     def takes(self, event: Event) -> bool:
-        """Return whether `event` is lost. Must be called exactly once for each event."""
+        """Return whether a message to the schedulers is to be dropped.
+
+        Must be called exactly once for each, in order.
+        """
         if not isinstance(event, BatchDone | BatchFailed | LLMReport) or event.engine not in self._lost:
             return False
         number = self._num_heard[event.engine]
@@ -98,11 +105,11 @@ def _check_times(fault: object, *times_s: float) -> None:
 def draw_faults(
     seed: int, instances: Mapping[str, int], queries: Sequence[str], until_s: float, *, num_faults: int = 6
 ) -> FaultPlan:
-    """Draw a random plan of about `num_faults` faults of all kinds together, all before `until_s`.
+    """Return a random plan of about `num_faults` faults of all kinds together, all before `until_s`.
 
     Args:
         instances: number of instances of each engine.
-        queries: queries whose callers may give up.
+        queries: queries (runs of an app) whose callers may cancel.
     """
     draw = random.Random(seed)
     engines = sorted(instances)

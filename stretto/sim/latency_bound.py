@@ -1,4 +1,4 @@
-"""A mean latency that no schedule of many queries can beat, on the engines that they share.
+"""A lower bound of the mean latency of many queries on engines that they share, under any schedule.
 
 Each engine has to do the work of all queries, and the order with the least sum of end times is the one that
 always goes on with what has least left: with interruptions allowed it is optimal for one machine.
@@ -15,10 +15,11 @@ from stretto.sim.query_bound import Bound
 
 
 def least_mean_s(arrivals_s: Sequence[float], bounds: Sequence[Bound]) -> float:
-    """Return a lower bound of the mean latency of these queries, in seconds, under any schedule.
+    """Return a lower bound of the mean latency of these queries (runs of an app), in seconds, under any
+    schedule.
 
-    It is the largest of: the mean of the single bounds, and for each engine the mean if all its work were
-    done shortest remaining work first, which is optimal for one machine.
+    It is the largest of: the mean of the queries' own bounds, and for each engine the mean if all its work
+    were done shortest remaining work first, which is optimal for one machine.
     """
     means_s = [fmean(bound.seconds for bound in bounds)]
     for engine in dict.fromkeys(name for bound in bounds for name in bound.loads):

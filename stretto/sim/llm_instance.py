@@ -11,8 +11,8 @@ itself:
     cut       ------------- and the blocks for the other three are given back
 
 Requests, cancels and releases that come while a step runs take effect when it ends, as they do in an
-in-process engine, whose driver thread listens between steps. Each task reports often enough for the
-engine's timeout.
+in-process engine, whose driver thread listens between steps. Each task reports often enough for the engine's
+timeout.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _AT_ONCE = 32
 
 
 class LLMInstance:
-    """One instance of a simulated LLM engine, computed step by step.
+    """A simulated LLM instance, computed step by step by the production local scheduler, with a predicted
+    time for each step.
 
     `rank` orders what instances do in the same instant. (The order in which their steps were announced would
     not do: a jump is announced before the steps it stands for would be.)
@@ -75,7 +76,9 @@ class LLMInstance:
         self._is_dead = False
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Queue a request; if it is invalid, report its failure at once."""
+        """Queue a request at place `rank` (smaller goes first); if it is invalid, report its failure at
+        once.
+        """
         try:
             self._add(task, rank)
         except StrettoError as error:
@@ -90,36 +93,42 @@ class LLMInstance:
         self._disturbed()
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Change the rank of a queued request."""
+        """Change the rank (place in the queue; smaller goes first) of a queued request."""
         request = self._progress.find(task)
         if request is not None:
             self.scheduler.reprioritise(request.sequence, rank)
             self._disturbed()
 
     def cancel(self, task: int) -> None:
-        """Cancel a task: it sends no further message, and its sequence goes when the current step ends."""
+        """Cancel a task: it sends no further message, and its sequence is removed when the current step
+        ends.
+        """
         request = self._progress.cancel(task)
         if request is not None:
             self._between_steps(lambda: self._drop(request))
 
     def release(self, query: str) -> None:
-        """Forget the prefixes that `query` left in the cache, when the current step ends."""
+        """Forget the prefixes that `query` (one run of an app) left in the cache, when the current step
+        ends.
+        """
         if not self._model.keeps_released:
             self._between_steps(lambda: self.scheduler.cache.forget(query))
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the live tasks, each with the tokens it has generated in completed steps."""
+        """Return the ids of the tasks that have not ended, each with the token ids that completed steps have
+        generated.
+        """
         jump = self._jump
         num_ended = 0 if jump is None else bisect_right(jump.ends_s, self._around.now_s)
         return self._progress.suspended(() if jump is None else jump.batch.slices, num_ended)
 
     def kill(self) -> None:
-        """Stop for ever: no task sends a further message."""
+        """Stop the instance for ever: no task sends a further message."""
         self._is_dead = True
         self._progress.clear()
 
     def is_idle(self) -> bool:
-        """Return whether nothing waits, runs, or has still to take effect."""
+        """Return whether no request waits or runs, and no cancel or release has still to take effect."""
         return self._jump is None and not self.scheduler.has_work() and not self._deferred
 
     def _add(self, task: LLMTask, rank: tuple[float, ...]) -> None:

@@ -1,4 +1,6 @@
-"""The seconds of a batch on an engine whose ops differ in cost, or whose cost depends on lengths of texts."""
+"""The seconds of a batch on an engine whose ops differ in cost, or whose cost depends on the lengths of
+texts.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ from stretto.messages import StartBatch
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Seconds by op, a profile for each. A batch costs the largest base of its ops, and all its units.
+    """Predicts the seconds of a batch by op, from a cost profile for each op.
 
-    Units are tokens of the value at the port `by_tokens` (a text, or a list of hits); if that is empty, the
-    units that the op's specification counts.
+    A batch costs the largest base cost of its ops, and the cost of all its units. Units are tokens of the
+    value at the port `by_tokens` (a text, or a list of hits); if that is empty, the units that the op's
+    specification counts.
 
     Attributes:
         specs: specifications of the ops, those of the run's vocabulary.
@@ -28,11 +31,11 @@ class Prices:
     specs: Ops = field(default_factory=lambda: OPS)
 
     def base_s(self, op: str) -> float:
-        """Return the seconds that one call with this op costs, whatever its size."""
+        """Return the seconds that one batch with this op costs, whatever its size."""
         return self.ops[op].base_s
 
     def item_s(self, op: str, inputs: Mapping[str, object]) -> float:
-        """Return the seconds that one application of an op adds to a call."""
+        """Return the seconds that one application of an op to `inputs` adds to a batch."""
         if self.by_tokens:
             units = _tokens(inputs[self.by_tokens])
         else:
@@ -40,7 +43,7 @@ class Prices:
         return self.ops[op].per_unit_s * units
 
     def batch_s(self, action: StartBatch) -> float:
-        """Return the seconds of a batch."""
+        """Return the predicted seconds of a batch that the schedulers start."""
         seconds = max(self.base_s(task.op) for task in action.tasks)
         for task in action.tasks:
             if task.num_items is None:

@@ -1,9 +1,9 @@
-"""An LLM instance in virtual time, simulated by its profile alone.
+"""A simulated LLM instance that takes its times from the engine's cost profile alone.
 
-It prefills one request at a time, the smallest rank first, skipping what its cache holds, and decodes all
-its sequences side by side, each at the speed of one. If a prefill is cancelled, the cache holds the segments
-that were computed by then. A deterministic engine computes the output at once; this class only decides when
-it is delivered.
+It prefills one request at a time, the smallest rank first, skipping what its cache holds, and decodes all its
+sequences side by side, each at the speed of one. If a prefill is cancelled, the cache holds the segments that
+were computed by then. A deterministic engine computes the output at once; this class only decides when it is
+delivered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from stretto.tasks import LLMEvent, LLMTask, Piece, Started
 
 
 class Timeline(Protocol):
-    """The part of a driver that a simulated instance uses: the clock, durations, and its own breakdown."""
+    """The interface of the part of a simulator that a simulated instance uses: the clock, durations, and its
+    own death.
+    """
 
     now_s: float
 
@@ -44,7 +46,9 @@ class _Prefilling:
 
 
 class ProfiledLLM:
-    """One instance of a simulated LLM engine, which takes its times from the engine's profile."""
+    """A simulated LLM instance that takes its times from the engine's cost profile alone: one prefill at a
+    time, and all decodes side by side.
+    """
 
     def __init__(self, engine: Engine, replica: Replica, instance: int, timeline: Timeline) -> None:
         self._engine = engine
@@ -59,7 +63,7 @@ class ProfiledLLM:
         self._held: dict[str, list[Prompt]] = {}
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Queue a request."""
+        """Queue a request for its prefill; of those that wait, the one with the smallest rank goes first."""
         self._live.add(task.id)
         self._waiting.push(task, rank)
         self._timeline.at(self._timeline.now_s, self._prefill_next)
@@ -77,19 +81,21 @@ class ProfiledLLM:
         self._timeline.at(now_s, self._prefill_next)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Change the rank of a waiting request."""
+        """Change the rank (place in the queue; smaller goes first) of a waiting request."""
         self._waiting.reprioritise(task, rank)
 
     def release(self, query: str) -> None:
-        """Forget the prefixes that `query` left in the cache."""
+        """Forget the prefixes that `query` (one run of an app) left in the simulated cache."""
         self._held.pop(query, None)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the live tasks, each with an empty tuple: this instance computes no tokens."""
+        """Return the ids of the tasks that have not ended, each with an empty tuple, as no token ids are
+        simulated here.
+        """
         return [(task, ()) for task in sorted(self._live)]
 
     def kill(self) -> None:
-        """Stop for ever: no task sends a further message."""
+        """Stop the instance for ever: no task sends a further message."""
         self._live.clear()
         self._is_dead = True
 

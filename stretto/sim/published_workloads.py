@@ -25,7 +25,7 @@ _EXPONENT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A set of requests to choose from, without times of arrival.
+    """A set of LLM requests (lengths and shared prefixes) to choose from, without times of arrival.
 
     Attributes:
         source: origin of the requests, in words.
@@ -38,7 +38,9 @@ class Workload:
     in_turn: bool = False
 
     def arriving(self, arrivals_s: Iterable[float], seed: int) -> Iterator[TraceRequest]:
-        """Yield one request for each time of arrival; requests taken in turn end with the trace."""
+        """Yield one request of the workload for each time of arrival; requests taken in turn end with the
+        trace.
+        """
         draw = random.Random(f"load/{seed}")
         if self.in_turn:
             for request, at_s in zip(self.requests, arrivals_s, strict=False):
@@ -49,10 +51,11 @@ class Workload:
 
 
 def workload(name: str, data: Path | None, seed: int, max_tokens: int) -> Workload:
-    """Load a workload by name, without requests of more than `max_tokens` of prompt and output together.
+    """Return the workload of this name, without requests of more than `max_tokens` of prompt and output
+    together.
 
     Args:
-        name: a key of `WORKLOADS`.
+        name: name of the workload, a key of `WORKLOADS`.
         data: folder that holds the folder `traces`; drawn workloads need none.
 
     Raises:

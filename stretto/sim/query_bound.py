@@ -42,7 +42,7 @@ _QUERY = "bound"
 
 @dataclass(frozen=True, slots=True)
 class EngineWork:
-    """The least work that a query asks of one engine.
+    """The least work that a query (one run of an app) asks of one engine, as seconds.
 
     All instances together work for `work_s`, which begins no earlier than `head_s` after the query's arrival
     and ends at least `tail_s` before the query's end. Batches are full, with work of other queries. An LLM
@@ -58,13 +58,14 @@ class EngineWork:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Lower bounds of a query's time, its outputs, and its work on each engine.
+    """Lower bounds of the seconds that a query (one run of an app) takes, under any schedule, with its
+    outputs and its work.
 
     Attributes:
-        critical_path_s: seconds with unlimited instances.
-        work_s: seconds that follow from the work on an engine, by engine.
+        critical_path_s: lower bound with unlimited instances, in seconds.
+        work_s: lower bounds that follow from the work on each engine, in seconds, by engine.
         outputs: values that the query returns.
-        loads: the least work on each engine.
+        loads: least work of the query on each engine, for bounds of many queries.
     """
 
     critical_path_s: float
@@ -74,7 +75,7 @@ class Bound:
 
     @property
     def seconds(self) -> float:
-        """The best lower bound: the largest one."""
+        """The best lower bound of the query's time: the largest of them, in seconds."""
         return max([self.critical_path_s, *self.work_s.values()])
 
 
@@ -107,10 +108,12 @@ def lower_bound(
     prices: Mapping[str, Prices] | None = None,
     ops: Ops = OPS,
 ) -> Bound:
-    """Compute lower bounds for one query of `graph`; passes do not matter, as only values count.
+    """Return lower bounds of the time of one query (run) of `graph`, which no schedule can beat.
+
+    The graph is run once, op by op. Passes do not matter, as only values count.
 
     Args:
-        is_warm: the constants that prompts begin with are in the caches, from earlier queries.
+        is_warm: whether the constants that prompts begin with are in the caches, from earlier queries.
         prices: costs of batch engines whose profile does not tell enough.
         ops: specifications of the ops of `graph`.
     """

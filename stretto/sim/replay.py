@@ -44,7 +44,8 @@ _NUM_BLOCKS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Changes to a recorded run: instances by engine, the policy of all engines, the passes of all queries.
+    """Changes for the replay of a recorded run: instances by engine, the queue policy of all engines, the
+    passes (graph rewritings) of all queries.
 
     None leaves things as recorded.
     """
@@ -55,13 +56,14 @@ class WhatIf:
 
     @property
     def is_as_recorded(self) -> bool:
-        """Whether nothing is changed."""
+        """Whether nothing is changed, so that the run is replayed as it was recorded."""
         return self == WhatIf()
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The latency of one query as measured and as simulated.
+    """The latencies of one query (run of an app) as measured in the recorded run and as simulated, in
+    seconds.
 
     None stands for a query that failed; `reason` says why it did in simulation.
     """
@@ -73,7 +75,8 @@ class Replayed:
 
 
 def replay(run: RecordedRun, change: WhatIf = WhatIf(), vocabulary: Vocabulary = DEFAULT) -> list[Replayed]:
-    """Run a recorded run again in virtual time; return the latencies of its queries.
+    """Simulate a recorded run again, with `change`; return the measured and simulated latency of each of its
+    queries.
 
     Args:
         vocabulary: ops, passes and policies that the record or the change may name.
@@ -117,7 +120,10 @@ def replay(run: RecordedRun, change: WhatIf = WhatIf(), vocabulary: Vocabulary =
 
 
 def replay_engines(run: RecordedRun, change: WhatIf, vocabulary: Vocabulary = DEFAULT) -> list[Deployment]:
-    """Return the engines of a record, changed as `change` says; profiles are fitted to the recorded times."""
+    """Return simulated engines like those of a record, changed as `change` says.
+
+    Their cost profiles are fitted to the recorded times.
+    """
     instances = dict(change.instances or {})
     names = [str(fields["name"]) for fields in run.engines]
     if unknown := [name for name in instances if name not in names]:

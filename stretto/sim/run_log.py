@@ -25,7 +25,8 @@ from stretto.tasks import Done, Failed, Piece
 
 
 class RunLog(Observer):
-    """An observer that writes a run as lines of JSON, one for each event, action, step and cache report.
+    """An observer that writes a run as lines of JSON, one for each event, action, LLM step and change of a
+    prefix cache.
 
     Times are exact. `digest` covers all lines; `lines` has them if `keeps` is set.
     """
@@ -38,7 +39,7 @@ class RunLog(Observer):
 
     @property
     def digest(self) -> str:
-        """Hash of all lines; runs with equal digests are equal byte for byte."""
+        """Hash of all lines so far. Two runs with equal digests have, line by line, the same log."""
         return self._hash.hexdigest()
 
     def on_event(self, event: Event, now_s: float) -> None:

@@ -1,4 +1,6 @@
-"""Engines that run in processes of their own on a few shared cores, in virtual time."""
+"""A simulator of engines that run in processes of their own on a few shared cores, and slow each other
+down.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,15 @@ _SLICE_S = 0.004
 
 
 class BusyProcesses(Observer):
-    """An observer that knows which instances are busy: each is a process, and busy ones share the cores."""
+    """An observer that knows which instances are busy now; each is a process, and busy ones share the
+    cores.
+    """
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, int], set[int]] = {}
 
     def engines_with(self, key: tuple[str, int]) -> list[str]:
-        """Return the engine of each busy instance, with the instance `key` counted as busy."""
+        """Return the engine of each busy instance, once per instance; the instance `key` counts as busy."""
         return [engine for engine, _ in {key, *self._running}]
 
     def on_event(self, event: Event, now_s: float) -> None:
@@ -65,7 +69,7 @@ class BusyProcesses(Observer):
 
 
 class SharedCoresDriver(VirtualDriver):
-    """A `VirtualDriver` whose instances slow each other down, as processes on shared cores do.
+    """A simulator whose instances slow each other down, as processes on shared cores do.
 
     Args:
         slowness_of: function from (whether an instance is an LLM's, number of busy LLM instances, number of
@@ -124,14 +128,14 @@ class SharedCoresDriver(VirtualDriver):
 
 @dataclass(frozen=True, slots=True)
 class RememberedConfig:
-    """Configuration of `Remembered`: the real engine, and the known answers by a pickle of the task."""
+    """Configuration of `Remembered`: the real engine, and its answers so far, by the pickled task."""
 
     engine: Deployment
     answers: dict[bytes, object] = field(default_factory=dict)
 
 
 class Remembered:
-    """A `BatchEngine` that gives the real engine's answers and computes each only once.
+    """A `BatchEngine` for simulations that gives a real engine's answers and computes each only once.
 
     It is for engines without state. So a simulation finds what reality finds, and need not embed every text
     again.
@@ -142,7 +146,9 @@ class Remembered:
         self._engine: BatchEngine | None = None
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Return the answers to the tasks, in order."""
+        """Return the real engine's answers to the tasks, in order; those that are known are not computed
+        again.
+        """
         known = self._config.answers
         keys = [pickle.dumps((t.op, t.inputs, t.config, t.num_items, t.each)) for t in tasks]
         for key, task in zip(keys, tasks, strict=True):
@@ -154,7 +160,7 @@ class Remembered:
         return [known[key] for key in keys]
 
     def release(self, query: str) -> None:
-        """Do nothing: nothing is kept for a query."""
+        """Do nothing: this engine keeps no data of a single query (one run of an app)."""
 
     def close(self) -> None:
         """Close the real engine."""
@@ -163,12 +169,17 @@ class Remembered:
 
 
 def own_vectors(config: object) -> MemoryVectors:
-    """Return a new vector store in memory, which only holds the collections of running queries."""
+    """Return a new vector store in memory, whatever `config` says; it only holds what the simulated queries
+    ingest.
+    """
     return MemoryVectors(MemoryVectorsConfig())
 
 
 def remembering(deployments: Iterable[Deployment]) -> list[Deployment]:
-    """Return the deployments for simulation in this process; those without state remember their answers."""
+    """Return the deployments changed for a simulation in this process.
+
+    Batch engines without state compute each answer once and remember it (`Remembered`).
+    """
     found = []
     for deployment in deployments:
         if not deployment.engine.is_llm and not deployment.engine.keeps_state:

@@ -1,4 +1,4 @@
-"""The description of a simulated LLM instance, and the interface to its driver."""
+"""The description of a simulated LLM instance, and the interface to its simulator."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from stretto.sim.synthetic_output import OutputSource, prompt_ids
 
 @dataclass(frozen=True, slots=True)
 class SimulatedModel:
-    """The properties of the instances of a simulated LLM engine.
+    """The description of an LLM engine whose instances are simulated step by step.
 
     Attributes:
         scheduler: configuration of each instance's local scheduler.
-        cost: seconds of a step.
-        output_source: function that gives the outputs.
+        cost: predicted seconds of a step.
+        output_source: function that gives the made-up output of a task.
         max_jump: largest number of steps computed at once; 1 takes each by itself.
-        keeps_released: a released query's prefixes stay until their room is needed.
-        caches: prefixes are found again; without it, every prompt is computed whole.
+        keeps_released: whether the prefixes of a query that has ended stay until their room is needed.
+        caches: whether prefixes are found again; if not, every prompt is computed whole.
         tokenize: function from a prompt to its tokens.
-        loading_s: seconds until an instance that is started again can serve (see a preset's `loading`). The
-            instances of the beginning are ready at once.
+        loading_s: seconds until an instance that is started during the run can serve (see a preset's
+            `loading`). The instances of the beginning are ready at once.
     """
 
     scheduler: SchedulerConfig
@@ -43,7 +43,9 @@ class SimulatedModel:
 
     @property
     def space(self) -> PromptSpace | None:
-        """How prompts become the blocks that the instances report; None if they report none."""
+        """Tokenizer and block length of the cache blocks that the instances report; None if they report
+        none.
+        """
         if not (self.scheduler.with_events and self.caches):
             return None
         name = f"{self.tokenize.__module__}.{self.tokenize.__qualname__}"
@@ -51,7 +53,9 @@ class SimulatedModel:
 
 
 class Surroundings(Protocol):
-    """The part of a driver that a step-by-step instance uses: the clock, faults, and its observers."""
+    """The interface of the part of a simulator that a step-by-step instance uses: the clock, faults, and its
+    observers.
+    """
 
     now_s: float
 

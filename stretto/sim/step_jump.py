@@ -1,4 +1,4 @@
-"""A batch that a simulated LLM instance is computing, perhaps many times over in one jump."""
+"""A batch that a simulated LLM instance is computing, perhaps many steps of it in one jump of the clock."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from stretto.llm.step_batch import StepBatch
 
 @dataclass(slots=True)
 class StepJump:
-    """A batch and the times at which its repeats end.
+    """Several simulated steps of an LLM instance in one jump of the clock: one batch, repeated, and the times
+    at which its steps end.
 
     Attributes:
-        num_repeats: number of repeats; may be less than the batch's own.
-        number: tells this jump's landing from earlier announced ones.
-        ends_s: end of each repeat, as far as known yet.
-        factors: jitter of each repeat, if there is any.
+        num_repeats: number of steps; may be less than the batch's own.
+        number: number that tells the planned end of this jump from earlier plans.
+        ends_s: end of each step, as far as known yet.
+        factors: random factor of each step's time, if there is any.
     """
 
     batch: StepBatch
@@ -33,19 +34,19 @@ class StepJump:
     factors: list[float] = field(default_factory=list)
 
     def num_repeats_by(self, now_s: float) -> int:
-        """Return how many repeats have begun before `now_s`, at least 1."""
+        """Return how many steps of the jump have begun before `now_s`, at least 1."""
         return bisect_left(self.ends_s, now_s) + 1
 
     def extend(self, times_s: list[float]) -> None:
-        """Append the ends of the next repeats, which take `times_s` seconds each."""
+        """Append the end times of the next steps, which take `times_s` seconds each."""
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         self.ends_s += islice(accumulate(times_s, initial=end_s), 1, None)
 
     def extend_unsteadily(
         self, times_s: list[float], factors: list[float], slowness: Callable[[float], float]
     ) -> None:
-        """Append the ends of the next repeats; jitter and the slowness at that time multiply their
-        durations.
+        """Append the end times of the next steps, which take `times_s` seconds, times a random factor each,
+        times the slowness of the instance when the step begins.
         """
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         for factor, seconds in zip(factors, times_s, strict=True):
@@ -54,9 +55,10 @@ class StepJump:
         self.factors += factors
 
     def cut(self, num_repeats: int, scheduler: LocalScheduler) -> list[float]:
-        """Reduce the jump to `num_repeats` and give the blocks of the other repeats back.
+        """Reduce the jump to its first `num_repeats` steps, and free the KV blocks that the others would have
+        used.
 
-        Returns the jitter factors of the removed repeats.
+        Returns the random factors of the removed steps.
         """
         self.num_repeats = num_repeats
         scheduler.shorten(self.batch, num_repeats)
@@ -66,8 +68,9 @@ class StepJump:
 
 
 class Jitter:
-    """A source of random factors between 1 and 1 + `jitter`, one for each step, however many are taken at
-    once.
+    """A source of random factors between 1 and 1 + `jitter` for the times of steps, one for each step.
+
+    The factors do not depend on how many steps are asked for at once.
     """
 
     def __init__(self, jitter: float, seed: str) -> None:
@@ -76,12 +79,12 @@ class Jitter:
         self._unused: list[float] = []
 
     def take(self, num_steps: int) -> list[float]:
-        """Return the factors of the next `num_steps` steps."""
+        """Return the random factors for the times of the next `num_steps` steps."""
         factors, self._unused = self._unused[:num_steps], self._unused[num_steps:]
         while len(factors) < num_steps:
             factors.append(1.0 + self._jitter * self._random.random() if self._jitter else 1.0)
         return factors
 
     def give_back(self, factors: list[float]) -> None:
-        """Put back factors of steps that were not taken; the next `take` returns them first."""
+        """Take back the factors of steps that were not made; the next `take` returns them first."""
         self._unused = factors + self._unused

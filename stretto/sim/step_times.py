@@ -1,4 +1,6 @@
-"""The shape that a step's cost depends on, the times of many steps at once, and the simplest cost."""
+"""The times of simulated LLM steps: what a step's cost depends on, the times of many steps at once, and the
+simplest cost.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from stretto.llm.step_batch import StepBatch
 
 
 def batch_shape(batch: StepBatch) -> StepShape:
-    """Return the shape of a batch's first repeat."""
+    """Return what the cost of an LLM step depends on, such as numbers of tokens, for the first step of a
+    batch.
+
+    Later steps of the batch repeat it with longer contexts.
+    """
     prefills = prefill_tokens = longest_prefill = pairs = decodes = context = longest = 0
     for sequence, start, num_tokens, _ in batch.slices:
         if num_tokens == 1 and start >= sequence.num_prompt_tokens:
@@ -30,11 +36,12 @@ def batch_shape(batch: StepBatch) -> StepShape:
 
 
 def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -> list[float]:
-    """Return the seconds of repeats [first, first + num_steps) of a batch, in whole nanoseconds.
+    """Return the seconds of each step of a batch from number `first` on, `num_steps` of them, in whole
+    nanoseconds.
 
-    `shape` is that of the batch's first repeat. Costs grow evenly with the context for long stretches; within
-    one, three steps determine those between. Rounded, these are the times that each step by itself would
-    give.
+    `shape` is what the cost of the batch's first step depends on. Costs grow evenly with the context for long
+    stretches; within one, three steps determine those between. Rounded, these are the times that each step by
+    itself would give.
     """
     if num_steps < 5:
         shapes = (shape.after(repeat) if repeat else shape for repeat in range(first, first + num_steps))
@@ -53,15 +60,17 @@ def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -
 
 @dataclass(frozen=True, slots=True)
 class ProfileCost:
-    """A step cost from an engine's profile: prompts cost what a batch does, decodes a step of so many."""
+    """The cost of an LLM step as an engine's cost profile predicts it: prompts as a batch, decodes by their
+    number.
+    """
 
     profile: Profile
 
     def step_s(self, shape: StepShape) -> float:
-        """Return the seconds of one step."""
+        """Return the predicted seconds of one LLM step of this shape."""
         seconds = self.profile.batch_s(shape.prefill_tokens) if shape.prefill_tokens else 0.0
         return seconds + (self.profile.decode_s(shape.num_decodes) if shape.num_decodes else 0.0)
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Return the seconds of `num_repeats` steps of decodes."""
+        """Return the predicted seconds of `num_repeats` LLM steps that only decode."""
         return num_repeats * self.step_s(shape)

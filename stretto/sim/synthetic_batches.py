@@ -1,4 +1,5 @@
-"""A batch engine for virtual time: results of the right shape and number that cost next to nothing.
+"""A batch engine for simulations: it answers with results of the right shape and number that cost next to
+nothing.
 
 The engine's profile says how long a batch takes. Answers depend on the inputs alone, so that runs can be
 compared; which chunks a query finds has no meaning.
@@ -30,22 +31,24 @@ class SyntheticConfig:
 
 
 class SyntheticBatch:
-    """A `BatchEngine` that answers every batch op with synthetic results."""
+    """A `BatchEngine` for simulations, which answers every batch op (chunk, embed, search, …) with made-up
+    results of the right shape.
+    """
 
     def __init__(self, config: SyntheticConfig) -> None:
         self._chunk_chars = config.chunk_chars
         self._collections: dict[str, dict[tuple[str, int], Chunk]] = {}
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Return the answers to the tasks, in order."""
+        """Return the made-up answers to the tasks, in order."""
         return [self._answer(task) for task in tasks]
 
     def release(self, query: str) -> None:
-        """Drop the query's own collection."""
+        """Drop the chunks that `query` (one run of an app) has ingested into a collection of its own."""
         self._collections.pop(query, None)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing: this engine holds nothing that has to be freed."""
 
     def _answer(self, task: Task) -> object:
         if task.num_items is None:

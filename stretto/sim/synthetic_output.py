@@ -27,8 +27,8 @@ _FILLER = "x" * 4096
 
 @dataclass(frozen=True, slots=True)
 class SyntheticOutput:
-    """A simulated output: its value, its number of tokens, and after how many tokens each list item is
-    complete.
+    """A made-up output of a simulated LLM: its value, its number of tokens, and after how many tokens each
+    list item is complete.
     """
 
     value: str | list[str]
@@ -44,7 +44,7 @@ OutputLength: TypeAlias = Callable[[LLMTask, Decode], int]
 
 
 def token_ids(text: str) -> list[int]:
-    """Return synthetic token ids of a text, `num_tokens(text)` of them."""
+    """Return made-up token ids of a text, `num_tokens(text)` of them; equal text has equal ids."""
     count = num_tokens(text)
     if not text.isascii():
         return [crc32(text[4 * i : 4 * i + 4].encode("utf-8", "replace")) for i in range(count)]
@@ -73,14 +73,14 @@ def _ascii_ids(text: str, count: int) -> list[int]:
 
 
 def prompt_ids(prompt: Prompt) -> list[int]:
-    """Return the token ids of all segments of a prompt, each tokenised by itself."""
+    """Return the made-up token ids of all segments of a prompt, each tokenised by itself."""
     if len(prompt) == 1:
         return token_ids(prompt[0].text)
     return [token for segment in prompt for token in token_ids(segment.text)]
 
 
 def filler(name: str, tokens: int) -> str:
-    """Return a text of `tokens` tokens (at least 1) that begins differently for every name."""
+    """Return a meaningless text of `tokens` tokens (at least 1) that begins differently for every name."""
     head = blake2b(name.encode(), digest_size=8).hexdigest()
     length = 4 * max(tokens, 1) - 1
     if length > len(_FILLER):
@@ -89,8 +89,8 @@ def filler(name: str, tokens: int) -> str:
 
 
 def chars(name: str, length: int, word: str = "") -> str:
-    """Return a text of `length` characters (at least 1): `word`, then a beginning that differs for every
-    name.
+    """Return a meaningless text of `length` characters (at least 1): `word`, then a beginning that differs
+    for every name.
     """
     head = f"{word} " if word else ""
     text = head + filler(name, length // 4 + 5)
@@ -98,8 +98,9 @@ def chars(name: str, length: int, word: str = "") -> str:
 
 
 def filler_output(length: OutputLength, *, num_items: int = 3) -> OutputSource:
-    """Return an output source of filler texts with given lengths; a list has `num_items` items of equal
-    length.
+    """Return a function that answers the tasks of a simulated LLM with meaningless texts of given lengths.
+
+    The answer of a task that wants a list has `num_items` items of equal length.
     """
 
     def speak(task: LLMTask, decode: Decode) -> SyntheticOutput:
@@ -117,14 +118,17 @@ def filler_output(length: OutputLength, *, num_items: int = 3) -> OutputSource:
 
 
 def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
-    """Return output lengths that a trace gives, looked up by the query's name."""
+    """Return a function that looks up the output length of a simulated task by its query's name, as a trace
+    gives it.
+    """
     return lambda task, decode: lengths[task.query]
 
 
 def drawn_lengths(
     known: LengthsBySource, model: str, seed: int, templates: Mapping[str, str] = MappingProxyType({})
 ) -> OutputLength:
-    """Return output lengths drawn from counted lengths of a model, for every item of every step.
+    """Return a function that draws the output length of each simulated task at random from counted lengths of
+    a model.
 
     A length only depends on the seed, the query, the step and the item, whatever else runs and however often
     the task is tried.
@@ -146,13 +150,16 @@ def drawn_lengths(
 
 
 def as_max_tokens(task: LLMTask, decode: Decode) -> int:
-    """Return the largest allowed output length, whatever the task."""
+    """Return the output limit as the output's length, for simulations in which every answer is as long as
+    allowed.
+    """
     return decode.max_tokens
 
 
 def output_as_of(executable: SteppedLLM) -> OutputSource:
-    """Return an output source that gives a deterministic engine's answers, one `num_tokens` for each piece's
-    text.
+    """Return a function that answers the tasks of a simulated LLM as a deterministic engine does.
+
+    Lengths are estimated from the texts.
     """
 
     def speak(task: LLMTask, decode: Decode) -> SyntheticOutput:
@@ -181,7 +188,7 @@ def output_as_of(executable: SteppedLLM) -> OutputSource:
 
 
 def output_ids(said: SyntheticOutput) -> list[int]:
-    """Return the token ids of an output. Those of a text are the ids it has as part of a later prompt."""
+    """Return the made-up token ids of a simulated output. A text has the same ids as in a later prompt."""
     text = said.value if isinstance(said.value, str) else json.dumps(said.value)
     ids = token_ids(text)
     return ids[: said.num_tokens] + [0] * (said.num_tokens - len(ids))

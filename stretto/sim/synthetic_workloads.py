@@ -18,7 +18,9 @@ from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 
 
 def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
-    """Yield times of arrival of a Poisson process, in seconds, without end."""
+    """Yield times of arrival of a Poisson process with a mean of `rate_per_s` arrivals, in seconds, without
+    end.
+    """
     draw = random.Random(f"poisson/{seed}")
     at_s = 0.0
     while True:
@@ -27,9 +29,11 @@ def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
 
 
 def bursts(rate_per_s: float, seed: int, *, burst_s: float = 2.0, share: float = 0.2) -> Iterator[float]:
-    """Yield times of arrival at a mean rate, all of them within bursts that take up `share` of the time.
+    """Yield times of arrival, in seconds, at a mean rate, all of them within bursts that take up `share` of
+    the time.
 
-    Bursts last `burst_s` on average, the pauses accordingly; within a burst arrivals are Poisson.
+    Bursts last `burst_s` on average, the pauses accordingly; within a burst arrivals are Poisson. There is no
+    end.
     """
     draw = random.Random(f"bursts/{seed}")
     start_s = 0.0
@@ -43,7 +47,9 @@ def bursts(rate_per_s: float, seed: int, *, burst_s: float = 2.0, share: float =
 
 
 def zipf(num: int, exponent: float, seed: int) -> Iterator[int]:
-    """Yield random numbers below `num`, the k-th as often as 1 / (k + 1) ** exponent, without end."""
+    """Yield random numbers from 0 to `num` - 1, number k with a weight of 1 / (k + 1) ** `exponent`, without
+    end.
+    """
     draw = random.Random(f"zipf/{seed}")
     ends = list(accumulate((k + 1) ** -exponent for k in range(num)))
     while True:
@@ -51,7 +57,8 @@ def zipf(num: int, exponent: float, seed: int) -> Iterator[int]:
 
 
 def lognormal_lengths(num: int, seed: int) -> list[tuple[int, int]]:
-    """Draw lengths (prompt tokens, output tokens) like those of Azure's conversations, without the trace.
+    """Return `num` random pairs (prompt tokens, output tokens) like those of Azure's conversations, without
+    the trace.
 
     Prompts have a median of 1020 tokens and a mean of 1155, outputs 129 and 211; at most 4096 and 1000.
     """
@@ -66,7 +73,9 @@ def lognormal_lengths(num: int, seed: int) -> list[tuple[int, int]]:
 
 
 def prompt_text(name: str, request: TraceRequest) -> str:
-    """Return a text of as many tokens as the request's prompt has; requests that share blocks share text."""
+    """Return a meaningless text of as many tokens as the request's prompt has; requests that share blocks
+    share text.
+    """
     if not request.blocks:
         return filler(name, request.prompt_tokens)
     text = "".join(filler(f"block {i}", MOONCAKE_BLOCK_TOKENS) + "|" for i in request.blocks)
@@ -74,7 +83,9 @@ def prompt_text(name: str, request: TraceRequest) -> str:
 
 
 def request_graph(max_tokens: int, engine: str = "llm") -> ExecutionGraph:
-    """Return the smallest app as a compiled graph: one prompt, completed."""
+    """Return the smallest app as a compiled graph: one prompt, completed by the LLM in at most `max_tokens`
+    tokens.
+    """
     text = (
         f"graph request(%prompt: text)\n%kv = prefill([%prompt]) : kv @{engine}\n"
         f"%text = decode(%kv) {{max_tokens={max_tokens}}} : text @{engine}\nreturn %text"
@@ -89,10 +100,10 @@ def submits(
     *,
     prefix: str = "r",
 ) -> Iterator[tuple[float, Submit]]:
-    """Yield (arrival, query) pairs of `request_graph`, one for each request.
+    """Yield (arrival in seconds, `Submit`) pairs, one query that runs `egraph` for each request of a trace.
 
     Args:
-        note_length: called with each query's name and output length.
+        note_length: function that is called with each query's name and output length, in tokens.
     """
     for number, request in enumerate(requests):
         query = f"{prefix}{number}"

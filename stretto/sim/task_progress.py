@@ -14,14 +14,15 @@ from stretto.tasks import Done, LLMEvent, LLMTask, Piece, Started, Usage
 
 @dataclass(slots=True)
 class TaskProgress:
-    """The progress of one task.
+    """The progress of one task of a simulated LLM instance: how much of its output exists and has been
+    reported.
 
     A text is reported when its first token exists, when it ends, and in between whenever asked; an item of a
     list is reported when it is complete.
 
     Attributes:
         said: the whole output; None for a prefill.
-        ids: tokens of the output.
+        ids: token ids of the output.
         stop: length of the sequence at which there is something to report.
         told_s: time of the last report; None before the first step.
     """
@@ -43,11 +44,12 @@ class TaskProgress:
             self.stop += max(first, sequence.num_generated + 1)
 
     def generated(self, num_ahead: int = 0) -> tuple[int, ...]:
-        """Return the output tokens generated so far, and the next `num_ahead`."""
+        """Return the ids of the output tokens generated so far, and of the next `num_ahead`."""
         return tuple(self.ids[: self.sequence.num_generated + num_ahead])
 
     def tell(self, now_s: float, told: list[LLMEvent]) -> bool:
-        """Append new pieces of the output to `told`; return whether the output is complete.
+        """Append reports of the output that exists and was not reported to `told`; return whether the output
+        is complete.
 
         At least one token must exist.
         """
@@ -73,7 +75,7 @@ class TaskProgress:
 
 
 class ProgressTable:
-    """All tasks of an instance, by task and by sequence.
+    """All tasks of a simulated LLM instance and their progress, by task and by sequence.
 
     A cancelled task is removed at once, its sequence at the end of the step. Each task that writes a text
     reports at least every `beat_s` seconds, from its first step on.
@@ -87,24 +89,27 @@ class ProgressTable:
         self._num_unstarted = 0
 
     def add(self, request: TaskProgress) -> None:
-        """Add a task that waits for its first step."""
+        """Add a task that waits for its first step to those that are tracked."""
         self._by_task[request.task.id] = self._by_sequence[request.sequence.id] = request
         self._num_unstarted += 1
 
     def find(self, task: int) -> TaskProgress | None:
-        """Return the progress of a task that is here and not cancelled, or None."""
+        """Return the progress of a task; None if it is not here, or was cancelled."""
         return self._by_task.get(task)
 
     def cancel(self, task: int) -> TaskProgress | None:
-        """Stop reporting a task; return its progress, or None if it is not here."""
+        """Stop reporting a task; return its progress, or None if it is not here.
+
+        Its sequence stays until `drop`.
+        """
         return self._by_task.pop(task, None)
 
     def suspended(self, slices: Sequence[Slice], num_ended: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the tasks that still report, each with the tokens it has generated.
+        """Return the ids of the tasks that still report, each with the token ids that it has generated.
 
         Args:
             slices: the batch that is being computed.
-            num_ended: how many of its steps are over.
+            num_ended: number of its steps that are over.
         """
         num_ahead = {piece.sequence.id: num_ended for piece in slices if piece.samples}
         return [
@@ -112,16 +117,16 @@ class ProgressTable:
         ]
 
     def clear(self) -> None:
-        """Stop reporting any task."""
+        """Stop reporting all tasks, as their instance has died."""
         self._by_task.clear()
 
     def drop(self, request: TaskProgress) -> None:
-        """Remove the sequence of a task."""
+        """Remove the sequence of a task that was cancelled."""
         if self._by_sequence.pop(request.sequence.id, None) is not None and request.told_s is None:
             self._num_unstarted -= 1
 
     def nearest_stop(self, running: list[TokenSequence]) -> int:
-        """Return after how many tokens one of the running sequences has something to report.
+        """Return after how many more tokens one of the running sequences has something to report.
 
         The number is not positive while prompts are computed.
         """
@@ -129,7 +134,9 @@ class ProgressTable:
         return min([by_sequence[s.id].stop - len(s.tokens) for s in running])
 
     def start(self, batch: StepBatch, now_s: float) -> list[LLMEvent]:
-        """Note that a step begins; return a `Started` for each task whose first step it is."""
+        """Mark the tasks of a batch as started, as a step begins; return a `Started` for each whose first
+        step it is.
+        """
         started: list[LLMEvent] = []
         for piece in batch.slices if self._num_unstarted else ():
             request = self._by_sequence[piece.sequence.id]
@@ -144,8 +151,8 @@ class ProgressTable:
     def sample(
         self, batch: StepBatch, num_repeats: int, now_s: float
     ) -> tuple[dict[int, list[int]], list[TaskProgress]]:
-        """Return the tokens that `num_repeats` steps sample, by sequence, and the tasks that may report after
-        them.
+        """Return what `num_repeats` steps of a batch generate: token ids by sequence, and the tasks that may
+        have something to report after them.
         """
         sampled: dict[int, list[int]] = {}
         to_tell: list[TaskProgress] = []
@@ -163,7 +170,9 @@ class ProgressTable:
         return sampled, to_tell
 
     def tell(self, requests: list[TaskProgress], now_s: float, told: list[LLMEvent]) -> list[TaskProgress]:
-        """Append the reports of a step to `told`; remove the tasks that are over, and return them."""
+        """Append the reports that are due after a step to `told`; remove the tasks that have ended, and
+        return them.
+        """
         over = []
         for request in requests:
             sequence, said = request.sequence, request.said
@@ -189,7 +198,7 @@ class ProgressTable:
         return over
 
     def note_beat(self, now_s: float) -> None:
-        """Compute when the next regular reports are due, if the last ones were due by now."""
+        """Compute when the tasks must report again at the latest, if the last such time has come by now."""
         if now_s >= self.beat_due_s:
             told_s = (request.told_s for request in self._by_sequence.values())
             dues_s = (at_s + self._beat_s for at_s in told_s if at_s is not None)

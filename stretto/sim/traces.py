@@ -27,7 +27,7 @@ _MOST = 10**9  # of tokens, and of seconds: no trace has as many
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One LLM request of a trace.
+    """One LLM request of a published trace: when it arrives, and how long its prompt and its output are.
 
     Attributes:
         arrival_s: seconds since the trace began.
@@ -42,11 +42,16 @@ class TraceRequest:
 
 
 class TraceError(UserError):
-    """A trace cannot be used; the message names file, row and reason. Row 0 is the file as a whole."""
+    """Error: a trace file cannot be used. The message names file, row and reason.
+
+    Row 0 is the file as a whole.
+    """
 
 
 def read_azure(path: Path) -> list[TraceRequest]:
-    """Read one of Azure's traces of 2023 ("code" or "conv"), as published or with `arrival_s` in seconds.
+    """Read the requests of one of Azure's traces of 2023 ("code" or "conv").
+
+    The file has the published columns, or ours, with `arrival_s` in seconds.
 
     Source: Splitwise (ISCA 2024), AzurePublicDataset.
     """
@@ -68,8 +73,8 @@ def read_azure(path: Path) -> list[TraceRequest]:
 
 
 def read_mooncake(path: Path) -> list[TraceRequest]:
-    """Read Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`, `output_length`,
-    `hash_ids`.
+    """Read requests from a trace in Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`,
+    `output_length` and `hash_ids`.
 
     Source: Mooncake (FAST 2025).
     """

@@ -1,4 +1,4 @@
-"""Virtual time: a heap of what will happen and when. Time jumps from one such instant to the next."""
+"""Virtual time: a heap of calls to make at given times. The clock jumps from one such time to the next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from stretto.messages import Event
 
 
 class VirtualTime:
-    """A heap of calls to make at given times; `now_s` is the instant of the last ones made."""
+    """A simulated clock, with a heap of functions to call at given times; `now_s` is the time of the last
+    calls.
+    """
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -18,24 +20,28 @@ class VirtualTime:
         self._order = count()
 
     def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
-        """Call `happen` at that time; what it returns goes to the schedulers.
+        """Plan to call `happen` at the time `at_s`. The events that it returns go to the schedulers.
 
-        Within one instant, the lowest rank goes first, then what was announced first.
+        Of calls at the same time, the lowest rank goes first, then the one that was planned first.
         """
         heapq.heappush(self._heap, (at_s, False, rank, next(self._order), happen))
 
     def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
-        """Call `happen` when all else of this instant has happened, in the order of ranks."""
+        """Plan to call `happen` at the present time, but after all calls that `at` plans for this time.
+
+        Of several such calls, the lowest rank goes first.
+        """
         heapq.heappush(self._heap, (self.now_s, True, rank, next(self._order), happen))
 
     def is_over(self) -> bool:
-        """Return whether nothing more will happen."""
+        """Return whether no more calls are planned."""
         return not self._heap
 
     def next_events(self) -> list[Event]:
-        """Go to the next instant, make its calls, and return their events.
+        """Set the clock to the next planned time, make the calls of that time, and return the events that
+        they return.
 
-        The calls of `at_last` come in a round of their own, after all others of the instant.
+        The calls of `at_last` come in a round of their own, after all others of that time.
         """
         heap = self._heap
         self.now_s, is_last = heap[0][:2]

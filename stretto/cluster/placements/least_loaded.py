@@ -1,4 +1,6 @@
-"""The placement policy `least_loaded`: the instance with the fewest requests, those of others included."""
+"""The placement policy `least_loaded`: the instance with the fewest requests, those sent by other clients
+included.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from stretto.cluster.placement import Choice, Placement, PlacementEvent, Placeme
 
 
 class LeastLoaded(Placement):
-    """A placement policy that chooses the instance with the fewest requests, those of others included."""
+    """A placement policy that chooses the instance with the fewest requests, those sent by other clients
+    included.
+    """
 
     def load(self, instance: InstanceView) -> Load:
         reported = instance.reported
@@ -21,4 +25,4 @@ class LeastLoaded(Placement):
         return None if first is None else Choice(first.id, reason="it has the fewest requests")
 
     def observe(self, event: PlacementEvent) -> None:
-        """Do nothing: all that counts stands in the views."""
+        """Do nothing: the views of instances hold all that this policy needs."""

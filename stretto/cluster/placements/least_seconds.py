@@ -25,7 +25,8 @@ _MAX_HOLDERS = 8
 class LeastSeconds(Placement):
     """A placement policy that chooses the instance where a request is predicted to end first.
 
-    Keys of prompts count where instances report what they hold.
+    What instances report of their prefix caches counts: tokens that an instance holds need not be prefilled
+    there.
     """
 
     uses_keys: KeyUse = "reported"

@@ -1,4 +1,4 @@
-"""The interface of an instance to the driver, wherever the instance runs."""
+"""The interface of an instance, wherever it runs, to the runtime."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ Post: TypeAlias = Callable[[Event], None]
 
 
 class Instance(Protocol):
-    """The interface of one running replica.
+    """The interface of one running instance of a replica, wherever it runs.
 
     Its first event is `InstanceReady`, or `InstanceLost` if its engine could not be constructed; after that
-    it obeys nothing.
+    it obeys no command.
     """
 
     def send(self, command: Command) -> None:
-        """Hand over a command; never waits."""
+        """Hand a command (such as to run a batch) to the instance; never waits."""
         ...
 
     async def close(self) -> None:
-        """End the instance, however busy it is. Events that it still posts are ignored."""
+        """End the instance, however busy it is, and wait until it has ended.
+
+        Events that it still posts are ignored.
+        """
         ...
 
     def kill(self) -> None:
-        """End what can be ended at once; `close` follows."""
+        """End at once what can be ended without waiting; `close` must follow."""
         ...

@@ -1,4 +1,4 @@
-"""An instance on the event loop itself, for batches of microseconds."""
+"""An instance on the event loop itself, for batches that take microseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEADLY = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 class LoopInstance:
-    """An instance that runs batches on the event loop itself."""
+    """An instance that runs its batches on the event loop itself, for batches that take microseconds."""
 
     def __init__(self, job: Job, post: Post) -> None:
         self._job = job
@@ -44,4 +44,4 @@ class LoopInstance:
             self._engine.close()
 
     def kill(self) -> None:
-        """Do nothing: what runs on the loop has ended when this is called."""
+        """Do nothing: a batch on the event loop has ended whenever other code runs."""

@@ -67,7 +67,7 @@ class RayCluster:
         await asyncio.to_thread(_leave)
 
     def place(self, kind: type[Worker], demand: RayDemand) -> RayWorker:
-        """Start a worker where Ray finds room; the worker waits until there is some.
+        """Start a worker on a node that Ray chooses; the worker waits until there is room for it.
 
         Raises:
             ConfigError: no node could hold it, nor could one before.
@@ -94,12 +94,14 @@ class RayCluster:
         return RayWorker(self, ray.remote(kind).options(**options).remote())
 
     def avoid(self, node: str) -> None:
-        """Avoid a node for a while: a worker was lost there."""
+        """Place no workers on a node for a while, if another can hold them, because a worker was lost
+        there.
+        """
         self._failed[node] = time.monotonic()
 
 
 class RayWorker:
-    """A handle on a worker somewhere in the cluster."""
+    """A handle on a worker (a Ray actor) on some node of the cluster."""
 
     def __init__(self, cluster: RayCluster, actor: Any) -> None:
         self._cluster = cluster
@@ -112,7 +114,7 @@ class RayWorker:
         return self._node
 
     async def call(self, method: str, *arguments: object) -> Any:
-        """Call a method of the worker.
+        """Call a method of the worker and return its result.
 
         Raises:
             EngineUnavailable: the worker or its node is gone, or cannot be reached.
@@ -129,12 +131,12 @@ class RayWorker:
             raise EngineUnavailable(f"its Ray worker is lost: {error}") from error
 
     def blame(self) -> None:
-        """Make the cluster avoid the worker's node for a while."""
+        """Make the cluster avoid the worker's node for a while, because the worker was lost."""
         if self._node:
             self._cluster.avoid(self._node)
 
     async def end(self, patience_s: float) -> None:
-        """Let the worker close within `patience_s` seconds; then kill it."""
+        """Ask the worker to close, and kill it when it has ended or `patience_s` seconds are over."""
         if patience_s > 0:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(self.call("close"), patience_s)
@@ -143,8 +145,10 @@ class RayWorker:
 
 
 def pickled(value: object) -> bytes:
-    """Pickle a value; functions and classes of the main module are pickled by their code, as workers have
-    another.
+    """Return a value in pickled form.
+
+    Functions and classes of the main module are pickled by their code, because a worker has another main
+    module.
 
     Raises:
         ConfigError: it does not pickle.

@@ -15,7 +15,7 @@ _TRACE = 0.001
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """A node of a Ray cluster, with all its resources, free or not."""
+    """A node of a Ray cluster, with all the resources that it has, free or not."""
 
     id: str
     host: str
@@ -40,14 +40,14 @@ class RayDemand:
 
     @property
     def resources(self) -> dict[str, float]:
-        """The demanded resources, by Ray's names."""
+        """The needed amounts of resources, by Ray's names for them; zero amounts are left out."""
         wanted: dict[str, float] = {"CPU": self.num_cpus, "GPU": self.num_gpus}
         if self.host:
             wanted[f"node:{self.host}"] = _TRACE
         return {name: amount for name, amount in wanted.items() if amount}
 
     def fits(self, node: RayNode) -> bool:
-        """Return whether the node has all that is demanded, free or not."""
+        """Return whether a node has all the resources, free or not."""
         return all(node.resources.get(name, 0) >= amount for name, amount in self.resources.items())
 
 
@@ -80,13 +80,15 @@ def check_feasible(demand: RayDemand, nodes: Sequence[RayNode]) -> None:
 
 
 def to_avoid(demand: RayDemand, nodes: Sequence[RayNode], failed: Iterable[str]) -> list[str]:
-    """Return the ids of the nodes that failed, if another one could hold the replica; else none."""
+    """Return the ids of nodes where a worker was lost, if another node could hold the replica; otherwise
+    none.
+    """
     ids = sorted(failed)
     return ids if any(demand.fits(node) for node in nodes if node.id not in ids) else []
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Return the host and port of a cluster's head.
+    """Return the host and port in the address of the head of a Ray cluster.
 
     Raises:
         ConfigError: the address has another form.

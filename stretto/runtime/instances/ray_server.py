@@ -18,7 +18,7 @@ _TIDYING_S = 5.0
 
 
 class RayLaunched:
-    """A `Launched` server somewhere in a Ray cluster.
+    """An LLM server that a worker of a Ray cluster starts on its node.
 
     It counts as ended when its worker says so, when Ray says that the worker is gone, or when its port
     refuses connections, which is known long before Ray notices that a node is dead.
@@ -60,7 +60,7 @@ class RayLaunched:
         return done.pop().result()
 
     async def aclose(self) -> None:
-        """End the server and its worker. If it is lost, it is not asked to close."""
+        """End the server and its Ray worker. A worker that is lost is not asked to close first."""
         if self._worker is not None:
             await self._worker.end(0.0 if self._is_lost else self._config.grace_s + _TIDYING_S)
 

@@ -24,13 +24,13 @@ _LOOK_S = 0.2
 
 
 class Worker:
-    """A Ray worker that ends with its node's daemon, the raylet."""
+    """A Ray worker that ends itself when its node's daemon, the raylet, is gone."""
 
     def __init__(self) -> None:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
     def node(self) -> str:
-        """Return the id of the node that Ray has chosen."""
+        """Return the id of the node on which Ray has started this worker."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
@@ -40,18 +40,18 @@ class BatchWorker(Worker):
     """A Ray worker that runs a batch engine."""
 
     def start(self, job: Job, executable_and_config: bytes, threads: int | None) -> None:
-        """Construct the engine. Its devices are taken before the executable is unpickled."""
+        """Construct the engine in this worker. Its threads are set before the executable is unpickled."""
         claim((), threads)
         executable, config = pickle.loads(executable_and_config)
         self._job = replace(job, executable=executable, config=config)
         self._engine: BatchEngine = executable(config)
 
     def run(self, batch: int, tasks: tuple[Task, ...]) -> Event:
-        """Return the answer to one batch."""
+        """Run one batch; return the event that reports its results or its failure."""
         return run_batch(self._job, self._engine, batch, tasks)
 
     def release(self, query: str) -> None:
-        """Let the engine forget a query."""
+        """Let the engine free what it keeps for a query (one run of an app) that has ended."""
         self._engine.release(query)
 
     def close(self) -> None:
@@ -60,8 +60,9 @@ class BatchWorker(Worker):
 
 
 class ServerWorker(Worker):
-    """A Ray worker that starts an LLM server on its node. The server's keeper watches the worker and
-    the raylet.
+    """A Ray worker that starts an LLM server on its node.
+
+    If the worker or the node's daemon (the raylet) ends, the server is ended too.
     """
 
     async def start(self, config: ServerProcessConfig) -> str:
@@ -75,7 +76,7 @@ class ServerWorker(Worker):
         return await self._server.start()
 
     async def ended(self) -> str:
-        """Wait until the server ends by itself; return why."""
+        """Wait until the server ends by itself; return the reason in words."""
         return (await self._server.ended()).message
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""An instance that is an LLM server, with one asyncio task for each request."""
+"""An instance that sends its requests to an LLM server, with one asyncio task for each."""
 
 from __future__ import annotations
 

@@ -28,7 +28,10 @@ Place: TypeAlias = "Callable[[Job, Replica, Post, RayCluster | None], Instance]"
 def start_instance(
     engine: Engine, instance: int, replica: Replica, post: Post, cluster: RayCluster | None = None
 ) -> Instance:
-    """Start an instance; it posts `InstanceReady` once it can take work, or `InstanceLost`.
+    """Start an instance of `replica` in the place that it names: on the event loop, in a thread, in a
+    process, or in Ray.
+
+    It posts `InstanceReady` once it can take work, or `InstanceLost`.
 
     Raises:
         ConfigError: the replica cannot run in the place that it names.

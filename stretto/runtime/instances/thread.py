@@ -13,7 +13,10 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class ThreadInstance:
-    """An instance that runs an engine on a thread. A thread that hangs is left behind; it is a daemon."""
+    """An instance that runs an engine on a thread of its own.
+
+    A thread that hangs is left behind, as a daemon.
+    """
 
     def __init__(self, job: Job, post: Post) -> None:
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()

@@ -1,6 +1,6 @@
 """Orders of service, which decide which of the requests that wait at an engine goes next.
 
-A policy is one class in one file of this folder, and one line in `ORDERS`.
+A policy is a name for an order: one class in one file of this folder, and one line in `ORDERS`.
 """
 
 from __future__ import annotations

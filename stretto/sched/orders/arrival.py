@@ -8,7 +8,9 @@ from stretto.sched.request import Entry
 
 
 class PerInvocation:
-    """An order that runs one primitive of one query at a time, first come first served (PO)."""
+    """A queue order that serves one step of one query (run of an app) at a time, first come first served
+    (Teola's PO).
+    """
 
     def __init__(self, config: OrderConfig) -> None:
         self._waiting = SortedQueue[Entry]()
@@ -32,14 +34,16 @@ class PerInvocation:
             self._waiting.remove(entry.arrival)
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Ranks do not depend on it."""
+        """Do nothing: places in this order depend on arrival alone, not on what has started."""
 
     def rank(self, entry: Entry) -> Rank:
         return (entry.arrival_s,)
 
 
 class Throughput:
-    """An order that fills batches by arrival, and waits a little for a batch to fill (TO)."""
+    """A queue order that fills batches first come first served, and waits a little for a batch to fill
+    (Teola's TO).
+    """
 
     def __init__(self, config: OrderConfig) -> None:
         self._waiting = SortedQueue[Entry]()
@@ -54,7 +58,11 @@ class Throughput:
         self.taken(entry, entry.hi - entry.lo)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose the first entry; when it does not fit, all wait for room."""
+        """Choose the entry (one step's queued work) that came first, once a batch is full or the entry has
+        waited for `fill_timeout_s`.
+
+        If it does not fit, nothing goes.
+        """
         if not self._waiting:
             return None
         entry = self._waiting.first
@@ -71,7 +79,7 @@ class Throughput:
             self._waiting.remove(entry.arrival)
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Ranks do not depend on it."""
+        """Do nothing: places in this order depend on arrival alone, not on what has started."""
 
     def rank(self, entry: Entry) -> Rank:
         return (entry.arrival_s,)

@@ -1,7 +1,9 @@
-"""The common part of orders that go by query: aged entries first, then the best places of all queries.
+"""The common part of orders that sort work by query: first what has waited too long, then the best query's
+work.
 
-Each query with waiting entries offers *places*: entries under a key, keys ascending. The key of its first
-place puts the query into a sorted queue; its later places are merged in only as far as somebody asks.
+An entry is one step's queued work. Each query with waiting entries offers *places*: entries under a key, keys
+ascending. The key of its first place puts the query into a sorted queue; its later places are merged in only
+as far as somebody asks.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ Places: TypeAlias = Iterator[tuple[PlaceKey, Iterable[Entry]]]
 
 
 class QueryEntries(Protocol):
-    """The interface of one query's entries at one engine, as one order sorts them."""
+    """The interface of a collection of one query's entries (each the queued work of one step) at one engine.
+
+    It sorts them as one order wants: `places` yields them best first.
+    """
 
     def add(self, entry: Entry) -> None: ...
     def all_taken(self, entry: Entry) -> None: ...
@@ -34,7 +39,11 @@ class QueryEntries(Protocol):
 
 
 class ByQuery:
-    """An `Order` that goes by query; `make_query` makes the collection of a query's entries."""
+    """A queue order that sorts queries (runs of an app) and serves the work of the best one first.
+
+    Work older than the age limit goes before all. `make_query` makes the collection that sorts one query's
+    work.
+    """
 
     takes_all = True
 

@@ -1,4 +1,4 @@
-"""A set of entries that knows which one is the oldest."""
+"""A set of queue entries that knows which one has waited longest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SPARE = 64
 
 
 class Earliest:
-    """A set of entries that knows the oldest.
+    """A set of queue entries (an entry is one step's queued work) that finds the one that has waited longest.
 
     Entries that have left stay in the heap until they are at its top, or until they are more than half of it.
     """
@@ -24,7 +24,7 @@ class Earliest:
 
     @property
     def first(self) -> Entry:
-        """The oldest entry. Raises IndexError if there is none."""
+        """The entry (one step's queued work) that has waited longest. Raises IndexError if there is none."""
         arrivals, entries = self._arrivals, self._entries
         while (entry := entries.get(arrivals[0][1])) is None:
             heappop(arrivals)
@@ -32,18 +32,21 @@ class Earliest:
 
     @property
     def first_s(self) -> float:
-        """Since when the oldest entry counts as waiting. Raises IndexError if there is none."""
+        """Time since which the entry that has waited longest counts as waiting.
+
+        Raises IndexError if there is none.
+        """
         while self._arrivals[0][1] not in self._entries:
             heappop(self._arrivals)
         return self._arrivals[0][0]
 
     def add(self, entry: Entry, since_s: float) -> None:
-        """Note that an entry has come, which counts as waiting since then."""
+        """Add an entry (one step's queued work) that counts as waiting since the time `since_s`."""
         self._entries[entry.number] = entry
         heappush(self._arrivals, (since_s, entry.number))
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry."""
+        """Remove an entry (one step's queued work) that does not wait any more."""
         del self._entries[entry.number]
         if len(self._arrivals) > 2 * len(self._entries) + _SPARE:
             self._arrivals = [one for one in self._arrivals if one[1] in self._entries]

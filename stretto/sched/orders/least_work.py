@@ -33,7 +33,12 @@ _AGEING = 0.3
 
 
 class LeastWork(ByQuery):
-    """An order that serves the query with the least work here. Ranks are (work and arrival, path, depth)."""
+    """A queue order that serves the query (run of an app) with the least predicted work waiting at this
+    engine.
+
+    Waiting counts like work that is done, so that no query starves. Sort keys are (work and arrival, path,
+    depth).
+    """
 
     def __init__(self, config: OrderConfig) -> None:
         super().__init__(lambda: _Query(config), config.age_limit_s)

@@ -1,8 +1,9 @@
 """The interface of an order of service, which decides which request in a queue goes next.
 
-An entry is *waiting* until all of its items are taken, and *unstarted* until all of them have begun to run:
-in between they are in the queue of an instance. Ranks and prices of a query count what is unstarted, so that
-they do not change while a batch is being filled, nor when a request merely changes queues.
+An entry is the queued work of one step, as a number of items. It is *waiting* until all of its items are
+taken, and *unstarted* until all of them have begun to run: in between they are in the queue of an instance.
+Ranks and prices of a query count what is unstarted, so that they do not change while a batch is being filled,
+nor when a request merely changes queues.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ Fits: TypeAlias = Callable[[Entry], int]
 
 @record
 class Take:
-    """Decision: take `num_items` of an entry; with `ends_batch` nothing else goes into the same batch."""
+    """Decision of a queue order: the next `num_items` items of an entry (one step's queued work) go now.
+
+    With `ends_batch` nothing else goes into the same batch.
+    """
 
     entry: Entry
     num_items: int
@@ -38,14 +42,16 @@ class Take:
 
 @record
 class Hold:
-    """Decision: take nothing before `until_s`, though there is room, as more may come until then."""
+    """Decision of a queue order: nothing goes before the time `until_s`, though there is room, as more work
+    may come until then and fill the batch.
+    """
 
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class OrderConfig:
-    """The numbers that orders may use.
+    """The settings and the predicted costs by which queue orders decide.
 
     Attributes:
         age_limit_s: seconds after which a waiting entry goes first, the oldest first (`topology_aware`,
@@ -62,7 +68,8 @@ class OrderConfig:
 
     @classmethod
     def of(cls, engine: Engine, profile: Profile) -> OrderConfig:
-        """Return the numbers for an engine with replicas of about this profile.
+        """Return the settings for an engine, with costs from `profile`, which is about that of all its
+        replicas.
 
         A generated token is priced at its share of a step of a full batch.
         """
@@ -71,41 +78,51 @@ class OrderConfig:
 
 
 class Order(Protocol):
-    """The interface of the order of one queue. No operation costs more than O(log n) of what waits.
+    """The interface of a queue order, which decides what goes next among the entries of one queue.
 
-    An order that never holds back or divides what fits into one batch says so by `takes_all = True`, and is
-    then spared all that fits.
+    An entry is the queued work of one step, as a number of items. No operation costs more than O(log n) of
+    what waits. An order that never holds back or divides what fits into one batch says so by `takes_all =
+    True`; it is not asked while all that waits fits.
     """
 
     def add(self, entry: Entry) -> None:
-        """Add an entry that waits."""
+        """Add an entry (one step's queued work), which waits from now on."""
         ...
 
     def remove(self, entry: Entry) -> None:
-        """Remove all waiting items of an entry, which are no longer wanted."""
+        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
         ...
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose what goes next; return None if nothing may. Changes nothing.
+        """Choose which entry (one step's queued work) goes next, and how many of its items; None if none may
+        go now.
 
-        `fits` is asked at most `MAX_ASKED` times. An entry older than the age limit is never skipped: if
-        it does not fit, nothing goes.
+        The entry stays in the queue until `taken` is called. `fits` says how many items of an entry there is
+        room for, and is asked at most `MAX_ASKED` times. An entry older than the age limit is never skipped:
+        if it does not fit, nothing goes.
 
         Args:
-            to_fill: units that an order which waits for full batches waits for; 0 once a batch has begun.
+            to_fill: units of work of a full batch, for orders that wait for one; 0 once a batch has begun.
         """
         ...
 
     def taken(self, entry: Entry, num_items: int) -> None:
-        """Note that items of a waiting entry, from its `lo` on, have been taken. Moves `lo` up."""
+        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting.
+
+        The entry's `lo`, the index of its next waiting item, moves up.
+        """
         ...
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Note that items taken earlier, `lo` to `hi`, have begun to run or were given up."""
+        """Stop counting items `lo` to `hi` of an entry as unstarted: they were taken, and now they run or
+        were given up.
+        """
         ...
 
     def rank(self, entry: Entry) -> Rank:
-        """Return the present rank of an unstarted entry among all."""
+        """Return the sort key of an entry that has not started; the smaller goes first, also in an instance's
+        own queue.
+        """
         ...
 
 
@@ -114,7 +131,11 @@ NewOrder: TypeAlias = Callable[[OrderConfig], Order]
 
 
 def first_that_fits(entries: Iterable[Entry], fits: Fits) -> Take | None:
-    """Take the first of at most `MAX_ASKED` entries of which an item fits; None if there is none."""
+    """Return the decision to take the first of `entries` (each one step's queued work) of which an item fits;
+    None if none fits.
+
+    At most `MAX_ASKED` entries are tried.
+    """
     for entry in islice(entries, MAX_ASKED):
         if num_items := fits(entry):
             return Take(entry, num_items)

@@ -1,4 +1,4 @@
-"""Orders that go round by round over all queries: the deepest primitives of each, then the next deepest.
+"""Orders that go round by round over all queries: the deepest steps of each, then the next deepest.
 
 Source: Teola Algorithm 2. Differs: it goes on to lower depths instead of leaving slots idle, and work older
 than the age limit goes before everything.
@@ -20,14 +20,22 @@ from stretto.sched.request import Entry
 
 
 class TopologyAware(ByQuery):
-    """An order by rounds whose levels are depths. Ranks are (round, arrival of the query, depth)."""
+    """A queue order that goes round by round over all queries (runs of an app), serving the deepest steps of
+    each first.
+
+    Sort keys are (round, arrival of the query, depth).
+    """
 
     def __init__(self, config: OrderConfig) -> None:
         super().__init__(lambda: _Query(by_path=False), config.age_limit_s)
 
 
 class CriticalPath(ByQuery):
-    """An order by rounds whose levels are predicted seconds to the query's end (Teola §8 leaves it open)."""
+    """A queue order that goes round by round over all queries, first the steps of each with the longest way
+    to its end.
+
+    The way is measured in predicted seconds (Teola §8 leaves it open).
+    """
 
     def __init__(self, config: OrderConfig) -> None:
         super().__init__(lambda: _Query(by_path=True), config.age_limit_s)

@@ -52,7 +52,7 @@ class SortedQueue(Generic[Item]):
             self._blocks[place : place + 1] = [block[:half], block[half:]]
 
     def remove(self, key: Any) -> Item:
-        """Remove and return the item of a key. Raises KeyError if there is none."""
+        """Remove and return the item with a key. Raises KeyError if there is none."""
         pair = (key,)
         place = self._place(pair)
         block = self._blocks[place]
