@@ -71,11 +71,11 @@ class BoundRequests:
         """Let an entry of one item wait for the instance of a choice."""
         instance = choice.instance
         share_s = self._loads.share_s(request, choice.held_tokens, instance)
-        self.queue(instance).add(entry)
         self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s)
         self._of_query.setdefault(entry.query, {})[entry] = None
         self._loads.wait(instance, request, share_s)
         self._sort(instance)
+        self.queue(instance).add(entry)
 
     def take(self, entry: Entry) -> BoundRequest:
         """Note that an entry goes out to its instance. Whoever calls this takes it from the queue."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.cluster.placement import (
     Bound,
@@ -19,6 +20,7 @@ from stretto.cluster.placement import (
     Joined,
     Left,
     Placement,
+    PlacementEvent,
     PlacementRequest,
     Unbound,
 )
@@ -39,7 +41,8 @@ _LEAST_SLOWNESS = 1.5
 class InstanceLoads:
     """The requests at each instance, and the table from which the placement policy chooses.
 
-    A choice changes nothing.
+    A choice changes nothing. What a policy raises when it is told of something is kept until `raise_bug`, so
+    that sums, and the life of an instance, do not depend on it.
     """
 
     def __init__(
@@ -51,7 +54,8 @@ class InstanceLoads:
         self._outputs = outputs
         self._output_keys: dict[InstanceId, object] = {}
         self._binds_early = placement.binds != "late"
-        self._table = InstanceTable(placement.load, with_full=self._binds_early)
+        self._table = InstanceTable(self._load, with_full=self._binds_early)
+        self._bug: Exception | None = None
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
         self._slowness: dict[InstanceId, float] = {}
@@ -83,7 +87,7 @@ class InstanceLoads:
             self._output_keys[instance] = replica.output_key
             num_slots = replica.num_slots or self._engine.max_running
             space = self._keys.join(instance, replica)
-            self._placement.observe(Joined(instance, space))
+            self._tell(Joined(instance, space))
             view = InstanceView(instance, replica.profile, self._budget(replica), num_slots, space)
             self._table.join(view)
 
@@ -92,7 +96,7 @@ class InstanceLoads:
         if self._table.get(instance) is not None:
             self._keys.leave(instance)
             self._slowness.pop(instance, None)
-            self._placement.observe(Left(instance))
+            self._tell(Left(instance))
             self._table.leave(instance)
             del self._output_keys[instance]
 
@@ -110,7 +114,7 @@ class InstanceLoads:
             return
         if isinstance(report, LoadReport):
             view.reported = report.load
-        self._placement.observe(report)
+        self._tell(report)
         self._table.changed(report.instance)
 
     def of(self, instance: InstanceId) -> dict[int, Running]:
@@ -121,7 +125,7 @@ class InstanceLoads:
         """Note that a request is handed to its instance."""
         self._running.setdefault(running.instance, {})[running.task] = running
         self._num_running += 1
-        self._placement.observe(Dispatched(running.instance, running.placed))
+        self._tell(Dispatched(running.instance, running.placed))
         if self._binds_early and (view := self._table.get(running.instance)) is not None:
             running.first_s = view.prefill_s + running.prefill_s
         self._change(running.instance, running.num_tokens, running.prefill_s)
@@ -150,7 +154,7 @@ class InstanceLoads:
         """Note that a request has left its instance, and how much of the prompt was held there, if told."""
         del self._running[running.instance][running.task]
         self._num_running -= 1
-        self._placement.observe(Ended(running.instance, running.placed, held_tokens))
+        self._tell(Ended(running.instance, running.placed, held_tokens))
         if running.is_decoding and (view := self._table.get(running.instance)) is not None:
             view.num_decoding -= 1
         self._change(running.instance, -running.num_tokens, -running.prefill_s)
@@ -170,12 +174,12 @@ class InstanceLoads:
 
     def wait(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
         """Note that a request waits in the queue of an instance."""
-        self._placement.observe(Bound(instance, request))
+        self._tell(Bound(instance, request))
         self._change_waiting(instance, 1, request.all_tokens, seconds)
 
     def wait_no_more(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
         """Note that a request has left the queue of an instance."""
-        self._placement.observe(Unbound(instance, request))
+        self._tell(Unbound(instance, request))
         self._change_waiting(instance, -1, -request.all_tokens, -seconds)
 
     def choose(self, request: PlacementRequest, now_s: float, like: object = None) -> Choice | None:
@@ -185,12 +189,22 @@ class InstanceLoads:
             like: key of the replicas among which to choose; None for all.
         """
         if like is None or all(key == like for key in self._output_keys.values()):
-            return self._placement.choose(request, self._table, now_s)
-        table = InstanceTable(self._placement.load, with_full=self._binds_early)
+            return self._choose(request, self._table, now_s)
+        table = InstanceTable(self._load, with_full=self._binds_early)
         for view in self._table:
             if self._output_keys[view.id] == like:
                 table.join(view)
-        return self._placement.choose(request, table, now_s)
+        return self._choose(request, table, now_s)
+
+    def note_bug(self, bug: Exception) -> None:
+        """Note what a policy has raised where nothing may be left undone."""
+        self._bug = self._bug or bug
+
+    def raise_bug(self) -> None:
+        """Raise what a policy has raised since the last call, if anything."""
+        bug, self._bug = self._bug, None
+        if bug is not None:
+            raise bug
 
     def output_key(self, instance: InstanceId) -> object:
         """Return the `Replica.output_key` of an instance that may take work."""
@@ -248,6 +262,27 @@ class InstanceLoads:
         """Drop an instance that is gone, with nothing left of it."""
         if not self._running.get(instance):
             self._running.pop(instance, None)
+
+    def _choose(self, request: PlacementRequest, table: InstanceTable, now_s: float) -> Choice | None:
+        choice = self._placement.choose(request, table, now_s)
+        if choice is not None and table.get(choice.instance) is None:
+            raise ValueError(
+                f"the placement policy names instance {choice.instance!r}, which it was not offered"
+            )
+        return choice
+
+    def _tell(self, event: PlacementEvent) -> None:
+        try:
+            self._placement.observe(event)
+        except Exception as bug:
+            self.note_bug(bug)
+
+    def _load(self, view: InstanceView) -> Load:
+        try:
+            return self._placement.load(view)
+        except Exception as bug:
+            self.note_bug(bug)
+            return ()
 
     def _set_slowness(self, view: InstanceView, mean: float) -> None:
         self._slowness[view.id] = mean

@@ -45,6 +45,11 @@ class ShownParts:
         self.update(now_s)
         return True
 
+    def clear(self) -> None:
+        """Forget what was to be set aside: nothing waits any more."""
+        self._unlike.clear()
+        self._hopeless_s.clear()
+
     def update(self, now_s: float) -> None:
         """Put requests back into the queue that a serving instance may continue."""
         aside = self._queue.aside

@@ -239,7 +239,9 @@ class System:
             if node.engine is not None:
                 self._actions += self._engines.withdraw(node.engine, query, node.id, now_s)
         for request in outcome.work:
-            engines[self._engines.add(request, now_s)] = None
+            assert request.node.engine is not None
+            engines[request.node.engine] = None  # before: what an order has raised at waits there too
+            self._engines.add(request, now_s)
         asked: dict[str, dict[int, Demand]] = {}
         for node, demand in outcome.demands:
             if node.engine in engines:
