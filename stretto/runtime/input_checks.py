@@ -45,6 +45,12 @@ def check_criteria(criteria: Objective | None) -> None:
         raise UserError(f"objective must be one of {', '.join(get_args(Objective))}, got {criteria!r}")
 
 
+def check_deadline(deadline_s: float | None) -> None:
+    """Check that `deadline_s` is a number of seconds, or None. Raises UserError."""
+    if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
+        raise UserError(f"deadline_s must be a number of seconds, got {deadline_s!r}")
+
+
 def _is_of_type(value: object, type_: str) -> bool:
     """Return whether a query may bring `value`. Vectors and "any" are not checked."""
     item = item_type(type_)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId
@@ -31,7 +31,7 @@ from stretto.messages import (
     Submit,
 )
 from stretto.observer import Observer, Observers
-from stretto.runtime.input_checks import check_criteria, check_inputs
+from stretto.runtime.input_checks import check_criteria, check_deadline, check_inputs
 from stretto.runtime.pump import Pump
 from stretto.runtime.query import Query
 from stretto.runtime.running import naming
@@ -287,6 +287,8 @@ class Runtime:
         """
         self._running_loop()
         self._deployment(engine)
+        if how not in get_args(DrainHow):
+            raise ConfigError(f"how must be one of {', '.join(get_args(DrainHow))}, got {how!r}")
         self.system.check_drain(engine, instance, force=force)
         self._post(Drain(engine, instance, how))
 
@@ -314,8 +316,7 @@ class Runtime:
         loop = self._running_loop()
         self._queries.check_accepts()
         check_criteria(objective)
-        if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
-            raise UserError(f"deadline_s must be a number of seconds, got {deadline_s!r}")
+        check_deadline(deadline_s)
         return QueryRecord(tenant, objective, None if deadline_s is None else loop.time() + deadline_s)
 
     def _plan(

@@ -12,7 +12,7 @@ from stretto.errors import DeadlineExceeded, QueryEnded, UserError
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
-from stretto.runtime.input_checks import check_criteria
+from stretto.runtime.input_checks import check_criteria, check_deadline
 from stretto.tasks import Objective
 
 Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGraph]
@@ -66,13 +66,20 @@ class Session:
             configuration: settings of a template, by component.
 
         Raises:
-            UserError: the graph does not fit: an engine is missing, or a variable has a value already.
+            UserError: the graph does not fit: an engine is missing, or a variable has a value already, or is
+                read and produced by it.
         """
         self._check_open()
         egraph, bind = self._plan(app, configuration), dict(bind or {})
-        self._claim([bind.get(name, name) for name, _, _ in egraph.outputs])
-        for name in egraph.inputs:
-            self._variable(bind.get(name, name))
+        read = [bind.get(name, name) for name in egraph.inputs]
+        made = [bind.get(name, name) for name, _, _ in egraph.outputs]
+        for name in read:
+            _check_name(name)
+        if clash := next((name for name in made if name in read), None):
+            raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
+        self._claim(made)
+        for name in read:
+            self._variable(name)
         self._post(Extend(self.id, egraph, bind))
 
     def provide(self, name: str, value: object) -> None:
@@ -113,9 +120,10 @@ class Session:
         Raises:
             StrettoError: what the variable has failed with.
             DeadlineExceeded: it has not come within `deadline_s` seconds.
-            UserError: there are no such criteria.
+            UserError: there are no such criteria, or the deadline is no number.
         """
         check_criteria(criteria)
+        check_deadline(deadline_s)
         coming = self._variable(name)
         if not coming.done():
             self._check_open()
@@ -212,10 +220,13 @@ class Session:
         self._news.set()
 
     def _variable(self, name: str) -> asyncio.Future[object]:
+        _check_name(name)
         return self._variables.setdefault(name, self._loop.create_future())
 
     def _claim(self, names: Iterable[str]) -> None:
         names = list(names)
+        for name in names:
+            _check_name(name)
         if taken := next((name for name in names if name in self._made or names.count(name) > 1), None):
             raise UserError(f"the variable {taken!r} has a value, or comes of a graph, already")
         self._made.update(names)
@@ -225,3 +236,8 @@ class Session:
     def _check_open(self) -> None:
         if self._end.done():
             raise UserError("the session is closed")
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise UserError(f"a variable's name must be a text, got {name!r}")

@@ -77,11 +77,11 @@ class BoundRequests:
         """Put a request (a queue entry of one item) into the queue of the instance that was chosen for it."""
         instance = choice.instance
         share_s = self._loads.share_s(request, choice.held_tokens, instance)
-        self.queue(instance).add(entry)
         self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s)
         self._of_query.setdefault(entry.query, {})[entry] = None
         self._loads.wait(instance, request, share_s)
         self._sort(instance)
+        self.queue(instance).add(entry)
 
     def take(self, entry: Entry) -> BoundRequest:
         """Stop tracking a request that is sent to its instance now; return its record.

@@ -142,13 +142,12 @@ class EngineTier:
 
     # --- what queries want
 
-    def add(self, request: Request, now_s: float) -> str:
-        """Put a request into the queue of its engine; return the engine's name."""
+    def add(self, request: Request, now_s: float) -> None:
+        """Put a request into the queue of its engine."""
         engine = request.node.engine
         assert engine is not None
-        self.schedulers[engine].add(request, now_s)
         self._dirty[engine] = None
-        return engine
+        self.schedulers[engine].add(request, now_s)
 
     def withdraw(self, engine: str, query: str, node: int, now_s: float) -> list[Action]:
         """Drop the work of one node (step) of a query at an engine; return the actions to carry out."""

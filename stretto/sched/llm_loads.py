@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.cluster.placement import (
     Bound,
@@ -19,6 +20,7 @@ from stretto.cluster.placement import (
     Joined,
     Left,
     Placement,
+    PlacementEvent,
     PlacementRequest,
     Unbound,
 )
@@ -40,7 +42,8 @@ class InstanceLoads:
     """The requests at each instance of an LLM engine, and the table from which the placement policy chooses
     an instance.
 
-    A choice changes nothing.
+    A choice changes nothing. What a policy raises when it is told of something is kept until `raise_bug`, so
+    that sums, and the life of an instance, do not depend on it.
     """
 
     def __init__(
@@ -52,7 +55,8 @@ class InstanceLoads:
         self._outputs = outputs
         self._output_keys: dict[InstanceId, object] = {}
         self._binds_early = placement.binds != "late"
-        self._table = InstanceTable(placement.load, with_full=self._binds_early)
+        self._table = InstanceTable(self._load, with_full=self._binds_early)
+        self._bug: Exception | None = None
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
         self._slowness: dict[InstanceId, float] = {}
@@ -90,7 +94,7 @@ class InstanceLoads:
             self._output_keys[instance] = replica.output_key
             num_slots = replica.num_slots or self._engine.max_running
             space = self._keys.join(instance, replica)
-            self._placement.observe(Joined(instance, space))
+            self._tell(Joined(instance, space))
             view = InstanceView(instance, replica.profile, self._budget(replica), num_slots, space)
             self._table.join(view)
 
@@ -101,7 +105,7 @@ class InstanceLoads:
         if self._table.get(instance) is not None:
             self._keys.leave(instance)
             self._slowness.pop(instance, None)
-            self._placement.observe(Left(instance))
+            self._tell(Left(instance))
             self._table.leave(instance)
             del self._output_keys[instance]
 
@@ -122,7 +126,7 @@ class InstanceLoads:
             return
         if isinstance(report, LoadReport):
             view.reported = report.load
-        self._placement.observe(report)
+        self._tell(report)
         self._table.changed(report.instance)
 
     def of(self, instance: InstanceId) -> dict[int, Running]:
@@ -133,7 +137,7 @@ class InstanceLoads:
         """Add a request that is sent to its instance to the load of that instance."""
         self._running.setdefault(running.instance, {})[running.task] = running
         self._num_running += 1
-        self._placement.observe(Dispatched(running.instance, running.placed))
+        self._tell(Dispatched(running.instance, running.placed))
         if self._binds_early and (view := self._table.get(running.instance)) is not None:
             running.first_s = view.prefill_s + running.prefill_s
         self._change(running.instance, running.num_tokens, running.prefill_s)
@@ -169,7 +173,7 @@ class InstanceLoads:
         """
         del self._running[running.instance][running.task]
         self._num_running -= 1
-        self._placement.observe(Ended(running.instance, running.placed, held_tokens))
+        self._tell(Ended(running.instance, running.placed, held_tokens))
         if running.is_decoding and (view := self._table.get(running.instance)) is not None:
             view.num_decoding -= 1
         self._change(running.instance, -running.num_tokens, -running.prefill_s)
@@ -195,12 +199,12 @@ class InstanceLoads:
 
         `seconds` is the predicted time by which it delays one more request.
         """
-        self._placement.observe(Bound(instance, request))
+        self._tell(Bound(instance, request))
         self._change_waiting(instance, 1, request.all_tokens, seconds)
 
     def wait_no_more(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
         """Remove a request that has left the queue of an instance from the load of that instance."""
-        self._placement.observe(Unbound(instance, request))
+        self._tell(Unbound(instance, request))
         self._change_waiting(instance, -1, -request.all_tokens, -seconds)
 
     def choose(self, request: PlacementRequest, now_s: float, like: object = None) -> Choice | None:
@@ -212,12 +216,22 @@ class InstanceLoads:
                 all.
         """
         if like is None or all(key == like for key in self._output_keys.values()):
-            return self._placement.choose(request, self._table, now_s)
-        table = InstanceTable(self._placement.load, with_full=self._binds_early)
+            return self._choose(request, self._table, now_s)
+        table = InstanceTable(self._load, with_full=self._binds_early)
         for view in self._table:
             if self._output_keys[view.id] == like:
                 table.join(view)
-        return self._placement.choose(request, table, now_s)
+        return self._choose(request, table, now_s)
+
+    def note_bug(self, bug: Exception) -> None:
+        """Note what a policy has raised where nothing may be left undone."""
+        self._bug = self._bug or bug
+
+    def raise_bug(self) -> None:
+        """Raise what a policy has raised since the last call, if anything."""
+        bug, self._bug = self._bug, None
+        if bug is not None:
+            raise bug
 
     def output_key(self, instance: InstanceId) -> object:
         """Return the key of an instance's model and dtype (`Replica.output_key`).
@@ -287,6 +301,27 @@ class InstanceLoads:
         """Drop the record of an instance that is gone, if no request is left of it."""
         if not self._running.get(instance):
             self._running.pop(instance, None)
+
+    def _choose(self, request: PlacementRequest, table: InstanceTable, now_s: float) -> Choice | None:
+        choice = self._placement.choose(request, table, now_s)
+        if choice is not None and table.get(choice.instance) is None:
+            raise ValueError(
+                f"the placement policy names instance {choice.instance!r}, which it was not offered"
+            )
+        return choice
+
+    def _tell(self, event: PlacementEvent) -> None:
+        try:
+            self._placement.observe(event)
+        except Exception as bug:
+            self.note_bug(bug)
+
+    def _load(self, view: InstanceView) -> Load:
+        try:
+            return self._placement.load(view)
+        except Exception as bug:
+            self.note_bug(bug)
+            return ()
 
     def _set_slowness(self, view: InstanceView, mean: float) -> None:
         self._slowness[view.id] = mean

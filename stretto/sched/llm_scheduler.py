@@ -10,6 +10,7 @@ Source: Teola §5.2 and §6. Differs: budgets count the output that is expected,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 
 from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
@@ -137,7 +138,7 @@ class LLMScheduler:
         running = self._loads.of(instance).get(task)
         if running is not None:
             self._remove(running)
-            self._queue(_left_by(running, running.entry.resumed(running.item, token_ids)))
+            self._requeue(_left_by(running, running.entry.resumed(running.item, token_ids)))
 
     def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
         """Remove an instance that has ended, as it was told to, and queue again the requests that it still
@@ -260,6 +261,7 @@ class LLMScheduler:
         for instance in [i for i in self._drained if not self._loads.of(i)]:
             del self._drained[instance]
             actions += self.instances.fleet.idle(instance)
+        self._loads.raise_bug()
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
@@ -272,6 +274,7 @@ class LLMScheduler:
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()
         self._placing.clear()
+        self._shown.clear()
         self._decided = []
         return queries, actions
 
@@ -356,7 +359,7 @@ class LLMScheduler:
         queue, entry, choice = placed.queue, placed.entry, placed.choice
         request, instance = entry.request, choice.instance
         rank = queue.rank(entry)
-        item = queue.take(entry, 1)
+        item = entry.lo
         prompt = request.prompts[item - request.lo]
         output_key = self._loads.output_key(instance)
         task = LLMTask(
@@ -372,6 +375,7 @@ class LLMScheduler:
         )
         num_tokens = placed.request.num_tokens
         prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
+        queue.take(entry, 1)
         running = Running(task.id, instance, entry, item, prompt, queue, placed.request, prefill_s, now_s)
         running.output_key = output_key
         running.is_probe = self.instances.fleet.state[instance] == "suspect"
@@ -390,24 +394,36 @@ class LLMScheduler:
         self.queue.add(entry)
         self._note_change(entry.query)
 
+    def _requeue(self, entry: Entry) -> None:
+        """Queue an entry of an instance that goes; what the order raises does not keep it from going."""
+        try:
+            self._queue(entry)
+        except Exception as bug:
+            self._loads.note_bug(bug)
+
     def _note_change(self, query: str) -> None:
         self._num_changes[query] = self._num_changes.get(query, 0) + 1
 
     def _start(self, running: Running, now_s: float) -> None:
         """A request has left its instance's queue."""
         if running.started_s is None:
-            self._leave_queue(running)
             running.started_s = now_s
+            self._leave_queue(running)
 
     def _leave_queue(self, running: Running) -> None:
-        running.queue.started(running.entry, running.item, running.item + 1)
         self._note_change(running.entry.query)
         self._handed_over.remove(running)
+        try:
+            running.queue.started(running.entry, running.item, running.item + 1)
+        except Exception as bug:
+            self._loads.note_bug(bug)
+            raise
 
     def _remove(self, running: Running, held_tokens: int | None = None) -> None:
         """A request has left its instance."""
         if running.started_s is None:
-            self._leave_queue(running)
+            with suppress(Exception):  # noted; the request leaves all the same
+                self._leave_queue(running)
         self._loads.remove(running, held_tokens)
         self._placing.freed(running.instance)
         self._heard_tasks.forget((running.instance, running.task))
@@ -442,7 +458,7 @@ class LLMScheduler:
                 again = entry.again(item, item + 1, attempt=attempt, alone=False)
                 if running.offset and again.said_by != running.output_key:
                     again.generated = ()
-                self._queue(_left_by(running, again) if running.offset else again)
+                self._requeue(_left_by(running, again) if running.offset else again)
         return reports
 
 

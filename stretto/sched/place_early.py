@@ -66,6 +66,7 @@ class PlaceEarly:
         self._describe = describe
         self._moves = moves
         self._bound = BoundRequests(new_queue, loads)
+        self._going_out: Entry | None = None
         self._to_admit: dict[InstanceId, None] = {}
         self._freed: dict[InstanceId, None] = {}
         self._asked_at: dict[InstanceId, float] = {}
@@ -117,7 +118,10 @@ class PlaceEarly:
         self._asked_at.pop(instance, None)
         self._to_admit.pop(instance, None)
         for entry in self._bound.leave(instance):
-            self._queue.add(_anew(entry, entry.lo, moved_from=instance))
+            try:
+                self._queue.add(_anew(entry, entry.lo, moved_from=instance))
+            except Exception as bug:  # of the order; the others are to be queued all the same
+                self._loads.note_bug(bug)
 
     def freed(self, instance: InstanceId) -> None:
         if self._loads.view(instance) is not None:
@@ -125,12 +129,12 @@ class PlaceEarly:
 
     def end_query(self, query: str) -> None:
         for entry in self._bound.of_query(query):
-            self._bound.remove(entry)
+            self._remove(entry)
 
     def withdraw(self, query: str, node: int) -> None:
         for entry in self._bound.of_query(query):
             if entry.request.node.id == node:
-                self._bound.remove(entry)
+                self._remove(entry)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         for entry in self._bound.of_query(query):
@@ -143,9 +147,11 @@ class PlaceEarly:
 
     def clear(self) -> None:
         self._bound.clear()
+        self._going_out = None
 
     def bound(self) -> Collection[Entry]:
-        return self._bound.entries()
+        entries = self._bound.entries()
+        return entries if self._going_out is None else (*entries, self._going_out)
 
     def check_invariants(self) -> None:
         self._bound.check_invariants()
@@ -175,9 +181,9 @@ class PlaceEarly:
             if view is not None and view.state == "suspect":
                 yield Placed(self._queue, chosen.entry, request, choice)
                 continue
+            self._bind(_anew(chosen.entry, chosen.entry.lo), request, choice)
             item = self._queue.take(chosen.entry, 1)
             self._queue.started(chosen.entry, item, item + 1)
-            self._bind(_anew(chosen.entry, item), request, choice)
 
     def _bind(self, entry: Entry, request: PlacementRequest, choice: Choice) -> None:
         self._bound.add(entry, request, choice)
@@ -198,7 +204,9 @@ class PlaceEarly:
                 if chosen is None or isinstance(chosen, Hold):
                     break
                 bound = self._bound.take(chosen.entry)
+                self._going_out = chosen.entry
                 yield Placed(queue, chosen.entry, bound.request, bound.choice)
+                self._going_out = None
                 to_fill = 0
             del self._to_admit[instance]
         self._to_admit.update(dict.fromkeys(held))
@@ -206,6 +214,10 @@ class PlaceEarly:
     def _fits(self, entry: Entry) -> int:
         bound = self._bound.of(entry)
         return int(self._loads.has_room(bound.instance, bound.request))
+
+    def _remove(self, entry: Entry) -> None:
+        """Take an entry out; what it kept waiting may go out now."""
+        self._to_admit[self._bound.remove(entry).instance] = None
 
     # --- moves
 
@@ -220,8 +232,8 @@ class PlaceEarly:
                 ahead_s += self._bound.of(entry).share_s
                 continue
             moved = _anew(entry, entry.lo)
-            self._bound.remove(entry)
             self._bind(moved, request, choice)
+            self._remove(entry)
 
     def _could_take_more(self, instance: InstanceId) -> bool:
         """Whether an instance serves, has room, and nothing waits for it."""

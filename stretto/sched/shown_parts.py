@@ -56,6 +56,11 @@ class ShownParts:
         self.update(now_s)
         return True
 
+    def clear(self) -> None:
+        """Forget what was to be set aside: nothing waits any more."""
+        self._unlike.clear()
+        self._hopeless_s.clear()
+
     def update(self, now_s: float) -> None:
         """Put entries (queued work) that were set aside back into the queue's order, if a serving instance
         may continue them now.

@@ -264,7 +264,9 @@ class System:
             if node.engine is not None:
                 self._actions += self._engines.withdraw(node.engine, query, node.id, now_s)
         for request in outcome.work:
-            engines[self._engines.add(request, now_s)] = None
+            assert request.node.engine is not None
+            engines[request.node.engine] = None  # first, as what an order raises at waits there too
+            self._engines.add(request, now_s)
         if outcome.demands:
             self._ask(query, outcome.demands)
         for output, text in outcome.text:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
+from typing import Any
 
 import pytest
 from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, acting, graph, server
@@ -145,6 +147,27 @@ async def test_what_does_not_fit_a_session_is_refused_before_anything_runs() -> 
         with pytest.raises(ConfigError, match="there is no engine 'llm'"):
             session.extend(COMPLETE)
         assert await session.get("loud") == "X"
+
+
+@in_virtual_time
+async def test_bad_arguments_are_refused_and_the_session_goes_on() -> None:
+    async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
+        with pytest.raises(UserError, match="reads and produces the variable 'same'"):
+            session.extend(SHOUT, {"text": "same", "loud": "same"})
+        names: tuple[Any, ...] = (None, 3, [])
+        for name in names:
+            with pytest.raises(UserError, match="a variable's name must be a text"):
+                session.provide(name, "x")
+            with pytest.raises(UserError, match="a variable's name must be a text"):
+                session.extend(SHOUT, {"text": name})
+        for deadline_s in (math.nan, "soon"):
+            with pytest.raises(UserError, match="deadline_s must be a number of seconds"):
+                await session.get("loud", deadline_s=deadline_s)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="how must be one of finish, suspend, got 'gently'"):
+            runtime.drain_instance("acting", 0, "gently")  # type: ignore[arg-type]
+        session.extend(SHOUT)
+        session.provide("text", "x")
+        assert await session.get("loud", deadline_s=1.0) == "X"
 
 
 @in_virtual_time

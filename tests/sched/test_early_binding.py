@@ -11,7 +11,17 @@ import pytest
 from support.early_placement import SoonestStart, SoonestStartForGood
 from support.machines import add_ready, llm_engine, llm_request, lost, serving
 
-from stretto.cluster.placement import Bound, Dispatched, Ended, Joined, Left, Unbound
+from stretto.cluster.instances import InstanceTable
+from stretto.cluster.placement import (
+    Bound,
+    Choice,
+    Dispatched,
+    Ended,
+    Joined,
+    Left,
+    PlacementRequest,
+    Unbound,
+)
 from stretto.costs.profile import Profile
 from stretto.errors import EngineUnavailable
 from stretto.messages import Admit, Reprioritise
@@ -219,6 +229,30 @@ def test_a_withdrawn_or_unwanted_request_is_found_where_it_is_bound() -> None:
     machine.add("d")
     assert machine.end("a") == [("d", 0)], "nobody waits for b"
     assert machine.end("d") == [("b", 0)]
+
+
+def test_what_a_request_held_up_goes_out_when_that_is_withdrawn() -> None:
+    machine = Machine(instances=1, max_running=2, max_batch=1000, policy="throughput", fill_timeout_s=0.0)
+    assert machine.add("a") == [("a", 0)]
+    assert machine.add("large", tokens=900) == []
+    assert machine.add("small") == [], "it comes after the large one, in this order"
+    machine.scheduler.withdraw("large", 1, 1.0)
+    assert machine.schedule(1.0) == [("small", 0)]
+
+
+class Stubborn(SoonestStart):
+    """Places all requests at instance 7."""
+
+    def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
+        return Choice(7)
+
+
+def test_an_instance_that_was_not_offered_is_a_bug_of_the_policy() -> None:
+    machine = Machine(Stubborn())
+    with pytest.raises(ValueError, match="the placement policy names instance 7, which it was not offered"):
+        machine.add("a")
+    queries, _ = machine.scheduler.recover()
+    assert queries == ["a"]
 
 
 def test_ranks_of_what_was_handed_over_are_those_of_its_own_queue() -> None:

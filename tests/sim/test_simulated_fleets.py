@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from support.early_placement import SoonestStart
@@ -13,7 +14,10 @@ from support.fleets import FleetWatch
 from support.machines import compiled
 
 from stretto import DEFAULT
+from stretto.cluster.instances import InstanceView
+from stretto.cluster.load_order import Load
 from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
+from stretto.cluster.placement import Placement, PlacementEvent
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, Engine, deploy
@@ -22,6 +26,8 @@ from stretto.errors import EngineUnavailable, StrettoError
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Admit, Reprioritise, StartBatch
 from stretto.sched.llm_scheduler import LLMScheduler
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.order import Order, OrderConfig
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import FaultPlan
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
@@ -383,3 +389,65 @@ def test_reports_of_caches_are_what_each_instance_holds(seed: int) -> None:
 def blocks_of(instance: LLMInstance) -> frozenset[bytes]:
     """Return the blocks that the prefix cache of an instance holds."""
     return frozenset(block for node in instance.scheduler.cache._tree.nodes() for block in node.hashes)
+
+
+# --- code of a user's own that raises
+
+
+class Fuse:
+    """Raises at the third call of one method of an order or a placement policy, or event of the latter."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+        self.num_calls = 0
+
+    def __call__(self, at: str) -> None:
+        self.num_calls += at == self._at
+        if at == self._at and self.num_calls == 3:
+            raise ZeroDivisionError("a bug")
+
+    def placement(self) -> Placement:
+        fuse = self
+
+        class Raising(SoonestStart):
+            def load(self, instance: InstanceView) -> Load:
+                fuse("load")
+                return super().load(instance)
+
+            def observe(self, event: PlacementEvent) -> None:
+                fuse(type(event).__name__)
+                super().observe(event)
+
+        return Raising()
+
+    def order(self, config: OrderConfig) -> Order:
+        made = ORDERS["least_work"](config)
+
+        class Raising:
+            def __getattr__(self, name: str) -> Callable[..., object]:
+                def call(*args: object) -> object:
+                    fuse(name)
+                    return getattr(made, name)(*args)
+
+                return call
+
+        fuse = self
+        return cast(Order, Raising())
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["load", "Joined", "Left", "Bound", "Unbound", "Dispatched", "Ended", "add", "remove", "rank", "started"],
+)
+def test_code_of_ones_own_that_raises_hangs_no_query_and_keeps_no_instance(at: str) -> None:
+    for seed in range(4):
+        draw, fuse = random.Random(seed), Fuse(at)
+        given = llm(instances=2, max_running=2, placement="raising", policy="raising", max_attempts=50)
+        vocabulary = DEFAULT.with_placement("raising", fuse.placement).with_policy("raising", fuse.order)
+        run, watch = driver(given, batch(), models={"llm": model()}, vocabulary=vocabulary)
+        for number in range(12):
+            run.submit(f"q{number}", draw.choice((SAY, MANY)), {"q": f"question {number}"}, at_s=number * 0.1)
+            run.cancel(f"q{number}", number * 0.1 + 0.3 + 3.0 * (number % 2))
+        come_and_go(run, draw, [given], 5.0)
+        finish(run, watch)
+        assert fuse.num_calls >= 3, "it has raised"
