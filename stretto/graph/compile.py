@@ -42,7 +42,7 @@ class In:
 
     @property
     def blocks(self) -> bool:
-        """Whether the node waits for the whole value before it opens."""
+        """Whether the node can start only when the whole value exists."""
         return self.piece is None and not self.is_hint
 
 
@@ -100,9 +100,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class StreamedOutput:
-    """Permission to show a decode's text as output `name` while it is being decoded.
+    """Permission to show a decode's text to the caller, as output `name`, while it is being decoded.
 
-    The text may be shown once every value in `unless` is known to be absent: `select` prefers those.
+    The text may be shown once every value in `unless` (ids) is known to be absent, because a `select`
+    prefers those values to the text.
     """
 
     name: str
@@ -218,7 +219,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
 def rebase(
     egraph: ExecutionGraph, node_base: int, values: Sequence[int], under: Node | None = None
 ) -> list[Node]:
-    """Return the nodes of `egraph` renumbered so that they can join a running graph.
+    """Return the nodes of a compiled graph, renumbered so that they can be added to a graph that is running.
 
     Args:
         node_base: id that the first node gets.
@@ -319,7 +320,7 @@ def _fusions(
 
 
 def decode_of(primitive: Primitive) -> Decode:
-    """Return the decoding settings of a decode primitive.
+    """Return the decoding settings (`Decode`: length, form of the output, sampling) of a decode primitive.
 
     Raises:
         ConfigError: a setting is unknown, or its value cannot be used.

@@ -22,15 +22,16 @@ _TOKENS_PER_SLOT = 64
 
 
 def with_primitives(graph: Graph, primitives: list[Primitive]) -> Graph:
-    """Return `graph` with `primitives` in place of its own; `graph` itself if they are equal."""
+    """Return a copy of `graph` that has these primitives; the same object if they equal those it has."""
     new = tuple(primitives)
     return graph if new == graph.primitives else replace(graph, primitives=new)
 
 
 def is_worth_a_prefill(parts: PromptParts, profile: Profile) -> bool:
-    """Return whether prefilling `parts` ahead saves more than the extra request costs.
+    """Return whether to prefill these first parts of a prompt ahead, in a request of their own.
 
-    Token counts are guesses: values are not known when a graph is optimised.
+    It pays if prefilling them takes at least as long as an extra request costs. Token counts are guesses,
+    because the values of variables are not known when a graph is optimised.
     """
     tokens = sum(num_tokens(part.text) if isinstance(part, Constant) else _TOKENS_PER_SLOT for part in parts)
     return tokens > 0 and tokens * profile.per_unit_s >= profile.base_s

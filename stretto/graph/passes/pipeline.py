@@ -91,7 +91,7 @@ def run_passes(
 
 
 def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops: Ops = OPS) -> Graph:
-    """Run one pass once, and verify its result."""
+    """Run one pass once on a graph, check that its result is a valid graph, and return that."""
     changed = run_pass(graph, profiles, ops)
     if changed is not graph:
         _verify_after(name, changed, ops)
