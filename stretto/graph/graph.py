@@ -157,7 +157,7 @@ class Graph:
         return {name: tuple(found) for name, found in readers.items()}
 
     def fresh_name(self, stem: str) -> str:
-        """Return a name that no input or primitive has: `stem`, `stem.1`, `stem.2`…, whichever is free first."""
+        """Return a name that no input or primitive has: the first free one of `stem`, `stem.1`, `stem.2`…"""
         taken = self.by_name.keys() | {name for name, _ in self.inputs}
         if stem not in taken:
             return stem
