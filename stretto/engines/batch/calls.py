@@ -1,4 +1,4 @@
-"""An engine that calls native functions."""
+"""Engine that calls the user's Python functions as steps of an app."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CallsConfig:
 
 
 class Calls:
-    """A `BatchEngine` that calls native functions, one after the other.
+    """A batch engine that calls the user's Python functions, one after the other.
 
     Op `call`: config `function` names the function; the inputs become its keyword arguments.
     A call with `result="effect"` runs at most once, unless `idempotent` says that the function may be called

@@ -49,7 +49,7 @@ class EmbeddingConfig:
 
 
 class Embedding:
-    """A `BatchEngine` that turns texts into vectors of unit length.
+    """A batch engine that turns texts into vectors of unit length, with a sentence-transformers model.
 
     Op `embed`: port `texts` (str, Chunk or Hit). Answers a float32 vector. All texts of a batch go
     to the model in one call, which runs them sorted by length; a text's vector depends on its batch by
@@ -84,7 +84,7 @@ class Embedding:
 
 
 def minilm_path() -> Path:
-    """Directory of the packaged all-MiniLM-L6-v2: weights, tokenizer, configuration.
+    """Return the directory of the packaged model all-MiniLM-L6-v2: weights, tokenizer, configuration.
 
     Raises:
         ConfigError: the package is missing.
@@ -97,7 +97,7 @@ def minilm_path() -> Path:
 
 
 def model_name(model: str) -> str:
-    """Canonical name of a model; a directory becomes its absolute path."""
+    """Return the canonical name of a model: a directory becomes its absolute path, other names stay."""
     return os.path.realpath(model) if model != MINILM and os.path.isdir(model) else model
 
 

@@ -49,8 +49,9 @@ class WebSearchConfig:
 
 
 class WebSearch:
-    """A `BatchEngine` that searches the web. Op `web_search`: port `queries` (a text); config `k`;
-    answers up to `k` hits.
+    """A batch engine that searches the web with an HTTP service like SearXNG.
+
+    Op `web_search`: port `queries` (a text); config `k`; answers up to `k` hits, one for each page found.
     """
 
     def __init__(
@@ -89,12 +90,13 @@ class WebSearch:
             self._headers["Authorization"] = f"Bearer {key}"
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Search for the queries of the tasks.
+        """Answer each task with the pages that the search service finds for its text.
 
         Raises:
             EngineUnavailable: the service refused all attempts, or cannot be reached.
             EngineTimeout: the service gave no answer in time, in all attempts.
-            BadReply: the answer is not of the form above, or a refusal that a retry would not change.
+            BadReply: the answer is not a JSON object with a list of `results`, or is a refusal that a retry
+                would not change.
         """
         return answer_batch(tasks, {"web_search": self._search})
 

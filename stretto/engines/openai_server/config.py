@@ -11,7 +11,9 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class KVEventsConfig:
-    """Where vLLM publishes its KV events: the endpoints of its `--kv-events-config`, as reached from here.
+    """Where a vLLM server publishes KV events, which tell what its prefix cache stores and evicts.
+
+    The addresses are those of its option `--kv-events-config`, as they are reached from here.
 
     Attributes:
         endpoint: address of the publisher, such as "tcp://127.0.0.1:5557".
@@ -47,8 +49,8 @@ class OpenAIServerConfig:
             answer came. The first comes `backoff_s` later, each next one after twice the time; or when the
             server says, but not later than `max_backoff_s`.
         warms_prefixes: whether a partial prefill may become a request (where each costs money, say no).
-        priorities: the server is vLLM with `--scheduling-policy priority`, and each request carries its rank
-            as a priority. Other servers refuse such requests.
+        priorities: send each request's rank as its priority. Only vLLM with the option
+            `--scheduling-policy priority` accepts such requests; other servers refuse them.
         kv_events: where the server publishes what its prefix cache holds (vLLM), in token ids; with None, the
             contents are guessed.
         reports_load: ask the server's `/metrics` every second how busy it is, until it does not tell.
@@ -73,7 +75,10 @@ class OpenAIServerConfig:
 
     @property
     def output_key(self) -> tuple[str, str]:
-        """The model, or the server where none is named: what an answer depends on."""
+        """Key that is equal for servers with equal answers: the model, or the URL where none is named.
+
+        An interrupted task may go on at a server with an equal key.
+        """
         return "served", self.model or self.url
 
     def __post_init__(self) -> None:

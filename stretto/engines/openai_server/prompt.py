@@ -32,7 +32,11 @@ class SentPrompt:
 
 
 def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
-    """Return the prompt of a task as the server is sent it. Raises UserError if it is not a text."""
+    """Return a task's prompt as it is sent to a server: token ids if its tokenizer is known, else text.
+
+    Raises:
+        UserError: a segment of the prompt is not a text.
+    """
     if facts.tokenizer is None:
         try:
             text = "".join(segment.text for segment in task.prompt)
