@@ -59,17 +59,19 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpan:
-    """A recorded query's share of a batch, or one of its LLM requests. Times are seconds from the query's
-    arrival.
+    """A recorded query's share of a batch, or one of its LLM requests.
+
+    Times are seconds from the query's arrival.
 
     Attributes:
         num_units: units of the whole batch, or of the request's prompt, as the schedulers count them.
         num_chars: characters of the texts that the whole batch reads, or of the prompt.
         num_cached: units found in the instance's cache.
         num_output: tokens that a request has generated.
-        first_s: when its first piece came.
+        ready_s: when it was handed to the instance.
+        first_s: when the first piece of its output arrived; None if none did.
         sizes: characters of the results: of texts, of the items of lists, of each chunk.
-        word: "yes" or "no" if that is what its text begins with: a branch may hang on it.
+        word: "yes" or "no" if its text begins with that, because the app may branch on it; else "".
     """
 
     engine: str
@@ -91,7 +93,13 @@ class RecordedSpan:
 
 @dataclass(frozen=True, slots=True)
 class RecordedQuery:
-    """A recorded query: which graph it ran, when it arrived, and how it ended."""
+    """A recorded query (one run of an app): which graph it ran, when it arrived, and how it ended.
+
+    Attributes:
+        graph: position of its graph in the file.
+        inputs: sizes of its inputs, by name.
+        spans: shares of batches and LLM requests that ran for it.
+    """
 
     query: str
     graph: int
@@ -105,7 +113,10 @@ class RecordedQuery:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGraph:
-    """A recorded graph; `is_optimised` if only the result of the passes is known."""
+    """A recorded graph of an app's steps.
+
+    `is_optimised` says that only the graph after the optimisation passes is known, not the one before.
+    """
 
     graph: Graph
     is_optimised: bool
@@ -168,7 +179,7 @@ class RunRecorder(Observer):
         self._write({"schema": SCHEMA, "version": VERSION, "engines": described})
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file that the run is recorded in."""
         self._file.close()
 
     def on_event(self, event: Event, now_s: float) -> None:
@@ -298,7 +309,7 @@ class RunRecorder(Observer):
 
 
 def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
-    """Return the number of characters of all texts that the tasks read."""
+    """Return the number of characters of all texts that these tasks read: prompts, or inputs of batches."""
     return sum(
         sum(len(segment.text) for segment in task.prompt)
         if isinstance(task, LLMTask)
@@ -308,9 +319,7 @@ def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
 
 
 def total_size(size: Any) -> int:
-    """Return the characters of a recorded size: a number, the size of a text, or the sum of a list of
-    sizes.
-    """
+    """Return the total number of characters of a recorded value, whose size may be a nested list."""
     if isinstance(size, dict):
         return int(size["chars"])
     return sum(map(total_size, size)) if isinstance(size, list) else int(size)
