@@ -81,7 +81,7 @@ class DocumentError(UserError):
 
 
 class CapacityError(StrettoError):
-    """The work can never fit, however long one waits."""
+    """The work is too large ever to be done, as a prompt that is longer than the model's context."""
 
 
 class Overloaded(CapacityError):
@@ -99,7 +99,7 @@ class Overloaded(CapacityError):
 
 
 class EngineFailure(StrettoError):
-    """An engine went wrong while running a step."""
+    """An engine failed while it ran a step."""
 
 
 class EngineUnavailable(EngineFailure):

@@ -37,7 +37,7 @@ from stretto.graph.types import item_type
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of a template: a named, typed value that each query brings, to feed components with."""
+    """An input of an app: a named, typed value that each query (run of the app) brings, for components."""
 
     name: str
     type: str
@@ -79,7 +79,9 @@ class Component:
         self.config = configure(self, self.Config(), settings)
 
     def feed(self, **sources: Source) -> None:
-        """Connect in ports to sources of values, as the constructor does.
+        """Connect in ports of the component, given by name, to the sources of their values.
+
+        A source is an input of the app, or an out port of another component.
 
         Raises:
             TemplateError: there is no such port, or the source is not an `Input` or `OutPort`.
@@ -154,7 +156,7 @@ def parallel(*branches: Component | Chain) -> Chain:
 
 
 class Builder:
-    """The collector of primitives to which components add theirs while a template is lowered."""
+    """The graph of an app while it is built: each component adds its primitives (steps) to it."""
 
     def __init__(self) -> None:
         self.primitives: list[Primitive] = []

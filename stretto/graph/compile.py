@@ -94,7 +94,7 @@ class Node:
 
     @property
     def runs_once(self) -> bool:
-        """Whether the node must not run a second time: it is an effect and not idempotent."""
+        """Whether the step must not run a second time, because it would change something outside again."""
         return self.is_effect and not (self.spec.is_idempotent or self.config.get("idempotent"))
 
 

@@ -126,7 +126,7 @@ class Ops(Mapping[str, OpSpec]):
         return (result if isinstance(result, str) else primitive.setting("result")) == "effect"
 
     def is_type(self, type_: str) -> bool:
-        """Return whether `type_` is well formed and made of types that this table knows."""
+        """Return whether a text is a valid type, made of the types that this table knows."""
         return is_type(type_, self.types)
 
     def _check_types(self, spec: OpSpec) -> None:

@@ -25,7 +25,9 @@ _CONSTANT_CHARS = 24
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One node of an unrolled graph: a stage, a partial decode or an aggregate.
+    """One step of a graph whose streamed lists are cut into pieces.
+
+    It is a step for one piece of a list (a stage), one item of a decode, or the joining of all pieces.
 
     Attributes:
         what: the op, or the part that a prefill or decode plays.

@@ -69,9 +69,7 @@ class TokenSequence:
 
     @property
     def place(self) -> tuple[tuple[float, ...], int]:
-        """Sort key among the sequences of an instance: smaller ones go first and keep their blocks
-        longest.
-        """
+        """Priority of the sequence as a sort key: the smallest starts first and is preempted last."""
         return self.rank or (self.arrived_s,), self.order
 
     @property

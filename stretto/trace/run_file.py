@@ -124,7 +124,10 @@ class RecordedGraph:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The whole content of a run file. `engines` are the plain fields of each `Engine`, and its `Profile`."""
+    """The content of a file with a recorded run: its engines, its graphs, and its queries (runs of apps).
+
+    `engines` are the settings of each engine, by name of the setting, and its latency profile.
+    """
 
     engines: tuple[Mapping[str, Any], ...]
     graphs: tuple[RecordedGraph, ...]
@@ -183,6 +186,7 @@ class RunRecorder(Observer):
         self._file.close()
 
     def on_event(self, event: Event, now_s: float) -> None:
+        """Record what a message to the schedulers says has happened, such as the end of a batch."""
         match event:
             case Submit(query):
                 if self._zero_s is None:
@@ -205,6 +209,7 @@ class RunRecorder(Observer):
                 self._forget(engine, instance)
 
     def on_action(self, action: Action, now_s: float) -> None:
+        """Record what the schedulers have decided; if a query has ended, write it to the file."""
         match action:
             case StartBatch(engine, instance, batch, tasks, num_units):
                 self._open[engine, instance, batch] = _Open(tasks, num_units, now_s, now_s)

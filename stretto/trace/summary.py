@@ -74,7 +74,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The summary of a recording; `wall_s` is the time from its first event to its last."""
+    """The totals of a recording, by engine and by query.
+
+    `wall_s` is the time from the first recorded event to the last, in seconds.
+    """
 
     wall_s: float
     engines: tuple[EngineRow, ...]

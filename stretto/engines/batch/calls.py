@@ -30,14 +30,22 @@ class Calls:
         self._functions = config.functions
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
+        """Call the function of each task, and return the results in order.
+
+        Raises:
+            ConfigError: there is no function of that name; none has been called then.
+            EngineFailure: a function raised an error.
+        """
         for task in tasks:
             self._function(task)
         return answer_batch(tasks, {"call": self._call})
 
     def release(self, query: str) -> None:
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
         pass
 
     def close(self) -> None:
+        """Do nothing: there is nothing to free."""
         pass
 
     def _function(self, task: Task) -> Callable[..., object]:

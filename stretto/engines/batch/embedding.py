@@ -67,10 +67,11 @@ class Embedding:
         self._batch_size = CPU_BATCH_SIZE if self._model.device.type == "cpu" else GPU_BATCH_SIZE
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
+        """Embed the texts of all tasks in one call of the model; return a vector, or vectors, for each."""
         return answer_batch(tasks, {"embed": self._embed})
 
     def release(self, query: str) -> None:
-        """Do nothing: no state is kept for a query."""
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: memory is freed with the object."""

@@ -78,7 +78,7 @@ class Reranking:
         return answer_batch(tasks, {"rerank": self._rerank})
 
     def release(self, query: str) -> None:
-        """Do nothing: no state is kept for a query."""
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: memory is freed with the object."""

@@ -29,7 +29,7 @@ class HeldPrefixes:
         self._held: OrderedDict[BlockHash, None] = OrderedDict()
 
     def num_held(self, prompt: Sequence[int], salt: str = "") -> int:
-        """Return how many leading elements of a prompt are probably cached there for the tenant `salt`."""
+        """Return how many leading elements of a prompt the server may have cached for the tenant `salt`."""
         num_blocks = 0
         for block_hash in self._hashes(prompt, salt):
             if block_hash not in self._held:
@@ -47,7 +47,7 @@ class HeldPrefixes:
             self._add(block_hash)
 
     def apply(self, event: KVEvent) -> None:
-        """Update the record by a change of its prefix cache that the server reports."""
+        """Update the record by a change of the server's prefix cache, as the server reports it."""
         match event:
             case BlockStored(hash=block_hash):
                 self._add(block_hash)

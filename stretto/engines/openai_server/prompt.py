@@ -28,6 +28,7 @@ class SentPrompt:
 
     @property
     def tokens_per_element(self) -> float:
+        """Number of tokens that an element counts: 1 for a token id, an estimate for a character."""
         return 1 / CHARS_PER_TOKEN if isinstance(self.content, str) else 1.0
 
 

@@ -126,7 +126,9 @@ class WarmingPolicy:
         return is_check != (speed is not None and self._gain_s(speed, num_missing) > speed.round_trip_s)
 
     def patience_s(self, num_missing: int) -> float | None:
-        """Return how many seconds to wait for such a request: twice its predicted time; None for no limit.
+        """Return how many seconds to wait for a request that prefills so many tokens ahead.
+
+        It is twice the predicted time, or None for no limit if that is unknown.
 
         A prefill that takes longer holds a connection that requests need.
         """

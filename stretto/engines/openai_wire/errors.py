@@ -50,7 +50,7 @@ class ApiError:
 
 
 class RequestRefused(UserError):
-    """A request cannot be served as it is; `answer` is the refusal to send back."""
+    """A client's request cannot be served as it is; `answer` is the HTTP answer to send back."""
 
     def __init__(self, answer: ApiError) -> None:
         super().__init__(answer.message)

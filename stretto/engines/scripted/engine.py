@@ -53,7 +53,7 @@ class ScriptedLLM:
         self._waiting.reprioritise(task, rank)
 
     def cancel(self, task: int) -> None:
-        """Stop a task, waiting or running."""
+        """Stop a waiting or running task; it sends no further event."""
         self._running.pop(task, None)
         self._num_written.pop(task, None)
         self._waiting.discard(task)

@@ -123,8 +123,9 @@ def _chunk_mask(num_rows: int, keys: Keys, window: int | None) -> Tensor | None:
 
 @dataclass(slots=True)
 class Decodes:
-    """Decodes in a step: rows [start, stop), the last token of each of several sequences, which may
-    share `prefix`.
+    """Decodes in a step: rows [start, stop) of the step, the last token of each of several sequences.
+
+    The keys of a prefix that all of them share, if there is one, are in `prefix`.
     """
 
     start: int

@@ -185,7 +185,7 @@ class Contexts:
             self._llm.release(found.query)
 
     def tokens(self, context: int) -> tuple[int, ...]:
-        """Return the tokens of a context."""
+        """Return the token ids of a context: of the texts appended to it, and of generated outputs."""
         return tuple(self._known(context).tokens)
 
     def step(self) -> None:

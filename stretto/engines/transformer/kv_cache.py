@@ -80,7 +80,7 @@ class KVCache:
         return self.tensor((self._first_rows[:, None, :, None] + blocks_BN[:, None]).ravel())
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        """Copy an array to the device of the cache."""
+        """Return a copy of an array as a tensor on the device of the cache."""
         return upload(array, self.device)
 
     def write(self, layer: int, rows: Tensor, kv_TRD: Tensor) -> None:

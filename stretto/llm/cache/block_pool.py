@@ -65,7 +65,7 @@ class BlockPool:
                 ends.insert(place, end)
 
     def free(self) -> set[int]:
-        """Ids of the blocks that are not held."""
+        """Return the ids of the blocks that are not held."""
         return {
             block for start, end in zip(self._starts, self._ends, strict=True) for block in range(start, end)
         }

@@ -40,7 +40,7 @@ class BlockRun:
     last_used: int = 0
 
     def path(self) -> Iterator[BlockRun]:
-        """Yield the node and all nodes before it except the root, the last one first."""
+        """Yield the node and all nodes before it in the tree except the root, the last one first."""
         node = self
         while node.parent is not None:
             yield node
@@ -80,7 +80,7 @@ class BlockRun:
 
 
 def num_common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Number of tokens in the common prefix of two sequences."""
+    """Return the number of tokens in the common prefix of two sequences of tokens."""
     for index, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return index
@@ -106,7 +106,7 @@ class Owners:
         return parent.parent is None or owner in parent.owners
 
     def own(self, node: BlockRun, owner: str) -> None:
-        """Record that the query `owner` uses a node, unless that query was forgotten meanwhile."""
+        """Record that a query (run of an app) uses a cached node, unless it was forgotten meanwhile."""
         assert node.parent is not None
         if owner not in node.owners and self._may_own(node.parent, owner):
             node.owners.add(owner)
@@ -122,12 +122,12 @@ class Owners:
             self._leased.setdefault(owner, {})[node] = None
 
     def end_lease(self, node: BlockRun, owner: str) -> None:
-        """Record that a node is no longer protected from eviction for `owner`, for which it was leased."""
+        """Record that a node need not be kept for the query `owner` any more, for which it was leased."""
         node.lessees.remove(owner)
         _take(self._leased, node, owner)
 
     def copy(self, node: BlockRun, other: BlockRun) -> None:
-        """Give `other`, which has no owners yet, the owners and lessees of `node`."""
+        """Record for `other`, a new part of the split `node`, the same owners and lessees as for `node`."""
         for owner in node.owners:
             other.owners.add(owner)
             self._owned[owner][other] = None
@@ -156,7 +156,7 @@ class Owners:
             _take(self._leased, node, lessee)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless nodes know their owners, and lessees are owners."""
+        """Raise AssertionError unless index and nodes agree on the owners, and all lessees are owners."""
         assert all(owner in node.owners for owner, nodes in self._owned.items() for node in nodes)
         for lessee, nodes in self._leased.items():
             assert nodes

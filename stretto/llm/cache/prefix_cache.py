@@ -80,7 +80,7 @@ class PrefixCache:
         return node
 
     def touch(self, node: BlockRun) -> int:
-        """Mark the first block of a node as just used, and return its id; the caller copies it."""
+        """Mark the first block of a node as just used, so that it is evicted later, and return its id."""
         self._clock += 1
         if len(node.blocks) > 1:
             node = self._tree.split(node, 1)
@@ -115,7 +115,7 @@ class PrefixCache:
     ) -> tuple[BlockRun, list[int]]:
         """Add a sequence's full blocks, which hold the KV of `tokens`, to the cache.
 
-        They follow `parent`, the last node that the sequence holds (None for a tenant's first). Where the
+        They follow `parent`, the last node that the sequence holds (None if it holds none yet). Where the
         cache has a block with the same tokens, that one is used and the sequence's is freed. Returns the
         node that the sequence now holds instead of `parent`, and the blocks that it now uses.
         """
@@ -140,7 +140,7 @@ class PrefixCache:
     ) -> tuple[BlockRun, bool]:
         """Add a sequence's last block, which is not full, to the cache, unless the cache has its tokens.
 
-        It follows `parent`, the last node that the sequence holds (None for a tenant's first). Returns the
+        It follows `parent`, the last node that the sequence holds (None if it holds none yet). Returns the
         node with these tokens, and whether `block` was added. If so, the sequence holds that node instead of
         `parent`.
         """
@@ -164,7 +164,7 @@ class PrefixCache:
         self._evictable.offer(node)
 
     def forget(self, owner: str) -> None:
-        """Remove what only the query `owner` used from the cache, as soon as no sequence holds it.
+        """Remove what only the query (run of an app) `owner` used, as soon as no sequence holds it.
 
         Its leases, which protect prefixes from eviction, end.
         """

@@ -117,7 +117,7 @@ class PrefixTree:
             del self._roots[node.salt]
 
     def nodes(self) -> list[BlockRun]:
-        """All nodes except the roots."""
+        """Return all nodes of the tree except the roots."""
         found: list[BlockRun] = []
         stack = list(self._roots.values())
         while stack:

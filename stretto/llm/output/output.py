@@ -50,7 +50,7 @@ class Output:
     def feed(self, delta: str) -> tuple[list[str], bool]:
         """Read more generated text; return the pieces that it completes, and whether the output is finished.
 
-        After that, no more text may be given.
+        A finished output takes no more text.
 
         Raises:
             BadReply: a list was asked for, and the text is none.
