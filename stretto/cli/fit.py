@@ -1,4 +1,4 @@
-"""`stretto profile --fit`: fits the numbers of a step cost to measured steps."""
+"""`stretto profile --fit`: fits a prediction of an LLM's step times to measured steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexing of documents before the questions: a separate query, and its progress."""
+"""Indexing of documents before the questions are asked, as a run of an app of its own, and its progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the bounds of settings."""
+"""Checks that the settings of components are within bounds."""
 
 from __future__ import annotations
 

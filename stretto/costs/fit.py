@@ -1,4 +1,4 @@
-"""Fits the numbers of the physical form to measured steps.
+"""Fits the numbers of the physical formula of step times to measured steps.
 
 The slowest of three (launching, reading, the longest sequence) decides how long a step takes, and which one
 it is, is not known beforehand. The fit therefore iterates: assume one for each row, solve nonnegative least

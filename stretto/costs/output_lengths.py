@@ -102,7 +102,7 @@ def _merged(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 class LengthsBySource:
-    """Distributions of answer lengths, by model and template (the app that asked).
+    """Distributions of answer lengths, by model and template (kind of prompt).
 
     A template without answers so far gets the distribution of its model.
     """

@@ -1,4 +1,4 @@
-"""Corrects a step cost by observed times: one factor for steps with prefills and one for decode steps.
+"""Corrects predicted step times by observed ones: a factor for steps with prefills, one for decode steps.
 
 Each observation moves the logarithm of a factor by a share of log(observed / predicted). A ratio beyond two
 counts as two, so that an outlier moves the factor little, and the factor stays within bounds. The share falls

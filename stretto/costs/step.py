@@ -1,4 +1,4 @@
-"""How long one step of an LLM instance takes: a physical form with few fitted numbers.
+"""How long one step of an LLM instance takes: a physical formula with few fitted numbers.
 
     step    = preparation + sampling + host + max(launch, device)
     device  = weights + matrix + all_reduce + prefill_attention + max(kv, longest)

@@ -102,7 +102,9 @@ class AsyncLLM(Protocol):
     """The interface of an LLM behind a server. All calls come from one event loop; tasks run concurrently."""
 
     async def start(self) -> None:
-        """Wait until the server can take tasks: it is started if that is the engine's job, but not polled.
+        """Wait until the server can take tasks.
+
+        If it is the engine's job to start the server, it is started; any other is taken to be ready.
 
         Raises:
             EngineFailure: the server cannot be started.

@@ -1,4 +1,4 @@
-"""Decoding settings that an engine understands: it refuses the others, and never ignores one."""
+"""Checks that an engine knows the decoding settings of a task: it refuses others, and never ignores one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of executables, by the name that a file calls them by; each is imported only when it is used."""
+"""The table of the kinds of engines, by the names that engines files use; imported only when used."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Executable:
     Attributes:
         contract: interface that it has, "batch" or "llm".
         role: name of the engine that it can be in the ready-made apps; "llm" for all LLMs.
-        module: module of the executable and of its configuration, both by name.
+        module: module with the engine's class (`name`) and the dataclass of its configuration (`config`).
         runs_in: where it runs unless its replica says otherwise.
         profile: latency unless its replica says otherwise.
-        keeps_state: whether it remembers things for a query, and must hear that the query has ended.
-        fixed: fields of the configuration that the name stands for.
+        keeps_state: whether it keeps data for a query (run of an app), and must be told when that has ended.
+        fixed: configuration fields that the name in the file determines, as "server:vllm" the program.
     """
 
     contract: Contract

@@ -1,4 +1,4 @@
-"""Deployments and the machine, from the tables of an engines file."""
+"""Reads the engines, their replicas and the machine from the tables of an engines file."""
 
 from __future__ import annotations
 

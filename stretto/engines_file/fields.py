@@ -1,4 +1,7 @@
-"""Dataclasses from tables: the keys are the fields, and every value is checked against its field's type."""
+"""Builds dataclasses from the tables of an engines file.
+
+The keys of a table are fields of the dataclass, and every value is checked against its field's type.
+"""
 
 from __future__ import annotations
 

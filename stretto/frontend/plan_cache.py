@@ -1,6 +1,6 @@
-"""The way from a template and a query's configuration to a compiled graph, cached by structure.
+"""Compiles an app, with the settings of a query (one run of it), to an execution graph, and caches that.
 
-The second query of a shape costs a dictionary look-up: graphs hold no values, so one serves all.
+The second query with the same settings costs a dictionary look-up: a graph holds no values of a query.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Template:
             plans against its own vocabulary.
 
     Raises:
-        TemplateError: a port is not fed, types do not fit, or there is a cycle.
+        TemplateError: a port is not connected, types do not fit, or there is a cycle.
         ConfigError: a component's settings do not fit each other.
     """
 

@@ -1,6 +1,7 @@
 """Compile a verified graph into the form that the graph scheduler runs: integer ids instead of names.
 
-An `ExecutionGraph` holds no state and no values of a query, so that all queries of one shape share one.
+An `ExecutionGraph` holds no state and no values of a query (one run of an app), so that all queries with the
+same settings share one.
 A *value* is an out port of a primitive, or a graph input; nodes and values are numbered in graph order.
 """
 

@@ -1,4 +1,4 @@
-"""The number of decode steps that an instance can do at once."""
+"""The number of decode steps that an LLM instance can do in a row, without rescheduling between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arranges the spans of each instance in as few lanes as possible without overlaps."""
+"""Arranges the bars of a time line (batches and LLM requests) in as few rows as possible without overlaps."""
 
 from __future__ import annotations
 

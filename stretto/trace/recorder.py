@@ -1,7 +1,7 @@
-"""A record of what ran when: spans of batches and LLM requests, written by both drivers while they run.
+"""A record of what ran when, made while the runtime or the simulator runs: spans of batches and LLM requests.
 
 A span is one bar of the time line: a batch on an instance, or one request on an LLM instance.
-Times are in the driver's seconds.
+Times are seconds, in the clock of the runtime or the simulator.
 """
 
 from __future__ import annotations

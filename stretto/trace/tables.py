@@ -1,4 +1,4 @@
-"""Builds the tables of a trace's page, as HTML."""
+"""Builds the tables of the HTML page that shows a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The checks of a request before any engine starts. A collection is checked when it is opened."""
+"""Checks the options of a call of `stretto ask` before any engine starts.
+
+A collection is checked when it is opened.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request of one `stretto ask`: its options, parsed, and checked as far as possible without documents."""
+"""The options of a call of `stretto ask`, parsed, and checked as far as possible without documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AskRequest:
     """The options of one call of `stretto ask`.
 
     Attributes:
-        settings: values of settings by component.
+        settings: settings of the app's components, by component and name.
         timeout_s: seconds for a question, None for no limit.
         trace: file for the page that shows where the time went; Chrome's own goes beside it.
         record: file for sizes and times.

@@ -1,4 +1,4 @@
-"""The run of a checked request: collections, engines, questions, and the reports about them."""
+"""Runs a checked call of `stretto ask`: opens collections, starts engines, asks questions, writes reports."""
 
 from __future__ import annotations
 

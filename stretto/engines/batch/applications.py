@@ -1,8 +1,8 @@
 """Splits the tasks of a batch into single applications, for all batch engines.
 
-A task is one application or many (`num_items`), and a batch mixes tasks of several queries. `answer_batch`
-flattens a batch into applications, calls the engine for neighbouring ones of the same op together, and
-combines the values into one answer per task.
+A task applies its op once, or to each of `num_items` list items; each of these is an application. A batch
+mixes tasks of several queries (runs of apps). `answer_batch` flattens a batch into applications, calls the
+engine for neighbouring ones of the same op together, and combines the values into one answer per task.
 """
 
 from __future__ import annotations

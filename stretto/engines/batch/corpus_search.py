@@ -1,4 +1,4 @@
-"""Search in a fixed set of documents, behind the same op as web search: BM25 over paragraphs."""
+"""Engine that searches a fixed set of documents by words (BM25), in place of a web search."""
 
 from __future__ import annotations
 

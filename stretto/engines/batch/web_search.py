@@ -37,7 +37,7 @@ class WebSearchConfig:
         timeout_s: seconds allowed for one request, from its start to the end of the answer.
         max_retries: number of further attempts after a failed connection, a time-out, a 429 or a 5xx.
         backoff_s: seconds before the first further attempt; doubled for each one after it.
-        max_parallel: number of queries of a batch that are sent at once.
+        max_parallel: largest number of search texts of a batch that are sent at once.
     """
 
     url: str

@@ -1,4 +1,4 @@
-"""A prompt in the form in which a server is sent it: token ids where its tokenizer is known, else text."""
+"""A prompt in the form in which it is sent to a server: token ids if its tokenizer is known, else text."""
 
 from __future__ import annotations
 

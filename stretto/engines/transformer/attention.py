@@ -55,10 +55,14 @@ class AttentionPart(Protocol):
     """The interface of a part of a step: rows [start, stop) whose attention is computed in the same way."""
 
     @property
-    def start(self) -> int: ...
+    def start(self) -> int:
+        """Number of the part's first row."""
+        ...
 
     @property
-    def stop(self) -> int: ...
+    def stop(self) -> int:
+        """Number of the first row after those of the part."""
+        ...
 
     def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
         """Return the attention outputs of the part's rows in one layer, (T, H, D).

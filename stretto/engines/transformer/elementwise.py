@@ -18,11 +18,17 @@ class Elementwise(Protocol):
 
     def add_and_norm(
         self, x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]: ...
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum of two tensors, and the sum after RMS normalisation, each (T, E)."""
+        ...
 
-    def gate(self, gate_up_TF: Tensor) -> Tensor: ...
+    def gate(self, gate_up_TF: Tensor) -> Tensor:
+        """Return SiLU(first half of each row) times the second half, (T, F)."""
+        ...
 
-    def rotate(self, qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None: ...
+    def rotate(self, qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None:
+        """Apply the rotary position embedding to the first `heads` heads of each token, in place."""
+        ...
 
 
 def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -43,11 +43,12 @@ class TransformerConfig:
         policy: what a step computes: `chunked` decodes every sequence and fills the rest with chunks of
             prompts; `prefill_first` takes whole prompts as long as there are any.
         shares_attention: whether decodes attend to a shared prefix together.
-        keeps_released: whether prefixes of a released query stay in the cache until the memory is needed.
+        keeps_released: whether prefixes that only an ended query (run of an app) used stay in the cache until
+            their memory is needed.
         num_repeats: largest number of decode steps between two checks of the queue.
-        latency_tokens: largest number of tokens, prompts and outputs to come, of all running sequences while
-            a task whose objective is latency runs; None for as many as fit.
-        with_kv_events: whether events of the prefix cache are recorded for `take_kv_events`.
+        latency_tokens: largest number of tokens that all running sequences may have together, outputs to come
+            included, while a task with the objective "latency" runs; None for as many as fit.
+        with_kv_events: whether to record what the prefix cache stores and evicts, for `take_kv_events`.
         level_s: seconds; waiting tasks whose ranks differ by less may start in the order of how much of their
             prompt is cached.
         clock: function that returns the time in seconds; tasks without a rank are ordered by arrival.

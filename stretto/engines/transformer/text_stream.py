@@ -10,7 +10,9 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class Decoder(Protocol):
     """The interface of the decoding half of a tokenizer."""
 
-    def decode(self, tokens: list[int]) -> str: ...
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of these tokens; it may end with U+FFFD, for half a character."""
+        ...
 
 
 class TextStream:

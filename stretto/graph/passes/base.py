@@ -1,4 +1,4 @@
-"""The interface of a pass: a function from a graph to a graph that computes the same."""
+"""The interface of an optimisation pass: a function from a graph to a graph that computes the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Profiles: TypeAlias = Mapping[str, Profile]
 """Mapping from engine name to profile; an engine that is missing has `DEFAULT_PROFILE`."""
 
 Pass: TypeAlias = Callable[[Graph, Profiles, Ops], Graph]
-"""A pass: it returns a graph with the same results; with nothing to do, the same or an equal graph."""
+"""An optimisation pass: returns a graph with the same results; with nothing to do, the graph it was given."""
 
 DEFAULT_PROFILE = Profile()
 _TOKENS_PER_SLOT = 64

@@ -1,4 +1,4 @@
-"""The table of passes, in the order they run, and `optimise`, which runs them until nothing changes."""
+"""The table of optimisation passes, in the order they run, and functions that run them on a graph."""
 
 from __future__ import annotations
 

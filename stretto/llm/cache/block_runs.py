@@ -22,8 +22,8 @@ class BlockRun:
         hashes: hashes of the full blocks, if the cache reports events.
         children: nodes that follow, by their first token and then by all tokens of their first block; oldest
             first.
-        owners: queries that used the run.
-        lessees: owners for which the run was prefilled ahead and not used yet.
+        owners: queries (runs of apps) that used the run of blocks.
+        lessees: owners for which it was prefilled ahead and not used yet, so that it is evicted last.
         num_holders: number of sequences that hold the run, and with it all nodes before it.
     """
 

@@ -1,4 +1,4 @@
-"""Event log of a prefix cache: which full blocks it stored and removed."""
+"""Event log of a prefix cache: which full blocks it stored and evicted."""
 
 from __future__ import annotations
 
