@@ -15,7 +15,11 @@ from stretto.frontend.template import Template
 
 
 def naive_rag(*, named_collection: bool = False) -> Template:
-    """App: index, search with the question itself, answer from each of the best 3 and combine (tree)."""
+    """Return the app that answers a question from documents with a plain search.
+
+    It indexes the documents, searches with the question itself, answers from each of the best 3 passages, and
+    combines these answers. With `named_collection`, queries bring the name of a collection to index into.
+    """
     question, files, collection = _inputs(named_collection)
     indexing = Indexing(files=files, **collection)
     searching = Searching(queries=question, indexed=indexing["indexed"], top_k=3, **collection)
@@ -28,7 +32,12 @@ def naive_rag(*, named_collection: bool = False) -> Template:
 
 
 def advanced_rag(*, named_collection: bool = False) -> Template:
-    """App: index, expand the question, search with each query, rerank, answer from the best 3 (refine)."""
+    """Return the app that answers a question from documents with query expansion and reranking.
+
+    It indexes the documents, lets an LLM reword the question, searches with each version, reranks the hits,
+    answers from the best one and refines the answer with the next two. With `named_collection`, queries bring
+    the name of a collection to index into.
+    """
     question, files, collection = _inputs(named_collection)
     indexing = Indexing(files=files, **collection)
     expansion = QueryExpansion(question=question)
@@ -43,10 +52,11 @@ def advanced_rag(*, named_collection: bool = False) -> Template:
 
 
 def search_empowered() -> Template:
-    """App: a small LLM drafts an answer and judges it; if it is not good, search; then the core LLM answers.
+    """Return the app that searches the web only if an LLM cannot answer a question without.
 
-    The core LLM reads the search results, or the draft if there was no search or nothing was found.
-    Engines: `llm_small`, `web` and `llm`.
+    A small LLM drafts an answer and judges it; if it is not good, the web is searched; then the main LLM
+    answers. It reads the search results, or the draft if there was no search or nothing was found. Engines:
+    `llm_small`, `web` and `llm`.
     """
     question = Input("question", "text")
     proxy = Generation(name="proxy", question=question, engine="llm_small")
@@ -68,4 +78,4 @@ def _inputs(named_collection: bool) -> tuple[Input, Input, dict[str, Any]]:
 
 
 APPS: dict[str, Callable[..., Template]] = {"naive": naive_rag, "advanced": advanced_rag}
-"""Apps that answer from documents of the query, by name."""
+"""Table of the apps that answer questions from given documents, by name."""

@@ -29,7 +29,7 @@ from typing import Any
 class StrettoError(Exception):
     """The base class of all errors that Stretto raises on purpose.
 
-    `step` is the name of the primitive where it happened, when there is one.
+    `step` is the name of the app's step where it happened; None if it belongs to no step.
     """
 
     def __init__(self, message: str, *, step: str | None = None) -> None:
@@ -45,7 +45,7 @@ class StrettoError(Exception):
         return _rebuild, (type(self), self.message, self.step)
 
     def at(self, step: str) -> StrettoError:
-        """Return the same error with the name of the step, unless it already names one."""
+        """Return the same error, which says that it happened in `step`, unless it already names a step."""
         if self.step is not None:
             return self
         located = type(self)(self.message, step=step)
@@ -62,13 +62,13 @@ class UserError(StrettoError):
 
 
 class TemplateError(UserError):
-    """A template cannot be built; the message names the component and the port."""
+    """A template (an app) cannot be built; the message names the component and the port."""
 
 
 class GraphError(UserError):
-    """A graph does not verify, passes never end, or a text cannot be parsed as a graph.
+    """A graph breaks a rule, optimisation passes never end, or a text cannot be parsed as a graph.
 
-    The message names the primitive or the passes.
+    The message names the primitive (step) or the passes.
     """
 
 
@@ -81,11 +81,14 @@ class DocumentError(UserError):
 
 
 class CapacityError(StrettoError):
-    """The work can never fit, however long one waits."""
+    """The work is too large ever to be done, as a prompt that is longer than the model's context."""
 
 
 class Overloaded(CapacityError):
-    """The runtime has no room for a query now. It may have some in about `retry_after_s` seconds."""
+    """The runtime runs too many queries (runs of apps) to take another one now.
+
+    It may take one in about `retry_after_s` seconds.
+    """
 
     def __init__(self, message: str, *, step: str | None = None, retry_after_s: float = 1.0) -> None:
         super().__init__(message, step=step)
@@ -96,35 +99,38 @@ class Overloaded(CapacityError):
 
 
 class EngineFailure(StrettoError):
-    """An engine went wrong while running a step."""
+    """An engine failed while it ran a step."""
 
 
 class EngineUnavailable(EngineFailure):
-    """The instance died, or cannot be reached. The work is retried elsewhere."""
+    """An instance of an engine died, or cannot be reached. The work is retried at another one."""
 
 
 class EngineTimeout(EngineFailure):
-    """The instance gave no answer in time."""
+    """An instance of an engine gave no answer in time."""
 
 
 class BadReply(EngineFailure):
-    """The instance answered something that the contract does not allow."""
+    """An instance of an engine gave an answer that its interface or API does not allow."""
 
 
 class EffectInDoubt(EngineFailure):
-    """An effect had begun when its instance was lost. It may have happened, so it is not run again."""
+    """A step that changes something outside, such as a user's function, was running when its instance died.
+
+    The change may have been made, so the step is not run again.
+    """
 
 
 class QueryEnded(StrettoError):
-    """The query ended before its result, on request."""
+    """A query (run of an app) was ended before it had a result, because its caller wanted that."""
 
 
 class QueryCancelled(QueryEnded):
-    """The caller cancelled the query."""
+    """A query (run of an app) was cancelled by its caller."""
 
 
 class DeadlineExceeded(QueryEnded):
-    """The query's deadline passed."""
+    """A query (run of an app) was ended because its deadline passed."""
 
 
 class InternalError(StrettoError):
@@ -132,7 +138,7 @@ class InternalError(StrettoError):
 
 
 class IllegalTransition(InternalError):
-    """A message contradicts the state of an instance.
+    """A message about an instance contradicts the state that the instance is in, which is a bug.
 
     Attributes:
         instance: number of the instance.

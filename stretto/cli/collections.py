@@ -60,7 +60,11 @@ def collections(
 
 @contextlib.contextmanager
 def opened(dsn: str | None) -> Iterator[PostgresVectors]:
-    """Context with the collections; an embedded server runs at least until its end."""
+    """Context that gives access to the named collections of documents.
+
+    They are in the database `dsn`, or if that is None on an embedded server, which runs at least until the
+    context ends.
+    """
     from stretto.engines.batch.postgres import PostgresVectors
 
     with contextlib.closing(PostgresVectors(_config(dsn))) as store:
@@ -90,14 +94,17 @@ def _config(dsn: str | None) -> PostgresConfig:
 
 
 def by_absolute_path(documents: Sequence[Document]) -> list[Document]:
-    """Name documents by their absolute paths, because a collection is used from different folders."""
+    """Return the documents with absolute paths as their names, because collections are used from anywhere."""
     return [replace(document, source=os.path.realpath(document.source)) for document in documents]
 
 
 def missing(
     store: PostgresVectors, collection: str, documents: Sequence[Document], recipe: str, errors: Console
 ) -> list[Document]:
-    """Find the documents that a collection does not hold yet.
+    """Return the documents that still have to be indexed into a collection.
+
+    Documents in it count only if they were indexed with the same `recipe`, a text that says how documents are
+    cut and embedded.
 
     Raises:
         UserError: there is no such collection, and there are no documents to make it from.

@@ -68,18 +68,18 @@ class Assembled:
     embedder: str
 
     def named(self, name: str) -> Deployment:
-        """Return the engine of this name."""
+        """Return the engine of this name, with its replicas."""
         return next(deployment for deployment in self.deployments if deployment.name == name)
 
     def with_engine(self, deployment: Deployment) -> Assembled:
-        """Return the same engines with `deployment` in place of the one of its name."""
+        """Return the same engines, but with `deployment` instead of the engine that has its name."""
         changed = measured(deployment)
         others = (changed if old.name == changed.name else old for old in self.deployments)
         return replace(self, deployments=tuple(others))
 
 
 def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str | None = None) -> Assembled:
-    """Return the engines of the ready-made apps: those of the file, and the usual ones for the rest.
+    """Return the engines that a command runs: those of its engines file, and the default ones for the rest.
 
     Args:
         searches: whether the app searches instead of indexing; it needs other engines.
@@ -115,7 +115,7 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
 
 
 def has_small_model(engines: Assembled) -> bool:
-    """Return whether the LLM that ships with Stretto answers."""
+    """Return whether one of these engines' LLMs is the small model that ships with Stretto."""
     return is_small_model(engines.named("llm"))
 
 

@@ -27,7 +27,9 @@ def read_tables(path: Path) -> Tables:
 
 
 def deployed(tables: Tables) -> tuple[Machine, tuple[Deployment, ...]]:
-    """Return the deployments of a file and the machine they run on: its own, or else this one as detected.
+    """Return the engines that an engines file describes, and the machine on which they run.
+
+    The machine is the one that the file describes, or else this one, as detected.
 
     Raises:
         ConfigError: a name, key or value is wrong, or the machine cannot hold all replicas at once.
@@ -47,10 +49,10 @@ def deployed(tables: Tables) -> tuple[Machine, tuple[Deployment, ...]]:
 
 
 def check_fits(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
-    """Check that a replica fits beside `others`, and that an accelerator in its configuration is there.
+    """Check that a machine has devices and memory for a new replica beside the `others`.
 
     Raises:
-        ConfigError: it does not, or it is not.
+        ConfigError: it does not fit, or it uses an accelerator that the machine does not have.
     """
     check_free(machine, new, others)
     label, replica = new
@@ -60,7 +62,10 @@ def check_fits(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
 
 
 def shared_accelerator(replica: Replica) -> str | None:
-    """Return the accelerator that a replica uses without claiming it, as one in our process does."""
+    """Return the accelerator that a replica uses without claiming it for itself alone; None if it uses none.
+
+    So do replicas that run in our process.
+    """
     device = getattr(replica.config, "device", None)
     if replica.devices or not isinstance(device, str) or not device.startswith("cuda"):
         return None
@@ -68,7 +73,7 @@ def shared_accelerator(replica: Replica) -> str | None:
 
 
 def labelled(deployments: Iterable[Deployment]) -> list[Placed]:
-    """Return all replicas, each with the label that messages use."""
+    """Return all replicas of these engines, each with a label for messages, as "engine 'llm', replica 0"."""
     return [
         (f"engine {deployment.name!r}, replica {index}", replica)
         for deployment in deployments

@@ -1,4 +1,4 @@
-"""`stretto explain`: shows the p-graph of an app, the effect of each pass on it, and the e-graph."""
+"""`stretto explain`: shows the graph of an app's steps, and what each optimisation pass changes in it."""
 
 from __future__ import annotations
 

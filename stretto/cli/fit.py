@@ -1,4 +1,4 @@
-"""`stretto profile --fit`: fits the numbers of a step cost to measured steps."""
+"""`stretto profile --fit`: fits a prediction of an LLM's step times to measured steps."""
 
 from __future__ import annotations
 
@@ -28,8 +28,15 @@ def fit_steps(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Fit a step cost to a share of the steps of a CSV file; print the numbers, and the error on the
-    other steps.
+    """Fit a prediction of an LLM's step times to measured steps in a CSV file, and print it.
+
+    With `share` below 1, only a sample of the steps is used, and the error on the others is printed too.
+
+    Args:
+        config_file: config.json of the measured model.
+        preset: name of the preset with the hardware and starting values.
+        tensor_parallel: number of devices of an instance.
+        seed: seed of the choice of the sample.
     """
     if not 0 < share <= 1:
         raise ConfigError(f"--share {share}: must be between 0 and 1")

@@ -1,4 +1,4 @@
-"""Indexing of documents before the questions: a separate query, and its progress."""
+"""Indexing of documents before the questions are asked, as a run of an app of its own, and its progress."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAME = "indexing"
 
 
 def indexing_of(template: Template) -> Component:
-    """Find the component that indexes; every app has one."""
+    """Return the component of a RAG app that indexes the documents."""
     return next(component for component in template.components if component.name == NAME)
 
 
 def indexing_template(template: Template) -> Template:
-    """Make a template that only does the indexing of `template`."""
+    """Return an app that only indexes documents, as `template` does before it answers."""
     indexing = indexing_of(template)
     return Template(
         f"{template.name}_{NAME}", indexing, {"indexed": indexing["indexed"]}, template.vocabulary
@@ -30,8 +30,9 @@ def indexing_template(template: Template) -> Template:
 
 
 def recipe(template: Template, configuration: Configuration, embedder: str) -> str:
-    """Return the recipe of a collection's chunks: sizes and embedder. Documents with another recipe are
-    indexed again.
+    """Return a text that says how documents are cut and embedded: chunk sizes and embedding model.
+
+    It is stored with a collection's documents; those with another text are indexed again.
 
     Raises:
         ConfigError: chunks of that size are too large for the embedder.
@@ -42,13 +43,15 @@ def recipe(template: Template, configuration: Configuration, embedder: str) -> s
 
 
 def embedder_of(recipe: str) -> str:
-    """Return the embedding model that a recipe names."""
+    """Return the embedding model that a recipe, a text of how documents were cut and embedded, names."""
     return recipe.partition(" model=")[2]
 
 
 @dataclass(slots=True)
 class Indexed:
-    """Progress of indexing: documents that are cut, their chunks, and chunks embedded and stored."""
+    """The progress of indexing: numbers of documents cut into chunks, of chunks, and of chunks embedded and
+    stored.
+    """
 
     num_documents: int = 0
     num_chunks: int = 0
@@ -57,7 +60,10 @@ class Indexed:
 
 
 class IndexingRecorder(Recorder):
-    """A recorder that also counts what has been indexed, and tells `on_progress`."""
+    """A recorder of what ran when that also counts what has been indexed.
+
+    It calls `on_progress` with the counts whenever they change.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +71,7 @@ class IndexingRecorder(Recorder):
         self.on_progress: Callable[[Indexed], None] = lambda indexed: None
 
     def on_event(self, event: Event, now_s: float) -> None:
-        """Count what a batch has done before it is noted."""
+        """Record what a message to the schedulers says has happened, and count what a batch has indexed."""
         if isinstance(event, BatchDone):
             self._count(event)
         super().on_event(event, now_s)

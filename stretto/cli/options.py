@@ -16,7 +16,7 @@ MAX_BYTES = 50_000_000
 
 ADVANCED = "advanced"
 SEARCH = "search"
-"""Name of the app that searches, in the web or in the documents, instead of indexing."""
+"""Name of the app that searches the web, or the documents by words, instead of indexing documents."""
 
 App = Annotated[
     str, typer.Option("--app", help=f"Name of the app: {', '.join(APPS)} or {SEARCH}.", metavar="NAME")

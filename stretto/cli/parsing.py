@@ -17,7 +17,10 @@ MAX_QUESTION_CHARS = 4000
 
 
 def template(app: str, *, named_collection: bool = False) -> Template:
-    """Return the app called `app`."""
+    """Return the ready-made app of this name. Raises ConfigError if there is none.
+
+    With `named_collection`, its queries bring the name of the collection that documents are stored in.
+    """
     if app == SEARCH:
         return search_empowered()
     if app not in APPS:
@@ -26,7 +29,10 @@ def template(app: str, *, named_collection: bool = False) -> Template:
 
 
 def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]]:
-    """Return texts `component.setting=value` as a configuration; a value is JSON, or else text."""
+    """Parse the values of `--set`, texts of the form `component.setting=value`, to a configuration.
+
+    A value is JSON, or else text. Returns the settings by component. Raises ConfigError for other forms.
+    """
     found: dict[str, dict[str, object]] = {}
     for setting in settings or ():
         path, equals, text = setting.partition("=")
@@ -44,7 +50,11 @@ def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]
 
 
 def checked_question(question: str) -> str:
-    """Return the question, without white space around it, if it can be one."""
+    """Return a question without white space around it.
+
+    Raises:
+        UserError: it is empty, too long, or not Unicode.
+    """
     question = question.strip()
     if not question:
         raise UserError("the question is empty")
@@ -80,7 +90,7 @@ def read_questions(path: Path) -> list[str]:
 
 
 def checked_target(option: str, path: Path) -> None:
-    """Refuse a file that could not be written when all the work is done."""
+    """Check before the work that the output file of an option can be written. Raises UserError if not."""
     if path.is_dir():
         raise UserError(f"{option} {path}: is a folder")
     if not path.parent.is_dir():
@@ -90,7 +100,7 @@ def checked_target(option: str, path: Path) -> None:
 
 
 def write(option: str, path: Path, text: str) -> None:
-    """Write `text` to the file that `option` names."""
+    """Write a text to the output file that an option names. Raises UserError if that fails."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

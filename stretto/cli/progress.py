@@ -14,12 +14,12 @@ from rich.progress import (
 
 
 def spinner(errors: Console) -> Progress:
-    """Make a display for work of unknown size."""
+    """Return a progress display for work of unknown size: a spinner with a text."""
     columns = SpinnerColumn(), TextColumn("{task.description}")
     return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
 
 def bar(errors: Console) -> Progress:
-    """Make a display for work that can be counted."""
+    """Return a progress display for work that can be counted: a bar with numbers."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)

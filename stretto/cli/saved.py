@@ -14,12 +14,12 @@ from stretto.errors import ConfigError, UserError
 
 
 def cache_dir() -> Path:
-    """Return the folder of measured profiles."""
+    """Return the folder where measured latency profiles of engines are saved."""
     return _folder("XDG_CACHE_HOME", ".cache")
 
 
 def data_dir() -> Path:
-    """Return the folder of named collections."""
+    """Return the folder where named collections of documents are stored."""
     return _folder("XDG_DATA_HOME", ".local/share")
 
 
@@ -36,7 +36,7 @@ def profiles_file() -> Path:
 
 
 def saved_profiles() -> dict[str, Profile]:
-    """Return the saved profiles of this machine, by engine and model."""
+    """Return the latency profiles that were measured and saved on this machine, by engine and model."""
     try:
         path = profiles_file()
     except UserError:  # no home: nothing was saved
@@ -50,7 +50,7 @@ def saved_profiles() -> dict[str, Profile]:
 
 
 def save_profile(key: str, profile: Profile) -> Path:
-    """Add a profile to the file of saved profiles, and return the file's path.
+    """Add a latency profile to the file of saved ones under a key (engine and model); return the file's path.
 
     Raises:
         UserError: it cannot be written.
@@ -66,9 +66,9 @@ def save_profile(key: str, profile: Profile) -> Path:
 
 
 def measured(deployment: Deployment) -> Deployment:
-    """Return the deployment with the profiles that were saved for the same engine with the same models.
+    """Return an engine whose replicas have the latency profiles that were measured and saved on this machine.
 
-    A profile that an engines file gives stays.
+    They replace built-in profiles only; a profile that an engines file gives stays.
     """
     saved = saved_profiles()
 

@@ -1,4 +1,4 @@
-"""Ready-made components of apps."""
+"""Ready-made components, the parts that apps are composed of."""
 
 from stretto.components.rag import Indexing, QueryExpansion, Reranking, Searching, Synthesis
 from stretto.components.search import Generation, Judge, Reading, WebSearch

@@ -1,4 +1,4 @@
-"""Checks of the bounds of settings."""
+"""Checks that the settings of components are within bounds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from stretto.errors import ConfigError
 
 
 def at_least(minimum: int, **settings: int) -> None:
-    """Check that settings are at least `minimum`. Raises ConfigError, which names the first one that is
-    not.
+    """Check that settings are at least `minimum`.
+
+    Raises:
+        ConfigError: one is less; the message names the first such setting.
     """
     for name, value in settings.items():
         if value < minimum:
@@ -15,8 +17,10 @@ def at_least(minimum: int, **settings: int) -> None:
 
 
 def at_most(maximum: int, **settings: int) -> None:
-    """Check that settings are at most `maximum`. Raises ConfigError, which names the first one that is
-    not.
+    """Check that settings are at most `maximum`.
+
+    Raises:
+        ConfigError: one is more; the message names the first such setting.
     """
     for name, value in settings.items():
         if value > maximum:

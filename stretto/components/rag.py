@@ -24,8 +24,9 @@ _MAX_QUERY_CHARS = 120
 
 
 class Indexing(Component):
-    """A component that chunks, embeds and ingests documents, into a named `collection` or for one query
-    alone.
+    """A component that cuts documents into chunks, embeds these, and stores them for searching.
+
+    They are stored in a named `collection`, or if that port is not connected for one run of the app alone.
     """
 
     ports = (Port("files", "list[document]"), Port("collection", "text", optional=True))
@@ -38,7 +39,9 @@ class Indexing(Component):
         Attributes:
             tokens: most tokens of a chunk, counted by the embedder's tokenizer.
             overlap: most tokens that a chunk repeats from the one before.
-            recipe: description of chunk sizes and embedder; a collection finds documents of one recipe.
+            recipe: text that says how chunks are made (sizes and embedder). It is stored with the documents,
+                so that later runs can tell which of them have to be indexed again.
+            chunking, embedding, vectors: names of the engines.
         """
 
         tokens: int = 256
@@ -55,7 +58,7 @@ class Indexing(Component):
                 raise ConfigError(f"overlap={self.overlap} is not less than tokens={self.tokens}")
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Lower to `chunk`, `embed` and `ingest`, item by item."""
+        """Add the steps `chunk`, `embed` and `ingest`, each of which is applied item by item."""
         chunks = build.add(
             "chunks",
             "chunk",
@@ -78,7 +81,7 @@ class Indexing(Component):
 
 
 class QueryExpansion(Component):
-    """A component that lets an LLM rewrite a question into several queries."""
+    """A component that lets an LLM reword a question into several texts to search for."""
 
     ports = (Port("question", "text"),)
     outs: ClassVar[Mapping[str, str]] = {"queries": "list[text]"}
@@ -105,7 +108,7 @@ class QueryExpansion(Component):
             at_most(64, num_queries=self.num_queries)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Lower to a prefill and a splittable decode."""
+        """Add the steps of the LLM call: a prefill, and a decode of a list that is used item by item."""
         schema = {"json_schema": _strings(config.num_queries)} if config.constrained else {}
         queries = build.complete(
             "queries",
@@ -131,7 +134,7 @@ def _strings(count: int) -> str:
 
 
 class Searching(Component):
-    """A component that embeds one query or several, and searches a collection for each of them."""
+    """A component that embeds one search text or several, and searches a collection for each of them."""
 
     ports = (
         Port("queries", "text|list[text]"),
@@ -142,7 +145,7 @@ class Searching(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """Settings of the search: `top_k` hits for each query."""
+        """Settings of the search: `top_k` hits for each search text, and the names of the engines."""
 
         top_k: int = 16
         embedding: str = "embedding"
@@ -153,12 +156,12 @@ class Searching(Component):
             at_most(10_000, top_k=self.top_k)
 
     def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
-        """Return the type of the hits: one list, or one list for each query."""
+        """Return the type of the hits: a list of hits, or one such list for each search text."""
         is_list = item_type(in_types["queries"]) is not None
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Lower to `embed` and `search`; the search waits for the indexing."""
+        """Add the steps `embed` and `search`; the search waits for `indexed`, the end of the indexing."""
         texts = build.take_each_if_list("queries", "texts")
         vectors = build.add("query_vectors", "embed", (texts,), engine=config.embedding, hints=_BATCHABLE)
         args = [Arg("queries", vectors, each=texts.each)]
@@ -185,7 +188,7 @@ class Reranking(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """Settings of the reranking: the `best` hits of all lists together are kept."""
+        """Settings of the reranking: the number `best` of hits to keep, of all lists together; the engine."""
 
         best: int = 3
         engine: str = "reranking"
@@ -194,8 +197,7 @@ class Reranking(Component):
             at_least(1, best=self.best)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Lower to one `rerank` for each list, which is exact as scores are pointwise, and one
-        `aggregate`."""
+        """Add a `rerank` step, applied to each list of hits, and a step that keeps the best of all lists."""
         is_nested = item_type(item_type(build.types["hits"]) or "") is not None
         scored = build.add(
             "scored",
@@ -211,11 +213,11 @@ class Reranking(Component):
 
 
 class Synthesis(Component):
-    """A component that answers a question from hits.
+    """A component that lets an LLM answer a question from search hits, in one of three modes.
 
     `one_shot` reads all hits in one prompt. `refine` answers from the first hit and improves the answer with
-    each further one. `tree` answers from each hit and combines the answers, `fan_in` at a time. Absent hits
-    are skipped; without any hit the answer is absent.
+    each further one. `tree` answers from each hit and combines the answers, `fan_in` at a time. If there are
+    fewer hits than `num_hits`, the calls for the others are skipped; without any hit there is no answer.
     """
 
     ports = (Port("question", "text"), Port("hits", "list[hit]"))
@@ -225,7 +227,14 @@ class Synthesis(Component):
     class Config:
         """Settings of the synthesis.
 
-        Prompts may use {question} and {context}; `refine` also {draft}, and `combine` {drafts}.
+        Prompts may use {question} and {context}; `refine_prompt` also {draft}, and `combine_prompt` uses
+        {drafts} instead of {context}.
+
+        Attributes:
+            mode: "one_shot", "refine" or "tree".
+            num_hits: number of hits that `refine` and `tree` read.
+            fan_in: number of answers that `tree` combines at a time.
+            max_tokens: largest number of output tokens of a call.
         """
 
         mode: str = "refine"
@@ -245,7 +254,7 @@ class Synthesis(Component):
             at_most(256, num_hits=self.num_hits, fan_in=self.fan_in)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Lower to one LLM call, a chain of calls, or a tree of calls."""
+        """Add the steps of one LLM call, a chain of calls, or a tree of calls, depending on the mode."""
         lower = {"one_shot": self._one_shot, "refine": self._refine, "tree": self._tree}[config.mode]
         return {"answer": lower(build, config)}
 

@@ -25,8 +25,13 @@ class Generation(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """Settings of the call. `prompt` uses {question} and, if the component is fed a context,
-        {context}."""
+        """Settings of the LLM call.
+
+        Attributes:
+            max_tokens: largest number of output tokens.
+            prompt: name or text of a prompt with {question} and, if there is a context, {context}.
+            engine: name of the LLM engine.
+        """
 
         max_tokens: int = 96
         prompt: str = "proxy"
@@ -36,7 +41,7 @@ class Generation(Component):
             at_least(1, max_tokens=self.max_tokens)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Lower to a prefill and a decode."""
+        """Add the steps of the LLM call: a prefill and a decode."""
         ports = [port.name for port in self.ports if build.is_fed(port.name)]
         text = build.complete(
             self.name,
@@ -51,8 +56,8 @@ class Generation(Component):
 class Judge(Component):
     """A component that asks an LLM whether a text answers a question.
 
-    The verdict is "yes" if the first word of the LLM's text is "yes", else "no". The out port of the verdict
-    delivers that text, the other one is absent.
+    The verdict is "yes" if the first word of the LLM's text is "yes", else "no". The out port of that name
+    delivers the text; the other one has no value, so that steps which read it are skipped.
     """
 
     ports = (Port("question", "text"), Port("text", "text"))
@@ -60,7 +65,13 @@ class Judge(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """Settings of the call. `prompt` uses {question} and {text}, and asks for yes or no."""
+        """Settings of the LLM call.
+
+        Attributes:
+            max_tokens: largest number of output tokens.
+            prompt: name or text of a prompt with {question} and {text}, which asks for yes or no.
+            engine: name of the LLM engine.
+        """
 
         max_tokens: int = 4
         prompt: str = "judge"
@@ -70,7 +81,7 @@ class Judge(Component):
             at_least(1, max_tokens=self.max_tokens)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Lower to a prefill, a decode, and a condition on its text."""
+        """Add the steps of the LLM call (a prefill and a decode), and a condition on its text."""
         verdict = build.complete(
             "verdict",
             config.prompt,
@@ -83,14 +94,17 @@ class Judge(Component):
 
 
 class WebSearch(Component):
-    """A component that searches the web (or a substitute) for queries; skipped if `needed` is absent."""
+    """A component that searches the web (or a substitute) for one text or several.
+
+    If its port `needed` is connected and has no value, the search is skipped.
+    """
 
     ports = (Port("queries", "text|list[text]"), Port("needed", optional=True))
     outs: ClassVar[Mapping[str, str]] = {"hits": "list[hit]"}
 
     @dataclass(frozen=True)
     class Config:
-        """Settings of the search: `top_k` results for each query."""
+        """Settings of the search: `top_k` results for each search text, from the engine `engine`."""
 
         top_k: int = 4
         engine: str = "web"
@@ -100,12 +114,12 @@ class WebSearch(Component):
                 raise ConfigError(f"top_k must be from 1 to 100, got {self.top_k}")
 
     def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
-        """Return the type of the hits: one list, or one list for each query."""
+        """Return the type of the hits: a list of hits, or one such list for each search text."""
         is_list = item_type(in_types["queries"]) is not None
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Lower to one `web_search` with a guard."""
+        """Add one `web_search` step, which is skipped if `needed` is connected and has no value."""
         args = [build.take_each_if_list("queries", "queries")]
         if build.is_fed("needed"):
             args.append(build.take("needed", WHEN))
@@ -121,15 +135,13 @@ class WebSearch(Component):
 
 
 class Reading(Component):
-    """A component that chooses the context of a generation: the texts found, or the draft if there are
-    none.
-    """
+    """A component that chooses what an LLM reads to answer: the texts found, or if there are none a draft."""
 
     ports = (Port("hits", "list[hit]"), Port("draft", "text"))
     outs: ClassVar[Mapping[str, str]] = {"context": "text"}
 
     def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
-        """Lower to one `aggregate` and one `select`."""
+        """Add a step that joins the texts found, and one that chooses between them and the draft."""
         hits, draft = build.value("hits"), build.value("draft")
         texts = build.add("texts", "aggregate", (Arg(str(hits), hits),), config={"join": "\n\n"})
         context = build.add("context", "select", (Arg("texts", texts), Arg("draft", draft)))

@@ -1,4 +1,4 @@
-"""Fits the numbers of the physical form to measured steps.
+"""Fits the numbers of the physical formula of step times to measured steps.
 
 The slowest of three (launching, reading, the longest sequence) decides how long a step takes, and which one
 it is, is not known beforehand. The fit therefore iterates: assume one for each row, solve nonnegative least
@@ -70,9 +70,11 @@ _KERNEL = (*LONGEST, "blocks", "partitions")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step and its measured seconds.
+    """A step of an LLM instance with its measured time, to fit a step cost to.
 
     Attributes:
+        shape: numbers of sequences and tokens in the step.
+        seconds: measured time of the whole step.
         parts: seconds of "forward", "preparation", "sampling" and "host", which add up to `seconds`; or None.
     """
 
@@ -83,7 +85,13 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A pull of each unknown towards `target`, in units of `scale`; a `strength` of 0 means no pull."""
+    """A pull of each unknown of a fit towards a known value, which decides it where the data do not.
+
+    Attributes:
+        target: known value of each unknown.
+        scale: unit in which the distance to `target` is counted.
+        strength: weight of the pull; 0 means no pull.
+    """
 
     target: Floats
     scale: Floats
@@ -93,7 +101,7 @@ class Pull:
 def fit_step_cost(
     features: StepFeatures, steps: Sequence[MeasuredStep], known: Mapping[str, float] | None = None
 ) -> LLMStepCost:
-    """Fit the form's numbers to `steps`, with the least mean relative error.
+    """Fit a prediction of step times to measured steps: the numbers with the least mean relative error.
 
     Args:
         steps: measured steps; if all of them have parts, each part is fitted separately.
@@ -109,7 +117,17 @@ def fit_shared_costs(
     profiles: Sequence[tuple[StepFeatures, Sequence[MeasuredStep]]],
     known: Mapping[str, float] | None = None,
 ) -> list[LLMStepCost]:
-    """Fit one set of numbers to all profiles: the costs that models on the same hardware share."""
+    """Fit one set of numbers to the measured steps of several models that run on the same hardware.
+
+    Args:
+        profiles: features and measured steps of each model.
+        known: numbers of the same hardware: starting values, kept where the steps say nothing.
+
+    Returns the step cost of each model, all with the same numbers.
+
+    Raises:
+        ConfigError: too few steps, or a time that is not positive.
+    """
     measured = [step for _, steps in profiles for step in steps]
     if len(measured) < _LEAST_STEPS or not all(0 < step.seconds < math.inf for step in measured):
         raise ConfigError(f"a step cost needs at least {_LEAST_STEPS} steps, with positive times")
@@ -128,12 +146,14 @@ def fit_shared_costs(
 
 
 def mask(names: Sequence[str]) -> Floats:
-    """Vector with a 1 for each number in `names`, and 0 for the others."""
+    """Return a vector over all fitted numbers with a 1 for each that is in `names`, and 0 for the others."""
     return np.array([float(name in names) for name in NUMBERS])
 
 
 def parts_s(table: Floats, numbers: Mapping[str, float]) -> dict[str, Floats]:
-    """Seconds of each of `PARTS` for many steps at once; their sum is what `LLMStepCost.step_s` returns.
+    """Return the predicted seconds of each part of a step, for many steps at once.
+
+    The parts are "forward", "preparation", "sampling" and "host"; their sum is the time of the step.
 
     Args:
         table: features of the steps, step × number.
@@ -159,7 +179,9 @@ def _fit(table: Floats, seconds: Floats, branches: Sequence[Sequence[str]], know
 def fit_largest(
     branches: Floats, seconds: Floats, guesses: Sequence[Floats], pull: Pull | None = None
 ) -> Floats:
-    """Find nonnegative unknowns for which the largest of the branches comes nearest to `seconds`.
+    """Return the nonnegative unknowns for which the largest of several sums comes nearest to `seconds`.
+
+    Each sum, called a branch, is a combination of the unknowns.
 
     Args:
         branches: factors of the unknowns, branch × row × unknown.

@@ -18,13 +18,13 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class LoadingCost:
-    """Seconds until an instance can serve.
+    """The time to start an LLM instance: measured times, and a line fitted to them for other models.
 
     Attributes:
         start_s: seconds for process, libraries and memory, equal for all models.
         group_s: additional seconds if the instance uses several devices.
         byte_s: seconds per byte of weights; several devices load their shares at the same time.
-        measured_s: measured seconds by "model|tp1" and so on; preferred to the line.
+        measured_s: measured seconds by model and number of devices, as in "model|tp1"; preferred to the line.
     """
 
     start_s: float
@@ -39,20 +39,23 @@ class LoadingCost:
                 raise ConfigError(f"loading: {name} must be finite and not negative, got {value}")
 
     def seconds(self, model: LLMModel, tensor_parallel: int = 1) -> float:
-        """Seconds of one start."""
+        """Return the seconds that one start takes: as measured, or else estimated from the model's size."""
         known = self.measured_s.get(f"{model.name}|tp{tensor_parallel}")
         return self.estimated_s(model, tensor_parallel) if known is None else known
 
     def estimated_s(self, model: LLMModel, tensor_parallel: int = 1) -> float:
-        """Seconds of one start by the line, even if a measured value exists."""
+        """Return the seconds that one start takes by the fitted line, even if it was measured."""
         group_s = self.group_s if tensor_parallel > 1 else 0.0
         return self.start_s + group_s + self.byte_s * model.weight_bytes / tensor_parallel
 
 
 def fit_loading(models: Mapping[str, LLMModel], measured_s: Mapping[str, float]) -> LoadingCost:
-    """Fit the line by least squares on relative errors.
+    """Fit starting times to measured ones, by least squares on relative errors.
 
-    A measured model that is missing in `models` stays in the table and does not influence the line.
+    Args:
+        models: sizes of the models, by name. A measured model that is missing here keeps its measured time,
+            and does not influence the fit.
+        measured_s: measured seconds by model and number of devices, as in "model|tp1".
 
     Raises:
         ConfigError: a key is not of the form "model|tpN", or a time is not positive.

@@ -37,12 +37,15 @@ class OutputLengths:
 
     @property
     def mean(self) -> float:
-        """Return the mean length in tokens."""
+        """Mean length in tokens."""
         total = sum(length * weight for length, weight in zip(self.lengths, self.weights, strict=True))
         return total / self._sums[-1]
 
     def draw(self, random: Random, num_generated: int = 0, limit: int | None = None) -> int:
-        """Draw the length, in tokens, of an answer longer than `num_generated`; it is cut off at `limit`."""
+        """Draw a random length, in tokens, of an answer that has more than `num_generated` tokens.
+
+        It is cut off at `limit`, if there is one.
+        """
         first = bisect_left(self.lengths, num_generated + 1) if num_generated else 0
         before = self._sums[first - 1] if first else 0.0
         if first == len(self.lengths):
@@ -53,7 +56,7 @@ class OutputLengths:
         return length if limit is None else min(length, limit)
 
     def expected(self, num_generated: int = 0) -> float:
-        """Return the mean of what `draw` returns without a limit."""
+        """Return the mean length, in tokens, of answers that have more than `num_generated` tokens."""
         first = bisect_left(self.lengths, num_generated + 1) if num_generated else 0
         if first == len(self.lengths):
             return num_generated + 1.0
@@ -69,7 +72,7 @@ class OutputLengths:
 
 
 def output_lengths(counts: Mapping[int, float]) -> OutputLengths:
-    """Build a distribution from numbers of answers by length.
+    """Return the distribution of answer lengths for the number of answers counted of each length.
 
     If there are too many lengths, neighbours are merged at their mean.
 
@@ -99,14 +102,17 @@ def _merged(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 class LengthsBySource:
-    """Distributions of answer lengths by (model, template); unknown templates get that of their model."""
+    """Distributions of answer lengths, by model and template (kind of prompt).
+
+    A template without answers so far gets the distribution of its model.
+    """
 
     def __init__(self, known: Mapping[tuple[str, str], OutputLengths], max_sources: int = 1024) -> None:
         self._known = dict(known)
         self._max_sources = max_sources
 
     def of(self, model: str, template: str = "") -> OutputLengths:
-        """Find the distribution of a template, else that of the model without a template.
+        """Return the distribution of a model's answers to a template, or if unknown to all templates.
 
         Raises:
             ConfigError: no lengths of this model are known.
@@ -117,8 +123,10 @@ class LengthsBySource:
         raise ConfigError(f"output lengths of model {model!r} are not known")
 
     def observe(self, model: str, template: str, num_tokens: int) -> None:
-        """Count an answer of `num_tokens`. If there are too many sources, drop the one observed longest
-        ago."""
+        """Count an answer of `num_tokens` tokens that a model gave to a template.
+
+        If there are too many pairs of model and template, the one counted longest ago is dropped.
+        """
         key = model, template
         before = self._known.pop(key, None)
         self._known[key] = before.with_observed([num_tokens]) if before else output_lengths({num_tokens: 1.0})

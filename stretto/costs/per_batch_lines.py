@@ -22,14 +22,20 @@ _PARTS = ("forward", "preparation", "sampling")
 
 @dataclass(frozen=True, slots=True)
 class PerBatchLines:
-    """A step cost that has a line for each batch size, through two measured points (variable, seconds)."""
+    """A prediction of step times that has a line for each batch size, through two measured points.
+
+    Attributes:
+        lines: points (variable, seconds), by (whether it is a prefill, part of the step) and batch size.
+    """
 
     model: LLMModel
     tensor_parallel: int
     lines: dict[tuple[bool, str], dict[int, tuple[tuple[float, float], tuple[float, float]]]]
 
     def parts(self, shape: StepShape) -> dict[str, float]:
-        """Return the seconds of each part of a step of prefills or of decodes; they may be negative.
+        """Return the predicted seconds of each part of a step: "forward", "preparation" and "sampling".
+
+        They may be negative.
 
         Raises:
             ConfigError: the step has both prefills and decodes, or is of a kind that was never measured.
@@ -53,11 +59,14 @@ class PerBatchLines:
         return found
 
     def step_s(self, shape: StepShape) -> float:
-        """Seconds of one step."""
+        """Return the predicted seconds of one step."""
         return sum(self.parts(shape).values())
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Seconds of `num_repeats` steps: the mean of the first and the last, times their number."""
+        """Return the predicted seconds of `num_repeats` decode steps in a row, all together.
+
+        They are the mean of the first and the last step, times their number.
+        """
         if num_repeats <= 0:
             return 0.0
         return num_repeats * (self.step_s(shape) + self.step_s(shape.after(num_repeats - 1))) / 2
@@ -66,7 +75,7 @@ class PerBatchLines:
 def fit_per_batch_lines(
     model: LLMModel, tensor_parallel: int, steps: Sequence[MeasuredStep]
 ) -> PerBatchLines:
-    """Fit the lines to measured steps.
+    """Fit a line for each batch size and part of a step to measured steps.
 
     Raises:
         ConfigError: a step has no parts.

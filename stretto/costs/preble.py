@@ -23,7 +23,7 @@ _LARGE_PREFILL = 2**20  # product of new tokens and all tokens
 
 @dataclass(frozen=True, slots=True)
 class PrebleCost:
-    """Step cost by one of Preble's regressions.
+    """A prediction of step times by a regression that Preble's authors fitted to a model on a GPU.
 
     Attributes:
         linear_ms: milliseconds as a function of the tokens of the batch.
@@ -38,7 +38,7 @@ class PrebleCost:
     efficiency: float
 
     def step_s(self, shape: StepShape) -> float:
-        """Seconds of one step. Several prefills are counted as equal ones of their mean size."""
+        """Return the predicted seconds of one step. Several prefills count as equal ones of mean size."""
         num_tokens = shape.prefill_tokens + shape.num_decodes
         if not num_tokens:
             return 0.0
@@ -54,7 +54,10 @@ class PrebleCost:
         return total_ms / self.efficiency / 1000
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Seconds of `num_repeats` decode steps; each sequence grows by one token in each step."""
+        """Return the predicted seconds of `num_repeats` decode steps in a row, all together.
+
+        Each sequence grows by one token in each step, and `shape` is that of the first.
+        """
         return sum(self.step_s(shape.after(step)) for step in range(num_repeats))
 
 
@@ -107,7 +110,7 @@ PREBLE: Mapping[str, PrebleCost] = {
 
 
 def preble_cost(name: str) -> PrebleCost:
-    """Find a regression of `PREBLE` by name.
+    """Return one of Preble's regressions of step times by its name, such as "mistral_7b_a100".
 
     Raises:
         ConfigError: there is none of that name.

@@ -39,7 +39,16 @@ _KEYS = {"name", "about", "sources", "licence", "hardware", "kernels", "models",
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Known costs of one kind of machine."""
+    """Known costs of one kind of machine: how long steps and starts of LLMs, and other engines, take.
+
+    Attributes:
+        about: what was measured, and on what.
+        numbers: numbers fitted to each model, by "model|tp1" (name and number of devices).
+        shared: numbers for all other models, by number of devices.
+        regressions: names of Preble's regressions of step times, by "model|tp1".
+        loading: times to start an instance.
+        engines: latency profiles of other engines.
+    """
 
     name: str
     about: str
@@ -53,7 +62,7 @@ class Preset:
     engines: Mapping[str, Profile]
 
     def model(self, name: str) -> LLMModel:
-        """Find one of the preset's models by name.
+        """Return the sizes of one of the preset's models, by its name.
 
         Raises:
             ConfigError: there is none of that name.
@@ -63,8 +72,10 @@ class Preset:
         return self.models[name]
 
     def step_cost(self, model: LLMModel, tensor_parallel: int = 1) -> StepCost:
-        """Step cost of a model on `tensor_parallel` devices: its regression if it has one, else the physical
-        form with `step_numbers`.
+        """Return the prediction of a model's step times on `tensor_parallel` devices.
+
+        It is one of Preble's regressions if there is one for the model, else the physical formula with fitted
+        numbers.
 
         Raises:
             ConfigError: the model does not fit, or no numbers are known for that many devices.
@@ -76,7 +87,9 @@ class Preset:
         return LLMStepCost(StepFeatures(model, hardware, tensor_parallel, self.kernels), numbers)
 
     def step_numbers(self, model: LLMModel, tensor_parallel: int = 1) -> Mapping[str, float]:
-        """Numbers of the physical form: the model's own if it was measured, else the shared ones.
+        """Return the fitted numbers of the physical formula of step times, by name.
+
+        They are the model's own if it was measured, else those shared by all models.
 
         Raises:
             ConfigError: the model does not fit, or no numbers are known for that many devices.
@@ -97,14 +110,14 @@ class Preset:
 
 
 def preset_names() -> list[str]:
-    """Names of all presets that come with the project."""
+    """Return the names of all presets (machines with known costs) that come with the project."""
     files = resources.files("stretto.costs").joinpath("presets").iterdir()
     names = (file.name.removesuffix(".json") for file in files if file.name.endswith(".json"))
     return sorted(name for name in names if name != _LENGTHS)
 
 
 def load_preset(name: str) -> Preset:
-    """Read a preset by one of `preset_names`.
+    """Return the preset (known costs of a machine) of this name.
 
     Raises:
         ConfigError: there is none of that name.

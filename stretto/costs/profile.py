@@ -19,7 +19,7 @@ LEAST_S = 1e-9  # clocks resolve no less; the reciprocal of a much smaller time 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Latency of one engine, as `stretto profile` measures it.
+    """The latency of one engine as a function of the work in a call, as `stretto profile` measures it.
 
     Attributes:
         base_s: fixed seconds of each call.
@@ -43,17 +43,18 @@ class Profile:
             raise ConfigError(f"max_efficient_batch must be at least 1: {self}")
 
     def batch_s(self, units: int) -> float:
-        """Predicted seconds of one call with `units` of work."""
+        """Return the predicted seconds of one call with `units` of work."""
         return self.base_s + self.per_unit_s * units
 
     def decode_s(self, num_sequences: int) -> float:
-        """Predicted seconds of a step in which so many sequences decode a token each."""
+        """Return the predicted seconds of a step in which `num_sequences` sequences decode a token each."""
         return self.per_output_s + self.per_neighbour_s * (num_sequences - 1)
 
 
 def fit_profile(units: Sequence[int], seconds: Sequence[float], *, tolerance: float = 0.1) -> Profile:
-    """Fit a profile to measured calls, by nonnegative least squares on relative errors.
+    """Fit a latency profile to the measured `seconds` of calls with so many `units` of work.
 
+    The fit is by nonnegative least squares on relative errors.
     The maximum efficient batch is the smallest measured one whose throughput is within `tolerance` of
     the best.
 

@@ -1,4 +1,4 @@
-"""Corrects a step cost by observed times: one factor for steps with prefills and one for decode steps.
+"""Corrects predicted step times by observed ones: a factor for steps with prefills, one for decode steps.
 
 Each observation moves the logarithm of a factor by a share of log(observed / predicted). A ratio beyond two
 counts as two, so that an outlier moves the factor little, and the factor stays within bounds. The share falls
@@ -31,8 +31,9 @@ class Factor:
         return math.exp(self.log)
 
     def observed(self, predicted_s: float, seconds: float) -> Factor:
-        """Return the next factor, after a step took `seconds` that was predicted at `predicted_s` without the
-        factor.
+        """Return the factor that has learned from one more step, which took `seconds`.
+
+        `predicted_s` is what was predicted for it without a factor.
 
         Times that are not positive numbers change nothing.
         """
@@ -47,9 +48,9 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class RefinedCost:
-    """A step cost with its correction factors.
+    """A prediction of step times, corrected by factors that are learned from observed times.
 
-    It is as monotone as the cost among steps with prefills, and among steps without.
+    There is one factor for steps with prefills and one for steps of decodes alone.
     """
 
     cost: StepCost
@@ -57,15 +58,21 @@ class RefinedCost:
     decode: Factor = Factor()
 
     def step_s(self, shape: StepShape) -> float:
-        """Seconds of one step."""
+        """Return the predicted seconds of one step, corrected."""
         return self._factor(shape).value * self.cost.step_s(shape)
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Seconds of `num_repeats` decode steps; each sequence grows by one token in each step."""
+        """Return the predicted seconds of `num_repeats` decode steps in a row, all together, corrected.
+
+        Each sequence grows by one token in each step, and `shape` is that of the first.
+        """
         return self._factor(shape).value * self.cost.steps_s(shape, num_repeats)
 
     def observed(self, shape: StepShape, seconds: float, num_repeats: int = 1) -> RefinedCost:
-        """Return the next cost, after `num_repeats` steps from `shape` on took `seconds` together."""
+        """Return the prediction that has learned from an observed step, or several decode steps in a row.
+
+        `shape` is that of the first step, and `seconds` the time that all of them took together.
+        """
         if shape.num_prefills:
             return replace(self, prefill=self.prefill.observed(self.cost.step_s(shape), seconds))
         predicted_s = self.cost.steps_s(shape, num_repeats)

@@ -35,7 +35,10 @@ class StepShape(NamedTuple):
     max_context_tokens: int = 0
 
     def after(self, num_steps: int) -> StepShape:
-        """The shape of the same decodes `num_steps` later. The step must have no prefills."""
+        """Return the shape of the same decodes `num_steps` steps later, when each has that many more tokens.
+
+        The step must have no prefills.
+        """
         return StepShape(
             num_decodes=self.num_decodes,
             context_tokens=self.context_tokens + num_steps * self.num_decodes,
@@ -44,7 +47,10 @@ class StepShape(NamedTuple):
 
 
 def shape_of(slices: Iterable[tuple[int, int, bool]]) -> StepShape:
-    """The shape of a step, given (tokens before, tokens computed, is a decode) of each sequence."""
+    """Return the shape of a step: its numbers of sequences and tokens.
+
+    `slices` has (tokens before, tokens computed, whether it is a decode) of each sequence.
+    """
     num_prefills = prefill_tokens = max_prefill = pairs = num_decodes = context = max_context = 0
     for start, num_tokens, is_decode in slices:
         if is_decode:
@@ -104,8 +110,10 @@ class LLMModel:
 
     @property
     def expert_params(self) -> int:
-        """Number of weights in one feed-forward expert of one layer; a layer without experts counts as
-        one."""
+        """Number of weights in one feed-forward expert of one layer.
+
+        A layer without experts counts as one expert.
+        """
         return (3 if self.gated else 2) * self.hidden_size * self.intermediate_size
 
     @property
@@ -125,7 +133,7 @@ class LLMModel:
         return 2 * self.num_layers * self.num_kv_heads * self.head_size * self.dtype_bytes
 
     def read_bytes(self, num_tokens: int) -> float:
-        """Bytes of weights read in a step over `num_tokens`, without the output layer.
+        """Return the bytes of weights that a step over `num_tokens` tokens reads, without the output layer.
 
         Experts count if some token uses them; each token is assumed to choose at random.
         """
@@ -163,8 +171,14 @@ def model_of(name: str, config: Mapping[str, Any]) -> LLMModel:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Peak figures of one accelerator: memory in bytes, bandwidths of memory and cache in bytes/s, and matrix
-    operations per second."""
+    """The peak figures of one accelerator.
+
+    Attributes:
+        memory_bytes: size of its memory.
+        bandwidth_bytes_s: bandwidth of its memory, in bytes per second.
+        cache_bandwidth_bytes_s: bandwidth of its cache, in bytes per second.
+        flops: matrix operations per second.
+    """
 
     name: str
     memory_bytes: float
@@ -181,7 +195,9 @@ class Hardware:
 
 
 def check_fits(model: LLMModel, hardware: Hardware, tensor_parallel: int, memory_share: float = 0.9) -> int:
-    """Number of tokens whose KV fits beside the weights, on all devices together.
+    """Return the number of tokens whose KV fits beside the model's weights, on all devices together.
+
+    `memory_share` is the share of the devices' memory that may be used.
 
     Raises:
         ConfigError: the model does not fit, or its heads cannot be split over that many devices.

@@ -1,4 +1,4 @@
-"""How long one step of an LLM instance takes: a physical form with few fitted numbers.
+"""How long one step of an LLM instance takes: a physical formula with few fitted numbers.
 
     step    = preparation + sampling + host + max(launch, device)
     device  = weights + matrix + all_reduce + prefill_attention + max(kv, longest)
@@ -29,14 +29,19 @@ from stretto.errors import ConfigError
 
 
 class StepCost(Protocol):
-    """Cost model of the steps of an LLM instance, for simulation, routing and planning."""
+    """The interface of a model that predicts how long a step of an LLM instance takes.
+
+    It is used for simulation, routing and planning.
+    """
 
     def step_s(self, shape: StepShape) -> float:
-        """Seconds of one step."""
+        """Return the predicted seconds of one step of this shape (numbers of sequences and tokens)."""
         ...
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Seconds of `num_repeats` decode steps; each sequence grows by one token in each step.
+        """Return the predicted seconds of `num_repeats` decode steps in a row, all together.
+
+        Each sequence grows by one token in each step.
 
         Args:
             shape: sizes of the first of these steps.
@@ -45,7 +50,7 @@ class StepCost(Protocol):
 
 
 class StepTerms(NamedTuple):
-    """Seconds of a step by cause; their sum is the step's time.
+    """The predicted seconds of a step by cause; their sum is the step's time.
 
     Attributes:
         launch: time by which launching exceeds the work of the device.
@@ -101,7 +106,10 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class StepFeatures:
-    """A converter from shapes of steps to features, which are multiplied with the fitted numbers."""
+    """The features of a step of a model on some hardware: quantities that its time is a combination of.
+
+    The predicted time is made of the features, each multiplied with a fitted number.
+    """
 
     model: LLMModel
     hardware: Hardware
@@ -113,7 +121,7 @@ class StepFeatures:
         object.__setattr__(self, "_rates", _rates(self.model, self.hardware, self.tensor_parallel))
 
     def of(self, shape: StepShape) -> list[float]:
-        """Return the features of a step, in the order of `NUMBERS`."""
+        """Return the features of a step of this shape, in the order of the fitted numbers (`NUMBERS`)."""
         rates, kernels, layers = self._rates, self.kernels, self.model.num_layers
         prefills, decodes, longest = shape.num_prefills, shape.num_decodes, shape.max_context_tokens
         prompt_tokens = prefills * shape.max_prefill_tokens if kernels.pads_prompts else shape.prefill_tokens
@@ -190,7 +198,9 @@ def _rates(model: LLMModel, hardware: Hardware, tensor_parallel: int) -> _Rates:
 
 
 class LLMStepCost:
-    """A step cost by the physical form with fitted numbers.
+    """A prediction of step times by a physical formula (launching, weights, matrices, attention…).
+
+    `features` are the quantities that the formula combines, `numbers` the fitted factors, by name.
 
     Raises:
         ConfigError: a number is missing, unknown, negative or not finite.
@@ -209,7 +219,7 @@ class LLMStepCost:
         self._values = [float(numbers[name]) for name in NUMBERS]
 
     def terms(self, shape: StepShape) -> StepTerms:
-        """Seconds of each term of a step."""
+        """Return the predicted seconds of a step, split by cause."""
         products = list(map(mul, self.features.of(shape), self._values))
         launch, prefill_launch, weights, matrix_128, matrix_256, activations = products[:6]
         reduce_start, reduce, prefill_blocks, prefill_pairs, blocks, partitions, kv, longest = products[6:14]
@@ -234,11 +244,13 @@ class LLMStepCost:
         )
 
     def step_s(self, shape: StepShape) -> float:
-        """Seconds of one step."""
+        """Return the predicted seconds of one step."""
         return sum(self.terms(shape))
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Seconds of `num_repeats` decode steps; each sequence grows by one token in each step.
+        """Return the predicted seconds of `num_repeats` decode steps in a row, all together.
+
+        Each sequence grows by one token in each step, and `shape` is that of the first.
 
         Consecutive steps that the same terms decide are summed in closed form.
         """

@@ -26,7 +26,7 @@ _MOST_TOKENS = 10**15
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield (line, row) of a CSV file, compressed or not, whose header names at least `columns`.
+    """Yield the rows of a CSV file, gzipped or not, each with its line number.
 
     Raises:
         DocumentError: the file cannot be read, a column is missing or there twice, or a row has too few or
@@ -53,7 +53,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping
 
 
 def read_steps(path: Path) -> list[MeasuredStep]:
-    """Read all steps of a file.
+    """Read all measured steps from a CSV file.
 
     Raises:
         DocumentError: a row is wrong; the message names the file, the row and the reason.
@@ -84,7 +84,7 @@ def checked(path: Path, line: int, make: Callable[[], MeasuredStep]) -> Measured
 
 
 def measured(shape: StepShape, seconds: float, parts: Mapping[str, float] | None = None) -> MeasuredStep:
-    """Build a step after checking that its numbers are possible.
+    """Return a measured step, after checking that its sizes and times are possible.
 
     Raises:
         ValueError: a number is impossible; the message says which and why.
@@ -115,7 +115,7 @@ def measured(shape: StepShape, seconds: float, parts: Mapping[str, float] | None
 
 
 def sample_steps(steps: Sequence[MeasuredStep], share: float, seed: int = 0) -> list[int]:
-    """Choose at most `share` of the steps; returns their indices.
+    """Choose a varied sample of at most `share` of the steps, and return its indices.
 
     The kinds of steps (prefills of short and long prompts; decodes of short, long and unlike contexts) get
     equal numbers. Within a kind, numbers of sequences are covered, small ones more densely.

@@ -6,5 +6,5 @@ _CHARS_PER_TOKEN = 4
 
 
 def num_tokens(text: str) -> int:
-    """Estimated number of tokens: one for every four characters, at least 1."""
+    """Return the estimated number of tokens of a text: one for every four characters, at least 1."""
     return len(text) // _CHARS_PER_TOKEN + 1

@@ -31,7 +31,7 @@ _BLANK_LINES = re.compile(r"\n{3,}")
 
 
 def parse_html(data: bytes) -> list[Section]:
-    """Cut a page into sections at its headings.
+    """Parse an HTML page into sections of plain text, one for each heading.
 
     A section begins with its heading. Text before the first heading makes a section of its own.
 
@@ -45,7 +45,10 @@ def parse_html(data: bytes) -> list[Section]:
 
 
 def html_sections(html: str) -> list[Section]:
-    """Cut a page or a fragment into sections. Deep nesting does not overflow the stack."""
+    """Cut an HTML page or a part of one into sections at its headings.
+
+    Deeply nested elements do not overflow the stack.
+    """
     from bs4 import BeautifulSoup
     from bs4.element import NavigableString, Tag
 

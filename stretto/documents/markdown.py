@@ -12,7 +12,7 @@ _FRONT_MATTER = re.compile(r"---\n.*?\n(?:---|\.\.\.)\n", re.DOTALL)
 
 
 def parse_markdown(data: bytes) -> list[Section]:
-    """Cut a file into sections at its headings.
+    """Parse a Markdown file into sections of plain text, one for each heading.
 
     A section begins with its heading. Text before the first heading makes a section of its own.
 

@@ -16,7 +16,9 @@ _NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 
 
 def parse_pdf(data: bytes) -> list[Section]:
-    """Read the pages in order, with their numbers. Words hyphenated at a line end are joined again.
+    """Parse a PDF file into sections of plain text, one for each page, with the page's number.
+
+    Words that are hyphenated at a line end are joined again.
 
     Raises:
         ValueError: the file is encrypted or corrupt.

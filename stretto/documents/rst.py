@@ -21,7 +21,7 @@ _SETTINGS = {
 
 
 def parse_rst(data: bytes) -> list[Section]:
-    """Cut a file into sections at its headings.
+    """Parse a reStructuredText file into sections of plain text, one for each heading.
 
     A section begins with its heading. Text before the first heading makes a section of its own. Markup that
     docutils does not know, such as directives of Sphinx, is kept as it is written.

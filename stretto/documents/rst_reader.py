@@ -12,14 +12,15 @@ _MAX_EXPANSION = 1_000_000  # nodes and characters of all substitutions together
 
 
 class CheckSubstitutions(Transform):
-    """A transform that counts what substitutions expand to before docutils expands them; nested ones
-    multiply.
+    """A docutils transform that refuses a document whose substitutions would expand to too much text.
+
+    It counts before docutils expands them, because nested substitutions multiply.
     """
 
     default_priority = 219  # right before docutils substitutes
 
     def apply(self) -> None:
-        """Raise ValueError if the expansion is too large or endless."""
+        """Raise ValueError if the document's substitutions expand to too much, or refer to each other."""
         definitions = {name.lower(): node for name, node in self.document.substitution_defs.items()}
         uses = {name: _references(node) for name, node in definitions.items()}
         sizes: dict[str, int] = {}
@@ -37,10 +38,10 @@ class CheckSubstitutions(Transform):
 
 
 class RstReader(standalone.Reader):  # type: ignore[type-arg]  # generic in the stubs alone
-    """The reader of docutils, with the check of substitutions."""
+    """The reader of docutils, which also refuses documents with too large substitutions."""
 
     def get_transforms(self) -> list[type[Transform]]:
-        """The transforms of docutils, and the check."""
+        """Return the transforms that docutils applies to a document, and the check of its substitutions."""
         return [*super().get_transforms(), CheckSubstitutions]
 
 

@@ -33,7 +33,10 @@ _LONGEST_ABBREVIATION = 8
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
-    """Split a text; returns half-open spans in order, without white space at their ends. O(len(text))."""
+    """Split a text into sentences; return the (start, end) of each, in order, half-open.
+
+    White space around a sentence is left out. The time is linear in the length of the text.
+    """
     spans: list[tuple[int, int]] = []
     start = len(text) - len(text.lstrip(" \t\r\n"))
     end = len(text.rstrip(" \t\r\n"))

@@ -12,7 +12,11 @@ _MOST_HIGH_BYTES = 0.3  # share in Western text; Cyrillic or Japanese text has m
 
 
 def parse_text(data: bytes) -> list[Section]:
-    """Make one section without a title."""
+    """Parse a plain text file into one section without a title.
+
+    Raises:
+        ValueError: the bytes are not text.
+    """
     return [Section(decode(data).strip("\n"))]
 
 

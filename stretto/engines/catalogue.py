@@ -50,12 +50,14 @@ SEARCH_ENGINES = ("llm", "llm_small", "web")
 def llm_engine(
     where: str | None, *, instances: int = 1, api: str | None = None, tokenizer: str | None = None
 ) -> Deployment:
-    """Return the engine "llm" with equal replicas, each as `llm_replica` or `server_replica` makes it.
+    """Return the engine "llm" with a number of equal replicas: a server, or a model on this machine.
 
     Args:
-        where: URL of a server, directory of a checkpoint, "stand-in" or "mini"; None is the default model.
+        where: URL of a server, directory of a checkpoint, "stand-in" (no model, quotes the documents) or
+            "mini" (the small model that ships with Stretto); None is the default model.
+        instances: number of replicas.
         api: "completions" or "chat", for a server.
-        tokenizer: tokenizer of a server's model, see `server_replica`.
+        tokenizer: tokenizer of a server's model: a directory, "none" or "auto".
 
     Raises:
         ConfigError: the place or an option cannot be used.
@@ -71,7 +73,7 @@ def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) ->
     """Return the engine "llm" with these replicas.
 
     Args:
-        policy: order in which waiting requests are taken; None leaves the usual one.
+        policy: name of the order in which waiting requests are served; None leaves the default.
     """
     keeps_state = any(replica.runs_in != "loop" for replica in replicas)
     engine = Engine("llm", contract="llm", keeps_state=keeps_state, recover_s=RECOVER_S)
@@ -79,11 +81,11 @@ def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) ->
 
 
 RECOVER_S = 2.0
-"""Seconds that a question waits for a server which refuses: a person waits for the answer."""
+"""Seconds that a question waits for a server that refuses connections. Short, because a person waits."""
 
 
 def is_url(where: str | None) -> bool:
-    """Return whether a value of `--llm` is the URL of a server."""
+    """Return whether a value of the option `--llm` is the URL of a server."""
     return where is not None and where.startswith(("http://", "https://"))
 
 
@@ -93,8 +95,8 @@ def llm_replica(
     """Return a replica of an LLM on this machine.
 
     Args:
-        where: directory of a checkpoint, "stand-in" or "mini", the model that ships with Stretto; None is
-            the default.
+        where: directory of a checkpoint, "stand-in" (no model, quotes the documents), or "mini", the model
+            that ships with Stretto; None is the default.
         device: "cpu", "cuda", "auto", or a device of this machine such as "cuda:1"; None is the CPU.
         dtype: type of weights and activations, one of `DTYPES`; None is float32.
 
@@ -150,13 +152,14 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
 
 
 def server_replica(url: str, *, api: str | None = None, tokenizer: str | None = None) -> Replica:
-    """Return a replica that is an OpenAI-compatible server.
+    """Return a replica of an LLM that is an OpenAI-compatible server, running already.
 
     Completions stop where a base model would begin a further question.
 
     Args:
         api: "completions" (the default) or "chat".
-        tokenizer: a directory, "none" or "auto" (the default); see `OpenAIServerConfig`.
+        tokenizer: a directory with the model's tokenizer, to send token ids; "none" sends text; "auto" (the
+            default) sends token ids if the server names a directory that is on this machine.
 
     Raises:
         ConfigError: the URL or an option cannot be used, or packages are missing.
@@ -172,13 +175,14 @@ def server_replica(url: str, *, api: str | None = None, tokenizer: str | None = 
 
 
 def is_small_model(deployment: Deployment) -> bool:
-    """Return whether a replica runs the small model that ships with Stretto."""
+    """Return whether any replica of an engine runs the small model that ships with Stretto."""
     return any(getattr(replica.config, "path", None) == MINI for replica in deployment.replicas)
 
 
 def vectors_engine() -> Deployment:
-    """Return the engine "vectors", which keeps vectors in memory; a query's own collection goes with the
-    query.
+    """Return the engine "vectors", which keeps collections of vectors in memory.
+
+    A collection without a name belongs to one query (one run of an app) and is dropped when that ends.
     """
     return deploy(
         "vectors",
@@ -199,7 +203,7 @@ def local_engines(
     functions: Mapping[str, Callable[..., object]] | None = None,
     profiles: Mapping[str, Profile] | None = None,
 ) -> list[Deployment]:
-    """Return all engines that the ready-made apps name, with one instance each.
+    """Return the engines that the ready-made RAG apps need, with one instance each.
 
     Args:
         llm: the engine "llm"; None takes the small model that ships with Stretto.
@@ -225,16 +229,19 @@ def local_engines(
 
 
 def search_engines(llm: Deployment, url: str | None, documents: Sequence[Document]) -> list[Deployment]:
-    """Return the engines of search-empowered generation: "llm", "llm_small" (the same model) and "web".
+    """Return the engines of the ready-made app "search": "llm", "llm_small" (the same model) and "web".
+
+    That app drafts an answer, judges the draft, and searches only if the draft is not good enough.
 
     Args:
-        url: URL of a search service; None searches in `documents`.
+        url: URL of a web search service; None searches in `documents`.
+        documents: documents to search in instead of the web.
     """
     return [llm, llm.changed(name="llm_small"), web_engine(url, documents)]
 
 
 def web_engine(url: str | None, documents: Sequence[Document]) -> Deployment:
-    """Return the engine "web": a search service at `url`, or else a search in `documents`."""
+    """Return the engine "web": a web search service at `url`, or if that is None a search in `documents`."""
     web: Callable[[Any], Any] = CorpusSearch
     config: object = CorpusSearchConfig(tuple(documents))
     if url is not None:
@@ -243,15 +250,15 @@ def web_engine(url: str | None, documents: Sequence[Document]) -> Deployment:
 
 
 def engine_and_model(deployment: Deployment) -> str:
-    """Return the key under which a measured profile of this engine is kept; see `profile_key`."""
+    """Return the key under which the measured latency profile of an engine's first replica is saved."""
     return profile_key(deployment.name, deployment.replicas[0])
 
 
 def profile_key(engine: str, replica: Replica) -> str:
-    """Return the key under which a measured profile is kept.
+    """Return the key under which a replica's measured latency profile is saved.
 
-    It is the engine's name and its model, or the kind of engine where there is no model. A device or dtype
-    other than the usual one follows.
+    It is the engine's name with its model, or with its kind where there is no model, and then the device and
+    dtype if they are not the defaults.
     """
     config = replica.instance_config()
     model = getattr(config, "model", None) or getattr(config, "path", None)

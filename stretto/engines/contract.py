@@ -31,7 +31,7 @@ class BatchEngine(Protocol):
         ...
 
     def release(self, query: str) -> None:
-        """Forget whatever was kept for `query`, which has ended. Called at most once per query."""
+        """Drop all data kept for a query (run of an app) that has ended. Called once per query at most."""
         ...
 
     def close(self) -> None:
@@ -40,51 +40,61 @@ class BatchEngine(Protocol):
 
 
 class SteppedLLM(Protocol):
-    """The interface of an in-process LLM engine. All calls come from one thread, none while `step` runs."""
+    """The interface of an LLM engine that runs in our process and computes one step per call of `step`.
+
+    All calls come from one thread, none while `step` runs.
+    """
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Queue a task; the smaller rank starts first. A task that cannot run is answered by `Failed` from
-        `step`.
+        """Add a task to the waiting queue; tasks with smaller ranks start first.
 
-        A task that has `generated` tokens is continued after them, or starts over. In both cases the pieces
-        make up the whole output.
+        If the task cannot run, a later `step` returns a `Failed` for it. A task with `generated` tokens, made
+        by another instance, is continued after them, or starts over. In both cases the pieces make up the
+        whole output.
         """
         ...
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Change the rank of a waiting task. Unknown ids are ignored."""
+        """Change the rank (priority, smallest first) of a waiting task. Unknown ids are ignored."""
         ...
 
     def cancel(self, task: int) -> None:
-        """Stop a task and free what it holds. It sends no further event; unknown ids are ignored."""
+        """Stop a task and free its memory. It sends no further event; unknown ids are ignored."""
         ...
 
     def suspend(self) -> Sequence[tuple[int, tuple[int, ...]]]:
-        """Stop all tasks and free what they hold; return each with the ids of the tokens it has generated.
+        """Stop all tasks so that they can go on at another instance, and free their memory.
 
-        The tasks send no further event. Another instance of the same model gets the ids as
-        `LLMTask.generated`; a task without ids starts over.
+        Returns the id of each task with the ids of the tokens that it has generated. Another instance of the
+        same model gets those as `LLMTask.generated`; a task without ids starts over. No further event is sent
+        for them.
         """
         ...
 
     def has_work(self) -> bool:
-        """Return whether `step` has something to do."""
+        """Return whether `step` has something to do: a task waits or runs, or an event is to be sent."""
         ...
 
     def step(self) -> list[LLMEvent]:
-        """Do one bounded piece of work (at most one token per running sequence) and return its events."""
+        """Do one bounded piece of work, and return what happened: tasks that started, gave output or ended.
+
+        A running sequence gets at most one token, or as many as the engine is configured for.
+        """
         ...
 
     def release(self, query: str) -> None:
-        """Forget the KV that only `query` used."""
+        """Drop the KV that only a query (one run of an app) used, because the query has ended."""
         ...
 
     def take_kv_events(self) -> Sequence[KVEvent]:
-        """Return changes of the prefix cache since the last call; nothing if they are unknown."""
+        """Return, and forget, what the prefix cache stored and evicted since the last call.
+
+        Empty if the engine does not record it.
+        """
         ...
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the model and its memory."""
         ...
 
 
@@ -92,10 +102,12 @@ class AsyncLLM(Protocol):
     """The interface of an LLM behind a server. All calls come from one event loop; tasks run concurrently."""
 
     async def start(self) -> None:
-        """Wait until the server can take tasks, as far as that is known without asking it.
+        """Wait until the server can take tasks.
+
+        If it is the engine's job to start the server, it is started; any other is taken to be ready.
 
         Raises:
-            EngineFailure: the server will not be able to.
+            EngineFailure: the server cannot be started.
         """
         ...
 
@@ -110,14 +122,16 @@ class AsyncLLM(Protocol):
         ...
 
     def written(self, task: int) -> tuple[int, ...]:
-        """Return the ids of the tokens that a running task has generated, for `LLMTask.generated` elsewhere.
+        """Return the ids of the tokens that a running task has generated, so that another instance can go on.
 
-        No ids stand for a task that is to start over.
+        Empty if they are unknown, as where a server sends text; the task then starts over.
         """
         ...
 
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
-        """Report changes of the prefix cache and the load until cancelled, as far as the server tells them.
+        """Call `report` with changes of the server's prefix cache and with its load, until cancelled.
+
+        Only what the server tells is reported.
 
         Raises:
             EngineUnavailable: the server has ended for good.
@@ -129,5 +143,5 @@ class AsyncLLM(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close connections."""
+        """Close the connections to the server, and end the server if the engine started it."""
         ...

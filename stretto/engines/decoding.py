@@ -1,4 +1,4 @@
-"""Decoding settings that an engine understands: it refuses the others, and never ignores one."""
+"""Checks that an engine knows the decoding settings of a task: it refuses others, and never ignores one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BASIC = frozenset({"max_tokens", "items", "max_items", "stop", "temperature", "s
 
 
 def changed(decode: Decode) -> dict[str, object]:
-    """Return the decoding settings that differ from their defaults, by name."""
+    """Return the settings of a decode that differ from their defaults, by name."""
     return {
         field.name: value
         for field in fields(decode)
@@ -22,6 +22,14 @@ def changed(decode: Decode) -> dict[str, object]:
 
 
 def refuse_others(decode: Decode, understood: Collection[str], engine: str) -> None:
-    """Check that only decoding settings in `understood` differ from their defaults. Raises ConfigError."""
+    """Refuse a decode with settings that an engine does not know, rather than ignore them.
+
+    Args:
+        understood: names of the settings that the engine knows; all others must have their defaults.
+        engine: name of the engine, for the message.
+
+    Raises:
+        ConfigError: another setting is not at its default.
+    """
     if others := [name for name in changed(decode) if name not in understood]:
         raise ConfigError(f"{engine} does not know the decoding setting {', '.join(others)}")

@@ -1,4 +1,4 @@
-"""The table of executables, by the name that a file calls them by; each is imported only when it is used."""
+"""The table of the kinds of engines, by the names that engines files use; imported only when used."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """A kind of engine that an engines file can name.
+    """A kind of engine that an engines file can name, such as "embedding" or "server:vllm".
 
     Attributes:
-        contract: contract that it keeps.
-        role: engine of the ready-made apps that it can be, "llm" for all LLMs.
-        module: module of the executable and of its configuration, both by name.
+        contract: interface that it has, "batch" or "llm".
+        role: name of the engine that it can be in the ready-made apps; "llm" for all LLMs.
+        module: module with the engine's class (`name`) and the dataclass of its configuration (`config`).
         runs_in: where it runs unless its replica says otherwise.
         profile: latency unless its replica says otherwise.
-        keeps_state: whether it remembers things for a query, and must hear that the query has ended.
-        fixed: fields of the configuration that the name stands for.
+        keeps_state: whether it keeps data for a query (run of an app), and must be told when that has ended.
+        fixed: configuration fields that the name in the file determines, as "server:vllm" the program.
     """
 
     contract: Contract
@@ -40,15 +40,17 @@ class Executable:
 
     @property
     def places(self) -> tuple[RunsIn, ...]:
-        """Places where it can run: a server on the event loop, a model in a thread or process, others
-        anywhere.
+        """The ways in which it can run ("thread", "loop", "process", "ray"), as values of `runs_in`.
+
+        Clients of servers run on the event loop, models in a thread or process, batch engines anywhere; "ray"
+        is possible for all.
         """
         if self.contract == "batch":
             return get_args(RunsIn)
         return ("loop", "ray") if self.runs_in == "loop" else ("thread", "process", "ray")
 
     def load(self) -> tuple[Callable[[Any], Any], type]:
-        """Import the executable; return it and the dataclass of its configuration.
+        """Import the engine's module; return the engine's class and the dataclass of its configuration.
 
         Raises:
             ConfigError: packages that it needs are missing.
@@ -97,7 +99,7 @@ EXECUTABLES: Mapping[str, Executable] = {
 
 
 def executable_named(name: str) -> Executable:
-    """Return the kind of engine that has this name.
+    """Return the kind of engine that an engines file calls by this name.
 
     Raises:
         ConfigError: there is no such name. The message lists those that there are.

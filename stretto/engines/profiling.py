@@ -31,7 +31,7 @@ _SIDE_BY_SIDE = 4
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The seconds that calls with `units` of work took: median, fastest and slowest."""
+    """The seconds that calls with `units` of work (items or tokens) took: median, fastest and slowest."""
 
     units: int
     median_s: float
@@ -40,14 +40,17 @@ class Measurement:
 
     @property
     def units_per_s(self) -> float:
-        """Units per second at the median."""
+        """Units of work per second, from the median time."""
         return self.units / self.median_s
 
 
 def profile_engine(
     deployment: Deployment, on_measurement: Callable[[Measurement], None]
 ) -> tuple[list[Measurement], Profile]:
-    """Run an engine at growing sizes, report each measurement, and fit its profile.
+    """Measure how long an engine's calls take at growing batch sizes, and fit its latency profile to that.
+
+    Each measurement is passed to `on_measurement` as soon as it is made. Returns all measurements, and the
+    profile.
 
     Raises:
         ConfigError: there is no workload to profile such an engine with.

@@ -1,4 +1,4 @@
-"""The space in which a replica's instances report what their prefix caches hold."""
+"""The rules by which a replica's prefix caches turn prompts into blocks, from its executable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from stretto.deployment import Replica
 
 
 def prompt_space(engine: str, replica: Replica) -> PromptSpace | None:
-    """Return what the executable says (`prompt_space`, called with its configuration); None if nothing.
+    """Return how a replica's instances turn a prompt into the block hashes that they report as cached.
+
+    None if they report nothing. It is what the executable's own `prompt_space` returns for its configuration.
 
     Raises:
         ConfigError: the tokenizer cannot be used.

@@ -20,10 +20,10 @@ _CONTENT = "STRETTO-PROMPT"
 
 
 class PromptTokenizer:
-    """The tokenizer of a checkpoint, with its chat template if it has one.
+    """The tokenizer of a checkpoint, which puts prompts into the checkpoint's chat template if it has one.
 
-    With a template the prompt becomes the user's message: the template's beginning leads every prompt, and
-    `suffix`, its end, must be prefilled before decoding.
+    The prompt becomes the user's message. The template's text before that message leads every prompt; its
+    text after it is `suffix`, which the caller appends before decoding.
 
     Raises:
         ConfigError: the folder's tokenizer cannot be used.
@@ -51,8 +51,9 @@ class PromptTokenizer:
         self.eos_token_id: int | None = tokenizer.eos_token_id
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt: BOS and the template's beginning, then the segments; without
-        `suffix`.
+        """Return the token ids of a prompt: BOS, the chat template's beginning, then the prompt's segments.
+
+        The template's end, `suffix`, is left out.
 
         Raises:
             UserError: a segment is not a text, or contains half of a surrogate pair.
@@ -70,8 +71,9 @@ class PromptTokenizer:
         return tokens
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of generated tokens, without special ones. It may end with half a character, as
-        U+FFFD.
+        """Return the text of generated tokens; special tokens are left out.
+
+        If the last token ends within a character, the text ends with U+FFFD.
         """
         return self._decoder.decode(tokens, skip_special_tokens=True)
 

@@ -1,1 +1,4 @@
-"""Text of an engines file, read into deployments. Nothing here opens a file."""
+"""Parser of engines files: TOML text that describes engines, their replicas and the machine.
+
+Nothing here opens a file.
+"""

@@ -1,4 +1,4 @@
-"""Deployments and the machine, from the tables of an engines file."""
+"""Reads the engines, their replicas and the machine from the tables of an engines file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 
 
 def read_deployments(tables: Tables) -> tuple[Deployment, ...]:
-    """Return the engines of `[[engine]]`, each with its rows of `[[replica]]`, in order.
+    """Return the engines that an engines file describes (`[[engine]]`), each with its replicas, in order.
 
     Raises:
         ConfigError: a name, key or value is wrong. The message names file and line.
@@ -38,10 +38,10 @@ def read_deployments(tables: Tables) -> tuple[Deployment, ...]:
 
 
 def read_machine(tables: Tables) -> Machine | None:
-    """Return the machine of `[machine]`, None if the file does not describe one.
+    """Return the machine, with its devices and memory, that an engines file describes; None if it does not.
 
     Raises:
-        ConfigError: as `read_deployments`.
+        ConfigError: a key or value is wrong. The message names file and line.
     """
     row = tables.one("machine")
     if row is None:

@@ -1,4 +1,7 @@
-"""Dataclasses from tables: the keys are the fields, and every value is checked against its field's type."""
+"""Builds dataclasses from the tables of an engines file.
+
+The keys of a table are fields of the dataclass, and every value is checked against its field's type.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 class Problem(ConfigError):
-    """A value in a table is wrong; `keys` lead to the value."""
+    """A key or value in a table of an engines file is wrong; `keys` is the path of keys to it."""
 
     def __init__(self, message: str, *, step: str | None = None, keys: tuple[str, ...] = ()) -> None:
         super().__init__(message, step=step)
@@ -29,10 +32,14 @@ def build(
     given: Mapping[str, object] | None = None,
     defaults: Mapping[str, object] | None = None,
 ) -> _T:
-    """Build the dataclass `kind` from the values of a table.
+    """Build an instance of the dataclass `kind` from a table's values, each checked against its field's type.
 
-    `given` fields are no keys of the table; `defaults` are for keys that it lacks. Fields of a type that no
-    file can hold, such as functions, are no keys either.
+    The keys of the table are names of fields. Fields of a type that no file can hold, such as functions, are
+    no keys.
+
+    Args:
+        given: values of fields that the table may not set.
+        defaults: values for keys that the table lacks.
 
     Raises:
         Problem: a key is unknown, missing, or of another type, or `kind` refuses the values.
@@ -64,7 +71,10 @@ def check_keys(values: Iterable[str], known: Iterable[str]) -> None:
 
 
 def settable(kind: type, given: Collection[str] = ()) -> dict[str, Any]:
-    """Return the keys that a table of this dataclass may have, with their types."""
+    """Return the keys that a table may have from which this dataclass is built, with their types.
+
+    They are the names of the fields that a file can hold, except those in `given`.
+    """
     hints = get_type_hints(kind)
     return {
         field.name: hints[field.name]

@@ -22,7 +22,10 @@ _QUOTES = re.compile(r'"""|' + "'''")
 
 
 def key_lines(text: str) -> Mapping[Path, int]:
-    """Return the line number, from 1, of each table and key of a TOML text, by path."""
+    """Return the line number, from 1, of each table and key of a TOML text.
+
+    The keys of the result are paths, such as ("replica", 0, "config").
+    """
     found: dict[Path, int] = {}
     counts: dict[str, int] = {}
     table: Path = ()

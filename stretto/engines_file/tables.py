@@ -23,9 +23,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One table of an engines file: its values, and the line where each stands.
+    """One table of an engines file, such as the second `[[replica]]`: its values, and where they stand.
 
-    `path` is where the table is in the text, as in ("replica", 0).
+    Attributes:
+        tables: the whole file.
+        path: keys that lead to the table, as in ("replica", 1).
     """
 
     tables: Tables
@@ -33,11 +35,11 @@ class TableRow:
     values: Mapping[str, Any]
 
     def place(self, *keys: str) -> str:
-        """Return the file and line of a key, or of the nearest table around it."""
+        """Return where a key of this table stands, as "file:line"; the table's line if it is not there."""
         return self.tables.place((*self.path, *keys))
 
     def error(self, message: str, *keys: str) -> ConfigError:
-        """Return an error with this message that names the file and line of `keys`."""
+        """Return an error with this message, preceded by the file and line where the key `keys` stands."""
         return ConfigError(f"{self.place(*keys)}: {message}")
 
     def without(self, *keys: str) -> TableRow:
@@ -57,7 +59,7 @@ class TableRow:
         return TableRow(self.tables, (*self.path, key), values)
 
     def check_keys(self, known: Iterable[str]) -> None:
-        """Check that the table has only `known` keys. Raises ConfigError."""
+        """Check that the table has no other keys than `known`. Raises ConfigError if it has."""
         try:
             check_keys(self.values, known)
         except Problem as problem:
@@ -70,7 +72,11 @@ class TableRow:
         given: Mapping[str, object] | None = None,
         defaults: Mapping[str, object] | None = None,
     ) -> _T:
-        """Build a dataclass from the values, checked against its fields (see `fields.build`).
+        """Build an instance of the dataclass `kind` from the table's values, each checked against its field.
+
+        Args:
+            given: values of fields that the table may not set.
+            defaults: values for keys that the table lacks.
 
         Raises:
             ConfigError: a key is unknown, missing, or of another type, or the dataclass refuses the values.
@@ -82,7 +88,7 @@ class TableRow:
 
 
 class Tables:
-    """A parsed engines file.
+    """All tables of a parsed engines file (TOML), with the line of each key for messages.
 
     Args:
         name: name of the file, for messages.
@@ -114,16 +120,18 @@ class Tables:
                 raise ConfigError(f"{self.place((table,))}: {table} must be written [{table}], once")
 
     def rows(self, table: str) -> list[TableRow]:
-        """Return the rows of an array of tables, in order."""
+        """Return the tables of an array such as `[[replica]]`, in order; empty if there are none."""
         rows = self._values.get(table, [])
         return [TableRow(self, (table, index), values) for index, values in enumerate(rows)]
 
     def one(self, table: str) -> TableRow | None:
-        """Return a single table, None if it is not there."""
+        """Return a table that is written once, such as `[machine]`; None if it is not there."""
         return TableRow(self, (table,), self._values[table]) if table in self._values else None
 
     def place(self, path: Path) -> str:
-        """Return the file and line of `path`, or of the nearest table around it."""
+        """Return where the key at `path` stands, as "file:line"; the line of the nearest table around it if
+        the key is not there.
+        """
         while path and path not in self._lines:
             path = path[:-1]
         return f"{self._name}:{self._lines[path]}" if path else self._name

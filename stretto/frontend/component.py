@@ -37,7 +37,7 @@ from stretto.graph.types import item_type
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of a template: a named, typed value that each query brings, to feed components with."""
+    """An input of an app: a named, typed value that each query (run of the app) brings, for components."""
 
     name: str
     type: str
@@ -60,7 +60,11 @@ class NoConfig:
 
 
 class Component:
-    """The base class of all components; the module's docstring says how to write one."""
+    """The base class of all components, the parts (retriever, synthesizer…) that an app is composed of.
+
+    A subclass declares its in ports, out ports and settings, and says in `lower` which primitives, the
+    smallest steps that are scheduled, it stands for.
+    """
 
     ports: ClassVar[tuple[Port, ...]] = ()
     outs: ClassVar[Mapping[str, str]] = {}
@@ -75,7 +79,9 @@ class Component:
         self.config = configure(self, self.Config(), settings)
 
     def feed(self, **sources: Source) -> None:
-        """Connect in ports to sources of values, as the constructor does.
+        """Connect in ports of the component, given by name, to the sources of their values.
+
+        A source is an input of the app, or an out port of another component.
 
         Raises:
             TemplateError: there is no such port, or the source is not an `Input` or `OutPort`.
@@ -101,11 +107,17 @@ class Component:
         return Chain((self,), (), (self,), (self,)) >> other
 
     def out_types(self, in_types: Mapping[str, str], config: Any) -> Mapping[str, str]:
-        """Return the types of the out ports; override it where they follow from what feeds the in ports."""
+        """Return the type of each out port, by name.
+
+        Override it in a component whose out types depend on the types of the values that its in ports get.
+        """
         return self.outs
 
     def lower(self, build: Builder, config: Any) -> Mapping[str, Ref]:
-        """Add this component's primitives to `build`; return the value of each out port by name."""
+        """Add this component's primitives (the steps that do its work) to `build`.
+
+        Returns a reference to the value of each out port, by name.
+        """
         raise NotImplementedError
 
 
@@ -115,7 +127,8 @@ class Chain:
 
     Attributes:
         order: (before, after) pairs of components.
-        first, last: the components that a chain before or after this one is joined to.
+        first, last: components without one before or after them in the chain. `a >> b` puts the last ones
+            of `a` before the first ones of `b`.
     """
 
     components: tuple[Component, ...]
@@ -143,7 +156,7 @@ def parallel(*branches: Component | Chain) -> Chain:
 
 
 class Builder:
-    """The collector of primitives to which components add theirs while a template is lowered."""
+    """The graph of an app while it is built: each component adds its primitives (steps) to it."""
 
     def __init__(self) -> None:
         self.primitives: list[Primitive] = []
@@ -152,31 +165,36 @@ class Builder:
         self._names: set[str] = set()
 
     def reserve(self, name: str) -> None:
-        """Keep a name free: no primitive that is added later gets it."""
+        """Reserve a name, so that no primitive that is added later gets it."""
         self._names.add(name)
 
     def enter(self, values: Mapping[str, Ref], types: Mapping[str, str]) -> None:
-        """Begin a component, given the values that feed its in ports and the types of these values."""
+        """Make a component the current one, whose primitives are added next.
+
+        `values` and `types` are the values that feed its in ports, and their types, by port.
+        """
         self._values = values
         self.types = types
 
     def is_fed(self, port: str) -> bool:
-        """Return whether the in port of the current component is connected."""
+        """Return whether in port `port` of the component being lowered is connected to a value."""
         return port in self._values
 
     def value(self, port: str) -> Ref:
-        """Return the value that feeds the in port of the current component."""
+        """Return a reference to the value that feeds in port `port` of the component being lowered."""
         return self._values[port]
 
     def take(self, port: str, to: str | None = None, *, each: bool = False) -> Arg:
-        """Return an argument that feeds a primitive's port `to` (default: `port`) from the component's in
-        port.
+        """Return an argument for a primitive: its port `to` reads what feeds the component's in port `port`.
+
+        `to` is `port` if left out. With `each`, the primitive is applied to every item of that list.
         """
         return Arg(to or port, self._values[port], each)
 
     def take_each_if_list(self, port: str, to: str) -> Arg:
-        """Return an argument like `take`, which applies the primitive to every item if the in port gets a
-        list.
+        """Return an argument for a primitive: its port `to` reads what feeds the component's in port `port`.
+
+        If that is a list, the primitive is applied to every item.
         """
         return Arg(to, self._values[port], item_type(self.types[port]) is not None)
 
@@ -191,7 +209,10 @@ class Builder:
         hints: tuple[str, ...] = (),
         prompt: PromptParts = (),
     ) -> Ref:
-        """Add a primitive and return its value; a name that is taken gets a number."""
+        """Add a primitive to the graph and return a reference to its value.
+
+        A number is appended to a name that another primitive has.
+        """
         unique, number = name, 1
         while unique in self._names:
             number += 1
@@ -219,9 +240,9 @@ class Builder:
         """Add an LLM call (a prefill of `prompt` and its decode) and return its output.
 
         Args:
-            prompt: name or text of a prompt, see `load_prompt`.
+            prompt: name of a ready-made prompt, or the text of one (any string with a brace).
             variables: the value of each prompt variable.
-            constants: settings that the prompt may name.
+            constants: settings whose values the prompt may contain, by name.
             each: variables taken item by item from a list.
             decode: fields of `stretto.tasks.Decode`.
         """
@@ -235,7 +256,7 @@ class Builder:
 
 
 def configure(component: Component, config: Any, settings: Mapping[str, object]) -> Any:
-    """Return the configuration `config` with the values of `settings` in place of its own.
+    """Return a copy of a component's configuration with some settings changed.
 
     Raises:
         ConfigError: a setting is unknown, or its value has another type than the default's.

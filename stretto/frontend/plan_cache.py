@@ -1,6 +1,6 @@
-"""The way from a template and a query's configuration to a compiled graph, cached by structure.
+"""Compiles an app, with the settings of a query (one run of it), to an execution graph, and caches that.
 
-The second query of a shape costs a dictionary look-up: graphs hold no values, so one serves all.
+The second query with the same settings costs a dictionary look-up: a graph holds no values of a query.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _MAX_CACHED = 1024
 
 
 class PlanCache:
-    """A cache of compiled graphs, by template, configuration and passes. It lowers, optimises, compiles."""
+    """A compiler from app templates to execution graphs, with a cache of those that it made.
+
+    Queries (runs) of one template with the same settings and optimisation passes share one graph.
+    """
 
     def __init__(self, profiles: Profiles, vocabulary: Vocabulary = DEFAULT) -> None:
         self.profiles = profiles
@@ -30,7 +33,9 @@ class PlanCache:
     def plan(
         self, template: Template, configuration: Configuration, passes: tuple[str, ...]
     ) -> ExecutionGraph:
-        """Return the execution graph of a query, from the cache if one of the same shape was compiled before.
+        """Return the execution graph of a query (one run of an app) with these settings and passes.
+
+        It comes from the cache if a query of the same template, settings and passes was compiled before.
 
         Raises:
             UserError: the configuration does not fit the template.
@@ -54,7 +59,8 @@ class PlanCache:
         return found
 
     def expand(self, body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
-        """Return the execution graph that replaces an `expand` primitive, cached by structure.
+        """Return the execution graph that replaces an `expand` primitive, a step that becomes a graph once
+        its inputs are known.
 
         Args:
             body: name of the expansion in the vocabulary.
@@ -78,7 +84,7 @@ class PlanCache:
         return found
 
     def compile(self, graph: Graph, passes: tuple[str, ...]) -> ExecutionGraph:
-        """Optimise and compile a verified graph, without the cache."""
+        """Optimise a verified graph with the named passes, compile it, and return the result uncached."""
         known, ops = self.vocabulary.passes, self.vocabulary.ops
         chosen = {name: function for name, function in known.items() if name in passes}
         return compile_graph(optimise(graph, self.profiles, chosen, ops), self.profiles, ops)

@@ -83,5 +83,5 @@ def parse_prompt(
 
 
 def known_constants(settings: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Return settings in the form of the `constants` argument of `parse_prompt`."""
+    """Return settings as (name, text) pairs, the form in which `parse_prompt` takes constants."""
     return tuple((key, str(value)) for key, value in settings.items())

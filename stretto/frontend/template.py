@@ -33,7 +33,7 @@ class Template:
             plans against its own vocabulary.
 
     Raises:
-        TemplateError: a port is not fed, types do not fit, or there is a cycle.
+        TemplateError: a port is not connected, types do not fit, or there is a cycle.
         ConfigError: a component's settings do not fit each other.
     """
 
@@ -57,9 +57,10 @@ class Template:
         self.lower({})
 
     def lower(self, configuration: Configuration, vocabulary: Vocabulary | None = None) -> Graph:
-        """Lower the template to the graph of a query with this configuration (the paper's p-graph).
+        """Return the graph of primitives that a query (one run of the app) with this configuration runs.
 
         Args:
+            configuration: settings to change, by component.
             vocabulary: ops and types that the graph is checked against; None for those the template was built
                 with.
 

@@ -1,6 +1,7 @@
 """Compile a verified graph into the form that the graph scheduler runs: integer ids instead of names.
 
-An `ExecutionGraph` holds no state and no values of a query, so that all queries of one shape share one.
+An `ExecutionGraph` holds no state and no values of a query (one run of an app), so that all queries with the
+same settings share one.
 A *value* is an out port of a primitive, or a graph input; nodes and values are numbered in graph order.
 """
 
@@ -42,7 +43,7 @@ class In:
 
     @property
     def blocks(self) -> bool:
-        """Whether the node waits for the whole value before it opens."""
+        """Whether the node can start only when the whole value exists."""
         return self.piece is None and not self.is_hint
 
 
@@ -94,15 +95,16 @@ class Node:
 
     @property
     def runs_once(self) -> bool:
-        """Whether the node must not run a second time: it is an effect and not idempotent."""
+        """Whether the step must not run a second time, because it would change something outside again."""
         return self.is_effect and not (self.spec.is_idempotent or self.config.get("idempotent"))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedOutput:
-    """Permission to show a decode's text as output `name` while it is being decoded.
+    """Permission to show a decode's text to the caller, as output `name`, while it is being decoded.
 
-    The text may be shown once every value in `unless` is known to be absent: `select` prefers those.
+    The text may be shown once every value in `unless` (ids) is known to be absent, because a `select`
+    prefers those values to the text.
     """
 
     name: str
@@ -221,7 +223,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
 def rebase(
     egraph: ExecutionGraph, node_base: int, values: Sequence[int], under: Node | None = None
 ) -> list[Node]:
-    """Return the nodes of `egraph` renumbered so that they can join a running graph.
+    """Return the nodes of a compiled graph, renumbered so that they can be added to a graph that is running.
 
     Args:
         node_base: id that the first node gets.
@@ -322,7 +324,7 @@ def _fusions(
 
 
 def decode_of(primitive: Primitive) -> Decode:
-    """Return the decoding settings of a decode primitive.
+    """Return the decoding settings (`Decode`: length, form of the output, sampling) of a decode primitive.
 
     Raises:
         ConfigError: a setting is unknown, or its value cannot be used.

@@ -34,7 +34,7 @@ WHEN = "when"
 class Ref:
     """A reference to a value: a graph input, an out port of a primitive, or one item of such a list.
 
-    An `index` beyond the end of the list delivers `ABSENT`.
+    An `index` beyond the end of the list delivers `ABSENT`, the marker for "no value".
     """
 
     name: str
@@ -63,14 +63,14 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A fixed part of a prompt, known before the query."""
+    """A fixed part of a prompt: text that is the same in every query (every run of the app)."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A variable part of a prompt: the value of the argument at `port`."""
+    """A variable part of a prompt: the place where the value of the prefill's argument `port` is put in."""
 
     port: str
 
@@ -80,10 +80,10 @@ PromptParts: TypeAlias = tuple[Constant | Slot, ...]
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A primitive: the smallest schedulable step, one op on one engine.
+    """A primitive: the smallest schedulable step of an app, one op (embed, search, decode…) on one engine.
 
     Attributes:
-        name: unique in the graph; also the name of the value it produces.
+        name: name of the primitive, unique in the graph; also the name of the value it produces.
         op: name of a row of the table of op specifications (`ops.py`).
         args: what feeds the in ports, prompt variables included.
         prompt: parts of a prefill's prompt, in order; empty for other ops.
@@ -113,7 +113,7 @@ class Primitive:
         return any(arg.each for arg in self.args)
 
     def setting(self, key: str) -> Scalar | tuple[Scalar, ...]:
-        """Return the configured value of `key`, or None."""
+        """Return the value of the setting `key`, or None if it is not set."""
         for name, value in self.config:
             if name == key:
                 return value
@@ -122,12 +122,12 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Graph:
-    """A program for one shape of query: primitives and the values that flow between them.
+    """An app as a dataflow graph: the primitives (steps) of one run of it, and the values between them.
 
     Attributes:
-        inputs: (name, type) of each value that a query brings.
+        inputs: (name, type) of each value that a query, one run of the app, brings.
         primitives: the steps, in a topological order.
-        order: (before, after) pairs of primitive names.
+        order: (before, after) pairs of primitive names: the second starts only when the first has ended.
         outputs: (name, value) of each value that a query returns.
     """
 
@@ -142,12 +142,14 @@ class Graph:
 
     @cached_property
     def by_name(self) -> Mapping[str, Primitive]:
-        """The primitives, by name."""
+        """The graph's primitives, by name."""
         return {primitive.name: primitive for primitive in self.primitives}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[tuple[Primitive, Arg], ...]]:
-        """Readers of the values of each input or primitive, as (primitive, argument) pairs in graph order."""
+        """The primitives that read each value: (primitive, argument) pairs, by name of the input or primitive
+        that produces it.
+        """
         readers: dict[str, list[tuple[Primitive, Arg]]] = {}
         for primitive in self.primitives:
             for arg in primitive.args:
@@ -155,7 +157,7 @@ class Graph:
         return {name: tuple(found) for name, found in readers.items()}
 
     def fresh_name(self, stem: str) -> str:
-        """Return `stem`, or the first `stem.1`, `stem.2`… that no input or primitive has."""
+        """Return a name that no input or primitive has: the first free one of `stem`, `stem.1`, `stem.2`…"""
         taken = self.by_name.keys() | {name for name, _ in self.inputs}
         if stem not in taken:
             return stem
@@ -166,7 +168,7 @@ class Graph:
 
 
 def config_items(config: Mapping[str, object]) -> ConfigItems:
-    """Return a mapping as sorted, hashable pairs; lists become tuples, and None values are left out.
+    """Return settings as sorted, hashable (key, value) pairs; lists become tuples, None values are left out.
 
     Raises:
         TypeError: a value is neither a scalar nor a list of scalars.

@@ -22,10 +22,11 @@ Settings: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One in port of an op. `type` is that of one application: an `each` argument feeds it item by item.
+    """One in port of an op: the name and type of an argument that the op takes.
 
+    `type` is that of one application: if the op is applied to each item of a list, it is the item's type.
     A `variadic` port stands for any number of ports of any name (prompt variables, arguments of a call).
-    An `optional` port may be unfed or absent.
+    An `optional` port may be left unconnected, and its value may be absent.
     """
 
     name: str
@@ -64,7 +65,7 @@ class OpSpec:
     passes_over_failures: bool = False
 
     def port(self, name: str) -> Port | None:
-        """Return the port that takes an argument called `name`, or None."""
+        """Return the port that takes an argument called `name`; None if the op takes no such argument."""
         return self._by_name.get(name, self.variadic)
 
     @cached_property
@@ -118,14 +119,14 @@ class Ops(Mapping[str, OpSpec]):
     def is_effect(self, primitive: Primitive) -> bool:
         """Return whether a primitive changes something outside the graph: its result has the type `effect`.
 
-        An effect is never removed as dead, and what must come after it reads its value, if only as a guard.
-        So a `call` that saves something has `result="effect"`.
+        An effect is never removed as dead code. Steps that must come after it read its value. So a `call`
+        that saves something has `result="effect"`.
         """
         result = self.spec(primitive).result
         return (result if isinstance(result, str) else primitive.setting("result")) == "effect"
 
     def is_type(self, type_: str) -> bool:
-        """Return whether `type_` is well formed and made of types that this table knows."""
+        """Return whether a text is a valid type, made of the types that this table knows."""
         return is_type(type_, self.types)
 
     def _check_types(self, spec: OpSpec) -> None:

@@ -29,7 +29,7 @@ _INDENT = "  "
 
 
 def print_graph(graph: Graph, ops: Ops = OPS) -> str:
-    """Return the text form of a graph.
+    """Return a graph as text: one line for its inputs, one for each primitive, one for its outputs.
 
     Raises:
         GraphError: the graph does not verify.
@@ -112,7 +112,9 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def parse_graph(text: str, ops: Ops = OPS) -> Graph:
-    """Parse the text form of a graph whose ops are those of `ops`, and verify the graph.
+    """Parse text that `print_graph` wrote, verify the graph that it describes, and return that graph.
+
+    `ops` is the table of the ops that the text may use.
 
     Raises:
         GraphError: a line does not parse (the message quotes it), or the graph does not verify.

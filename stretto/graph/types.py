@@ -58,7 +58,7 @@ def accepts(wanted: str, given: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_type(type_: str, names: frozenset[str] = NAMES) -> bool:
-    """Return whether `type_` is well formed and made of the type names `names`."""
+    """Return whether a text is a valid type, made of the type names in `names`."""
     item = item_type(type_)
     if type_ != "any" and item is not None:
         return is_type(item, names)
@@ -68,6 +68,6 @@ def is_type(type_: str, names: frozenset[str] = NAMES) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_promptable(type_: str) -> bool:
-    """Return whether a value of this type can be written into a prompt as text."""
+    """Return whether a value of this type can be written into a prompt as text (a vector cannot)."""
     item = item_type(type_)
     return type_ in _PROMPTABLE or (item is not None and is_promptable(item))

@@ -25,7 +25,9 @@ _CONSTANT_CHARS = 24
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One node of an unrolled graph: a stage, a partial decode or an aggregate.
+    """One step of a graph whose streamed lists are cut into pieces.
+
+    It is a step for one piece of a list (a stage), one item of a decode, or the joining of all pieces.
 
     Attributes:
         what: the op, or the part that a prefill or decode plays.
@@ -41,10 +43,11 @@ class Step:
 
 
 def unroll(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Ops = OPS) -> str:
-    """Return the unrolled graph as text, one line for each step, sorted into waves.
+    """Return a graph as text with its streamed lists cut into pieces: one line for each piece's step.
 
-    `lengths` gives the assumed length of lists by name. Lists left out have one item (an input), two
-    efficient batches of the engine that reads them (a chunked document), `max_items` (a decode), or three.
+    The lines are sorted into waves: a step waits only for steps in earlier waves. `lengths` gives the assumed
+    length of lists by name. Lists left out have one item (an input), two efficient batches of the engine that
+    reads them (a chunked document), `max_items` (a decode), or three.
 
     Raises:
         ConfigError: a length is given for a name that starts no list, or is below 1.
@@ -72,7 +75,13 @@ def unroll(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Op
 
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """An unrolled graph: its steps in graph order, the list lengths used, and what each output waits for."""
+    """A graph whose streamed lists are cut into pieces, each with a step of its own.
+
+    Attributes:
+        steps: all steps, in graph order.
+        lengths: the list lengths that were assumed, by name of the list.
+        outputs: (name, names of the steps it waits for) of each output.
+    """
 
     steps: tuple[Step, ...]
     lengths: Mapping[str, int]
@@ -80,12 +89,21 @@ class Unrolled:
 
 
 def unroll_steps(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Ops = OPS) -> Unrolled:
-    """Return the steps that `unroll` prints, as data."""
+    """Cut the streamed lists of a graph into pieces, and return the steps that compute them.
+
+    `lengths` gives the assumed length of lists by name; lists left out get a default length.
+
+    Raises:
+        ConfigError: a length is given for a name that starts no list, or is below 1.
+    """
     return _Unroller(graph, lengths, profiles, ops).run()
 
 
 def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
-    """Return the segments that a prefill computes itself: those after the prefix that its hint holds."""
+    """Return the segments of its prompt that a prefill computes itself.
+
+    They are all that follow the prefix which an earlier prefill, named as its hint, has computed.
+    """
     hint = primitive.arg(HINT)
     held = graph.by_name.get(hint.ref.name) if hint else None
     if held is None or primitive.prompt[: len(held.prompt)] != held.prompt:
@@ -94,7 +112,10 @@ def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
 
 
 def own_args(graph: Graph, primitive: Primitive) -> tuple[Arg, ...]:
-    """Return the arguments that a primitive waits for, without those that its hint has already waited for."""
+    """Return the arguments that a primitive waits for.
+
+    Variables of a prompt are left out if they stand in the prefix that an earlier prefill computes.
+    """
     if not primitive.prompt:
         return primitive.args
     covered = {part.port for part in primitive.prompt if isinstance(part, Slot)}

@@ -17,7 +17,9 @@ from stretto.graph.types import accepts, is_promptable, item_type, list_of
 
 
 def verify(graph: Graph, ops: Ops = OPS) -> dict[tuple[str, str], str]:
-    """Check `graph` and return the type of every value, by (producer or input, out port).
+    """Check that `graph` is valid, and return the type of every value in it.
+
+    The keys of the result are (name of the input or primitive, out port) pairs.
 
     Args:
         ops: the known ops and types.
@@ -159,7 +161,9 @@ def _verify_order(graph: Graph) -> None:
 
 
 def sort_topologically(graph: Graph) -> Graph:
-    """Return the same graph with producers before consumers; otherwise the order is kept.
+    """Return the graph with its primitives sorted so that each comes after all that it must wait for.
+
+    Primitives that may stand in either order keep the order they have.
 
     Raises:
         GraphError: the graph has a cycle; the message names its primitives.

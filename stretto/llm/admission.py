@@ -11,11 +11,11 @@ from stretto.sched.orders.sorted_queue import SortedQueue
 
 
 class WaitingQueue:
-    """The waiting sequences by rank, smallest first; equal ranks in the order of arrival.
+    """The waiting sequences of an LLM instance by rank (priority), smallest first; ties by arrival.
 
-    Sequences whose ranks begin with seconds in the same interval of `level_s` make a level. Within a level, a
-    larger cached share may go first. Levels do not depend on the time. Only the first `lookahead` sequences
-    are considered, so a long queue costs no more than a short one.
+    The first number of a rank is in seconds. Sequences in which it falls into the same interval of `level_s`
+    make a level; within a level, sequences with more of their prompt cached may go first. Only the first
+    `lookahead` sequences are considered, so a long queue costs no more than a short one.
     """
 
     def __init__(self, level_s: float, lookahead: int) -> None:
@@ -30,20 +30,20 @@ class WaitingQueue:
         return iter(self._sorted)
 
     def push(self, sequence: TokenSequence) -> None:
-        """Add a sequence."""
+        """Add a sequence to the queue, at the place that its rank gives it."""
         self._sorted.add(sequence.place, sequence)
 
     def remove(self, sequence: TokenSequence) -> None:
-        """Remove a sequence."""
+        """Remove a sequence from the queue; its rank must be the one it was added with."""
         self._sorted.remove(sequence.place)
 
     def candidates(
         self, cached_share: Callable[[TokenSequence], float], num_groups: int
     ) -> Iterator[TokenSequence]:
-        """Yield the sequences to consider now: level by level, within a level by groups of their cached
-        share.
+        """Yield the waiting sequences in the order in which to start them.
 
-        Sequences that were preempted come first in their level.
+        They come level by level: ranks within the same few seconds. Within a level those that were preempted
+        come first, then the others, more of those with a larger share of their prompt cached.
         """
         for _, level in groupby(list(islice(self._sorted, self._lookahead)), self._level):
             members = list(level)
@@ -60,10 +60,10 @@ class WaitingQueue:
 def in_proportion(
     sequences: Sequence[TokenSequence], cached_share: Callable[[TokenSequence], float], num_groups: int
 ) -> list[TokenSequence]:
-    """Sort sequences into groups by cached share, and take more per round from groups with larger shares.
+    """Return the sequences in an order that prefers cached prompts but lets no sequence wait for ever.
 
-    Group g of 0..num_groups has those with g/num_groups of their prompt cached, and g + 1 of it go in each
-    round, first come first served: reuse is preferred, and no sequence waits for ever.
+    Group g of 0..num_groups has the sequences with g/num_groups of their prompt cached. The order is made in
+    rounds, each of which takes g + 1 sequences from group g, first come first served.
 
     Source: Preble §4.3. Differs: there is a group for prompts of which nothing is cached.
     """

@@ -9,7 +9,9 @@ from stretto.llm.sequence import TokenSequence
 
 
 class InFlight:
-    """The full blocks that running prefills have yet to compute, and the prefills that end within a block.
+    """An index of what running prefills will soon add to the prefix cache, so that others can wait for it.
+
+    These are full blocks, and the end of a prefill that stops within a block.
 
     Args:
         running: the running sequences; the list is read again at each question.
@@ -22,10 +24,10 @@ class InFlight:
         self._prefills = [(s, s.num_shared_blocks) for s in running if not s.is_decoding]
 
     def has_next(self, sequence: TokenSequence, hit: CacheHit) -> bool:
-        """Return whether a running prefill is computing what `sequence` needs next after `hit`.
+        """Return whether a running prefill is computing what `sequence` needs after its cached prefix `hit`.
 
-        That is the next block, or all of a prefill that `sequence` continues: its end, within a block, is
-        cached when it is over.
+        That is its next block, or the rest of a shorter prompt that `sequence` continues: the last block of
+        that prompt is cached only when its prefill has ended.
         """
         num_blocks = len(hit.blocks)
         num_tokens = (num_blocks + 1) * self._block_tokens
@@ -37,7 +39,7 @@ class InFlight:
         )
 
     def add(self, sequence: TokenSequence, hit: CacheHit) -> None:
-        """Note that a sequence has started with `hit` and computes the rest."""
+        """Add a sequence that has started: it computes all blocks after its cached prefix `hit`."""
         self._prefills.append((sequence, len(hit.blocks)))
 
 

@@ -38,7 +38,9 @@ __all__ = ["STEP_POLICIES", "LocalScheduler", "SchedulerConfig"]
 
 
 class LocalScheduler:
-    """The scheduler of one LLM instance, with its block pool and its prefix cache.
+    """The scheduler of one LLM instance: it decides in each step which tokens of which sequences to compute.
+
+    It owns the instance's KV blocks and its prefix cache.
 
     Raises:
         ConfigError: the configuration cannot work.
@@ -66,7 +68,7 @@ class LocalScheduler:
         self._shares: dict[int, tuple[int, float]] = {}
 
     def add(self, sequence: TokenSequence, now_s: float) -> None:
-        """Queue a sequence.
+        """Add a sequence to the waiting queue; it arrives at `now_s`, in seconds.
 
         Raises:
             CapacityError: the sequence would not fit even if it were alone.
@@ -83,7 +85,7 @@ class LocalScheduler:
         self.waiting.push(sequence)
 
     def reprioritise(self, sequence: TokenSequence, rank: tuple[float, ...]) -> None:
-        """Change the rank of a waiting or running sequence."""
+        """Change the priority of a waiting or running sequence; the smallest `rank` goes first."""
         is_waiting = sequence.status is Status.WAITING
         if is_waiting:
             self.waiting.remove(sequence)
@@ -92,14 +94,17 @@ class LocalScheduler:
             self.waiting.push(sequence)
 
     def has_work(self) -> bool:
-        """Return whether anything runs or waits."""
+        """Return whether any sequence is running or waiting."""
         return bool(self.running or self.waiting)
 
     def schedule(self, max_repeats: int = 1) -> StepBatch:
-        """Return the next step, and hold blocks for it; the step is empty if there is nothing to compute.
+        """Return the tokens to compute in the next step, and acquire KV blocks for them.
+
+        The batch is empty if there is nothing to compute.
 
         Args:
-            max_repeats: steps to do at once as long as only decodes run and none of them ends.
+            max_repeats: largest number of steps that the batch may stand for. It stands for more than one
+                only while all sequences decode and none of them ends.
         """
         self._preempted = []
         slices = self._policy(self)
@@ -120,7 +125,7 @@ class LocalScheduler:
         )
 
     def complete(self, batch: StepBatch, sampled: Mapping[int, list[int]]) -> None:
-        """Note that a step has been computed.
+        """Record that a step has been computed: append the sampled tokens, and cache the blocks it filled.
 
         Args:
             sampled: sampled tokens by sequence id: one for every slice that samples; in a repeated batch up
@@ -137,17 +142,21 @@ class LocalScheduler:
                 self._tables.share_full(sequence)
 
     def shorten(self, batch: StepBatch, num_repeats: int) -> None:
-        """Reduce a repeated batch to `num_repeats` steps, and give the blocks of the other steps back."""
+        """Cut a batch of several decode steps to `num_repeats` steps, and free the blocks of the others."""
         for piece in batch.slices:
             self._tables.shrink(piece.sequence, len(piece.sequence.tokens) + num_repeats - 1)
 
     def finish(self, sequence: TokenSequence) -> None:
-        """End a running sequence; what it computed stays in the cache, leased if it was a prefill."""
+        """End a running sequence. The KV that it computed stays in the prefix cache.
+
+        That of a prefill without a decode gets a lease: it is evicted last, because it was made for a request
+        that is still to come.
+        """
         self._tables.keep(sequence)
         self.abort(sequence)
 
     def abort(self, sequence: TokenSequence) -> None:
-        """Stop a waiting or running sequence that is not wanted any more."""
+        """Stop a waiting or running sequence, for instance one that was cancelled, and free its blocks."""
         if sequence.status is Status.WAITING:
             self.waiting.remove(sequence)
         elif sequence.status is Status.RUNNING:
@@ -157,7 +166,10 @@ class LocalScheduler:
         self._shares.pop(sequence.id, None)
 
     def decodes(self) -> list[Slice]:
-        """Return one token of every decoding sequence, preempting some if blocks run short."""
+        """Schedule the next token of every decoding sequence; preempt sequences if there are too few blocks.
+
+        Returns one slice, of one token, for each sequence.
+        """
         size = self.config.block_tokens
         slices = []
         for sequence in list(self.running):
@@ -170,9 +182,10 @@ class LocalScheduler:
         return slices
 
     def prefills(self, budget_tokens: int, *, whole: bool) -> list[Slice]:
-        """Return chunks of prompts within a token budget.
+        """Schedule prefills for one step, within a token budget; start waiting sequences while they fit.
 
-        With `whole` there are only whole prompts, and the first one comes even if it exceeds the budget.
+        Prompts may be cut into chunks. With `whole` they are not, and the first one is scheduled even if it
+        exceeds the budget. Returns one slice (a range of a sequence's tokens) for each prefill.
         """
         slices: list[Slice] = []
         for sequence in [s for s in self.running if not s.is_decoding]:

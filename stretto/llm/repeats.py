@@ -1,4 +1,4 @@
-"""The number of decode steps that an instance can do at once."""
+"""The number of decode steps that an LLM instance can do in a row, without rescheduling between them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from stretto.llm.sequence import TokenSequence
 def grow_for_repeats(
     batch: list[TokenSequence], tables: BlockTables, block_tokens: int, max_repeats: int, *, is_awaited: bool
 ) -> int:
-    """Return how many decode steps can run without rescheduling, and acquire their blocks.
+    """Return how many decode steps the sequences of `batch` can do without rescheduling, and acquire blocks.
 
-    The steps end when a sequence of `batch` ends or free blocks run out; none is evicted for them. If another
-    sequence waits (`is_awaited`), they also end when a block fills up: that changes the cache, and may admit
-    it.
+    The limits are: `max_repeats`, the end of a sequence, and the number of free blocks (nothing is evicted).
+    If another sequence waits (`is_awaited`), the steps also end when a block is full: a full block enters the
+    prefix cache, which may allow that sequence to start.
     """
     remaining = [s.num_prompt_tokens + s.max_new_tokens - len(s.tokens) for s in batch]
     num_repeats = min(max_repeats, *remaining)

@@ -34,7 +34,7 @@ class SchedulerConfig:
     with_events: bool = False
 
     def check(self) -> None:
-        """Check the numbers. Raises ConfigError if they cannot work."""
+        """Check that the numbers are positive and fit each other. Raises ConfigError if they do not."""
         for name in ("num_blocks", "block_tokens", "max_running", "num_groups", "lookahead"):
             if type(value := getattr(self, name)) is not int or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")

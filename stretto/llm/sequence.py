@@ -19,17 +19,20 @@ class Status(Enum):
 
 @dataclass(slots=True, eq=False)
 class TokenSequence:
-    """A sequence of tokens to prefill and decode. Mutable, and owned by one `LocalScheduler`.
+    """A sequence of tokens that an LLM instance prefills and decodes: a prompt and its continuation.
+
+    It is mutable, and owned by one `LocalScheduler`.
 
     Attributes:
         tokens: the prompt, then what was generated; only ever appended to.
         num_prompt_tokens: number of `tokens` that were not generated.
         max_new_tokens: upper bound of generated tokens; 0 for a prefill.
-        rank: place given by the upper tier, smaller first. Empty for the order of arrival.
-        query: name of the query; its prefixes are forgotten when the query is released.
+        rank: priority given by the cluster's scheduler, smaller first. Empty for the order of arrival.
+        query: name of the query (run of an app) that it belongs to; its prefixes are dropped from the cache
+            when the query is released.
         salt: salt of the tenant: equal tokens under different salts share nothing.
-        capacity_tokens: largest number of tokens that may be held at the instance while this sequence runs,
-            before it gets too slow; None for as many as there is room for.
+        capacity_tokens: largest number of tokens that all sequences of the instance may have while this one
+            runs, so that it does not get too slow; None for as many as fit into memory.
         blocks: ids of KV blocks; tokens [i·block_tokens, (i+1)·block_tokens) are in `blocks[i]`.
         num_computed: leading tokens whose KV is in the blocks.
         num_cached: prompt tokens found in the cache when the sequence was first started.
@@ -60,15 +63,13 @@ class TokenSequence:
         self.num_prompt_tokens = len(self.tokens)
 
     def resume(self, generated: Sequence[int]) -> None:
-        """Append tokens that were generated elsewhere, before anything is computed here."""
+        """Append tokens that another instance generated for this sequence; nothing is computed here yet."""
         assert self.num_computed == 0
         self.tokens += generated
 
     @property
     def place(self) -> tuple[tuple[float, ...], int]:
-        """Sort key among the sequences of an instance: smaller ones go first and keep their blocks
-        longest.
-        """
+        """Priority of the sequence as a sort key: the smallest starts first and is preempted last."""
         return self.rank or (self.arrived_s,), self.order
 
     @property
@@ -83,7 +84,7 @@ class TokenSequence:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether all but the last token is computed, and that one was generated."""
+        """Whether the sequence is past its prefill: only the KV of its last generated token is missing."""
         num_tokens = len(self.tokens)
         return self.num_computed == num_tokens - 1 and num_tokens > self.num_prompt_tokens
 

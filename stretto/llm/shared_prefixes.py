@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sharers:
-    """A group of sequences that share their leading blocks.
+    """A group of sequences that share their leading KV blocks, so that attention reads these only once.
 
     Attributes:
         members: positions of the sequences in the list that was grouped.
@@ -19,15 +19,15 @@ class Sharers:
 
     @property
     def num_saved(self) -> int:
-        """Number of block reads that the group saves."""
+        """Number of block reads that the group saves, compared with reading the blocks for each member."""
         return self.num_blocks * (len(self.members) - 1)
 
 
 def group_by_prefix(tables: list[list[int]], min_blocks: int) -> list[Sharers]:
-    """Group block tables so that as few blocks as possible are read twice.
+    """Group sequences, given by their block tables, so that attention reads as few blocks as possible twice.
 
-    Tables that share fewer than `min_blocks` are left out. Tables that are equal at some place are equal
-    before it, since a block follows one prefix only. The last block of a table is never shared.
+    Sequences that share fewer than `min_blocks` leading blocks are left out. The last block of a table is
+    never shared.
     """
     by_depth: dict[int, list[int]] = {}
     for member, table in enumerate(tables):

@@ -9,10 +9,9 @@ from stretto.llm.sequence import TokenSequence
 
 
 class Slice(NamedTuple):
-    """Tokens [start, start + num_tokens) of a sequence, whose KV is to be computed in a step.
+    """A sequence's share of a step: the KV of its tokens [start, start + num_tokens) is to be computed.
 
-    With `samples` they are the last ones, and the next token is to be chosen. It is a tuple, as every step
-    makes one for every sequence.
+    With `samples` they are the sequence's last tokens so far, and the step also chooses the next one.
     """
 
     sequence: TokenSequence
@@ -23,10 +22,12 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """The slices of one step, to run `num_repeats` times: in a repeat, what was sampled is the next input.
+    """The work of one step of an LLM instance, or of `num_repeats` decode steps in a row.
 
-    Only decodes are repeated. Before anything else the contents of blocks are copied, (from, to): all are
-    read before any is written.
+    Attributes:
+        slices: which tokens of which sequences to compute. In a repeat, each sampled token is the next input.
+        copies: pairs (from, to) of KV blocks: contents are copied before anything is computed, and all are
+            read before any is written.
     """
 
     slices: tuple[Slice, ...]
@@ -35,5 +36,5 @@ class StepBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens computed in one repeat."""
+        """Number of tokens computed in one step, over all sequences."""
         return sum(piece.num_tokens for piece in self.slices)

@@ -17,13 +17,17 @@ _US_PER_S = 1e6
 
 
 def chrome_trace(recorder: Recorder) -> dict[str, Any]:
-    """Convert a recording to a value for `json.dump`. Times are microseconds from the first event."""
+    """Convert a recording to Chrome's trace event format, as a value for `json.dump`.
+
+    Times are microseconds from the first event.
+    """
     return {"traceEvents": list(_events(recorder)), "displayTimeUnit": "ms"}
 
 
 def span_title(span: Span) -> str:
-    """Return the title of a span: its steps, such as `embed`, or `embed, embed.1 ×128` for a batch of
-    128 items.
+    """Return the title of a bar of the time line: the steps that ran, and the number of items if not 1.
+
+    Examples are `embed`, or `embed, embed.1 ×128` for a batch of 128 items.
     """
     steps = list(dict.fromkeys(part.step for part in span.parts))
     shown = ", ".join(steps) if len(steps) <= 3 else f"{steps[0]}, {steps[1]} and {len(steps) - 2} more"

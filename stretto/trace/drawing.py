@@ -42,15 +42,18 @@ class _Line:
 
 
 def colours_of(engines: Iterable[str]) -> dict[str, str]:
-    """Choose a CSS class for each engine, by the order of their names."""
+    """Return the CSS class that gives each engine its colour, by name of the engine."""
     return {engine: f"c{i % _NUM_COLOURS}" for i, engine in enumerate(sorted(set(engines)))}
 
 
 def draw_graph(graph: Graph | ExecutionGraph, *, title: str, engines: Iterable[str] = ()) -> str:
-    """Draw a graph as SVG; the size follows from its content.
+    """Return a drawing of a graph as SVG text.
 
-    `engines` are others that colours are kept for, so that several drawings agree. A graph with ops that are
-    not Stretto's is drawn as an execution graph, which knows what its ops are.
+    Args:
+        title: heading of the drawing; "" for none.
+        engines: names of engines in other drawings, so that an engine has the same colour in all of them.
+
+    A graph with ops that are not Stretto's must be given as an execution graph, which knows its ops.
     """
     ops = OPS
     if isinstance(graph, ExecutionGraph):

@@ -32,12 +32,12 @@ _HELP = (
 def write_trace(
     path: str | os.PathLike[str], recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
 ) -> None:
-    """Write a recording as one page, with a drawing of each different graph."""
+    """Write a recording to an HTML file: its time line, its tables, and a drawing of each different graph."""
     Path(path).write_text(trace_page(recorder, graphs), encoding="utf-8")
 
 
 def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()) -> str:
-    """Build the page that `write_trace` writes."""
+    """Return an HTML page with a recording's time line, its tables, and a drawing of each different graph."""
     summary = summarise(recorder)
     drawn = {g.graph if isinstance(g, ExecutionGraph) else g: g for g in graphs}
     engines = {row.engine for row in summary.engines} | {p.engine for g in drawn for p in g if p.engine}
@@ -65,7 +65,7 @@ def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
 
 
 def graph_page(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """Build an HTML page of sections (heading, text, svg): a graph before, between and after its passes.
+    """Return an HTML page of sections (heading, text, svg), to show what each pass did to a graph.
 
     The text is shown line by line, unchanged; the svg is markup from `draw_graph`, or empty.
     """

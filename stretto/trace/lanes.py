@@ -1,4 +1,4 @@
-"""Arranges the spans of each instance in as few lanes as possible without overlaps."""
+"""Arranges the bars of a time line (batches and LLM requests) in as few rows as possible without overlaps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A row of spans of one instance that do not overlap. A span goes to the lowest lane with room."""
+    """A row of the time line: bars (batches, LLM requests) of one instance that do not overlap in time."""
 
     engine: str
     instance: int
@@ -23,7 +23,10 @@ class Lane:
 
 
 def lanes(recorder: Recorder) -> list[Lane]:
-    """Arrange all spans: engines in the order of their first span, then instances. No lane is empty."""
+    """Arrange all recorded batches and LLM requests in rows of the time line, as few as possible.
+
+    Rows are sorted by engine, in the order in which engines first ran something, and then by instance.
+    """
     groups: dict[str, dict[int, list[Span]]] = {}
     for span in recorder.spans:
         groups.setdefault(span.engine, {}).setdefault(span.instance, []).append(span)
@@ -41,7 +44,7 @@ def lanes(recorder: Recorder) -> list[Lane]:
 
 
 def horizon_s(recorder: Recorder) -> float:
-    """Return the latest recorded time; spans that still run are cut off there."""
+    """Return the latest time in a recording, in seconds; what still runs is drawn up to that time."""
     times_s = [0.0]
     for span in recorder.spans:
         times_s += [span.start_s, span.end_s or span.start_s, *span.marks_s[-1:]]
@@ -51,20 +54,26 @@ def horizon_s(recorder: Recorder) -> float:
 
 
 def origin_s(recorder: Recorder) -> float:
-    """Return the earliest recorded time."""
+    """Return the earliest time in a recording, in seconds: the zero of its time line."""
     starts_s = [query.start_s for query in recorder.queries.values()]
     starts_s += [span.start_s if span.queued_s is None else span.queued_s for span in recorder.spans]
     return min(starts_s, default=0.0)
 
 
 def running_s(span: Span, until_s: float) -> tuple[float, float]:
-    """Return the start and end of a span's run; equal times if it never left the queue."""
+    """Return when a batch or LLM request started and ended, in seconds.
+
+    One that still runs ends at `until_s`. The times are equal for a request that never left the queue.
+    """
     end_s = until_s if span.end_s is None else span.end_s
     return (span.start_s, end_s) if span.started else (end_s, end_s)
 
 
 def pack(intervals: Sequence[tuple[float, float]]) -> list[int]:
-    """Return for each interval the lowest lane that is free when it begins. O(n log n)."""
+    """Distribute time intervals over lanes so that none overlap in a lane; return each interval's lane.
+
+    An interval gets the lowest lane that is free when it begins. O(n log n).
+    """
     numbers = [0] * len(intervals)
     busy: list[tuple[float, int]] = []
     free: list[int] = []
@@ -78,7 +87,7 @@ def pack(intervals: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """Return the total length of the union of intervals."""
+    """Return the total length that intervals cover together; overlaps count once."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(intervals):
         total += max(0.0, end - max(start, reached))

@@ -26,7 +26,7 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node with its place: left edge, vertical centre, and size."""
+    """A node of a drawing with its place: `x` of the left edge, `y` of the centre, and size."""
 
     x: float
     y: float
@@ -36,8 +36,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge from `tail` to `head`; edges with the same tail and `bundle` share as much of a line as they
-    can.
+    """An edge of a drawing, from node `tail` to node `head`.
+
+    Edges with the same tail and `bundle` are drawn as one line as far as possible.
     """
 
     tail: str
@@ -60,10 +61,11 @@ _Links: TypeAlias = Mapping[_Stop, list[_Stop]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The finished layout of a graph.
+    """The finished layout of a graph's drawing.
 
     Attributes:
-        routes: points of each edge: it leaves a box, enters and leaves the columns of its bends, arrives.
+        boxes: place of each node, by name.
+        routes: points of each edge, from the box where it begins to the box where it ends.
     """
 
     boxes: Mapping[str, Box]
@@ -75,7 +77,12 @@ class Layout:
 def place(
     sizes: Mapping[str, tuple[float, float]], edges: Sequence[Edge], *, gap_x: float = 64, gap_y: float = 18
 ) -> Layout:
-    """Lay out nodes of the given (width, height). The edges must form no cycle."""
+    """Lay out a graph in columns from left to right. The edges must form no cycle.
+
+    Args:
+        sizes: width and height of each node, by name.
+        gap_x, gap_y: distances between columns, and between nodes of a column.
+    """
     column_of = _columns(sizes, edges)
     chains = [_chain(edge, column_of) for edge in edges]
     columns: list[list[_Stop]] = [[] for _ in range(max(column_of.values(), default=-1) + 1)]

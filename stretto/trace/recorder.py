@@ -1,7 +1,7 @@
-"""A record of what ran when: spans of batches and LLM requests, written by both drivers while they run.
+"""A record of what ran when, made while the runtime or the simulator runs: spans of batches and LLM requests.
 
 A span is one bar of the time line: a batch on an instance, or one request on an LLM instance.
-Times are in the driver's seconds.
+Times are seconds, in the clock of the runtime or the simulator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stretto.tasks import Done, Failed, Piece, Started, Usage
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One query's share of a span: which step it ran, and on how many items."""
+    """One query's share of a batch or LLM request: which step ran, and on how many items."""
 
     query: str
     step: str
@@ -43,10 +43,11 @@ class Part:
 
 @dataclass(slots=True)
 class Span:
-    """One bar of the time line: what ran on `instance` of `engine`, from `start_s` to `end_s`.
+    """One bar of the time line: a batch or an LLM request that ran on `instance` of `engine`.
 
     Attributes:
-        end_s: None while it runs.
+        start_s: when it began to run, in the clock of the runtime or simulator.
+        end_s: when it ended; None while it runs.
         queued_s: when an LLM instance was handed the request, which it may start later; None for a batch.
         marks_s: times of the pieces of an output.
         outcome: how it ended.
@@ -68,7 +69,10 @@ class Span:
 
 @dataclass(slots=True)
 class QuerySpan:
-    """The span of a query, from its submission to its reply. `end_s` is None while it runs."""
+    """The time of a query (one run of an app), from its submission to its reply.
+
+    `end_s` is None while it runs, and `outcome` says how it ended.
+    """
 
     query: str
     graph: str
@@ -82,7 +86,10 @@ MAX_SPANS = 100_000
 
 
 class Recorder(Observer):
-    """An observer that collects spans from the messages between the schedulers and a driver.
+    """An observer that records what ran when: every batch and LLM request, and every query.
+
+    It reads the messages between the schedulers and the runtime or simulator that carries out what they
+    decide.
 
     Args:
         max_spans: how many ended spans are kept, and how many ended queries. When there are more, the oldest
@@ -107,7 +114,7 @@ class Recorder(Observer):
         self._requests: dict[tuple[str, int, int], Span] = {}
 
     def on_event(self, event: Event, now_s: float) -> None:
-        """Note an event before the schedulers handle it."""
+        """Record what a message to the schedulers says has happened, such as the end of a batch."""
         match event:
             case BatchDone(engine, instance, batch):
                 self._close(self._batches.pop((engine, instance, batch), None), now_s, "done")
@@ -129,7 +136,7 @@ class Recorder(Observer):
                 self._close_all(engine, instance, now_s, "lost: the instance was stopped")
 
     def on_action(self, action: Action, now_s: float) -> None:
-        """Note an action that the driver is about to carry out."""
+        """Record what the schedulers have decided, such as the start of a batch, before it is carried out."""
         match action:
             case StartBatch(engine, instance, batch, tasks):
                 parts = tuple(

@@ -60,7 +60,7 @@ def one_of(names: Collection[str]) -> FieldKind:
 
 
 def or_null(kind: FieldKind) -> FieldKind:
-    """Return the kind of values that are null or of `kind`."""
+    """Return the kind of values that are either null or of `kind`."""
     return FieldKind(f"{kind.what}, or null", lambda value: value is None or kind.holds(value))
 
 

@@ -61,17 +61,19 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpan:
-    """A recorded query's share of a batch, or one of its LLM requests. Times are seconds from the query's
-    arrival.
+    """A recorded query's share of a batch, or one of its LLM requests.
+
+    Times are seconds from the query's arrival.
 
     Attributes:
         num_units: units of the whole batch, or of the request's prompt, as the schedulers count them.
         num_chars: characters of the texts that the whole batch reads, or of the prompt.
         num_cached: units found in the instance's cache.
         num_output: tokens that a request has generated.
-        first_s: when its first piece came.
+        ready_s: when it was handed to the instance.
+        first_s: when the first piece of its output arrived; None if none did.
         sizes: characters of the results: of texts, of the items of lists, of each chunk.
-        word: "yes" or "no" if that is what its text begins with: a branch may hang on it.
+        word: "yes" or "no" if its text begins with that, because the app may branch on it; else "".
     """
 
     engine: str
@@ -93,7 +95,13 @@ class RecordedSpan:
 
 @dataclass(frozen=True, slots=True)
 class RecordedQuery:
-    """A recorded query: which graph it ran, when it arrived, and how it ended."""
+    """A recorded query (one run of an app): which graph it ran, when it arrived, and how it ended.
+
+    Attributes:
+        graph: position of its graph in the file.
+        inputs: sizes of its inputs, by name.
+        spans: shares of batches and LLM requests that ran for it.
+    """
 
     query: str
     graph: int
@@ -107,7 +115,10 @@ class RecordedQuery:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGraph:
-    """A recorded graph; `is_optimised` if only the result of the passes is known."""
+    """A recorded graph of an app's steps.
+
+    `is_optimised` says that only the graph after the optimisation passes is known, not the one before.
+    """
 
     graph: Graph
     is_optimised: bool
@@ -115,7 +126,10 @@ class RecordedGraph:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The whole content of a run file. `engines` are the plain fields of each `Engine`, and its `Profile`."""
+    """The content of a file with a recorded run: its engines, its graphs, and its queries (runs of apps).
+
+    `engines` are the settings of each engine, by name of the setting, and its latency profile.
+    """
 
     engines: tuple[Mapping[str, Any], ...]
     graphs: tuple[RecordedGraph, ...]
@@ -170,10 +184,11 @@ class RunRecorder(Observer):
         self._write({"schema": SCHEMA, "version": VERSION, "engines": described})
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file that the run is recorded in."""
         self._file.close()
 
     def on_event(self, event: Event, now_s: float) -> None:
+        """Record what a message to the schedulers says has happened, such as the end of a batch."""
         match event:
             case Submit(query):
                 if self._zero_s is None:
@@ -198,6 +213,7 @@ class RunRecorder(Observer):
                 self._forget(engine, instance)
 
     def on_action(self, action: Action, now_s: float) -> None:
+        """Record what the schedulers have decided; if a query has ended, write it to the file."""
         match action:
             case StartBatch(engine, instance, batch, tasks, num_units):
                 self._open[engine, instance, batch] = _Open(tasks, num_units, now_s, now_s)
@@ -302,7 +318,7 @@ class RunRecorder(Observer):
 
 
 def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
-    """Return the number of characters of all texts that the tasks read."""
+    """Return the number of characters of all texts that these tasks read: prompts, or inputs of batches."""
     return sum(
         sum(len(segment.text) for segment in task.prompt)
         if isinstance(task, LLMTask)
@@ -312,9 +328,7 @@ def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
 
 
 def total_size(size: Any) -> int:
-    """Return the characters of a recorded size: a number, the size of a text, or the sum of a list of
-    sizes.
-    """
+    """Return the total number of characters of a recorded value, whose size may be a nested list."""
     if isinstance(size, dict):
         return int(size["chars"])
     return sum(map(total_size, size)) if isinstance(size, list) else int(size)

@@ -1,4 +1,4 @@
-"""The reader of files that `RunRecorder` wrote. It checks everything, so that a replay need not."""
+"""The reader of files with a recorded run. It checks everything, so that a replay need not."""
 
 from __future__ import annotations
 
@@ -97,10 +97,13 @@ _TEXT_INPUT = {"chars": COUNT, "id": TEXT}
 
 
 def read_run(path: Path, vocabulary: Vocabulary = DEFAULT) -> RecordedRun:
-    """Read a recorded run, of a runtime with this vocabulary.
+    """Read a recorded run from a file, as `stretto ask --record` writes it.
+
+    Args:
+        vocabulary: ops, passes and policies of the runtime that recorded it.
 
     Raises:
-        UserError: the file cannot be read or is none; names file, line and reason.
+        UserError: the file cannot be read, or is no recorded run; the message names file, line and reason.
     """
     reader = _Reader(vocabulary)
     number = 0

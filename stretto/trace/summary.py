@@ -47,7 +47,7 @@ class QueryRow:
         by_engine_s: seconds that its batches and requests ran, by engine; a shared batch counts in full.
         overlap: the sum of `by_engine_s` over `wall_s`, which is the mean number of its steps that ran at
             once.
-        waits: the spans that the query waited for (`critical_chain`), in time order.
+        waits: the batches and requests that the query waited for, one after the other, in time order.
     """
 
     query: str
@@ -62,7 +62,10 @@ class QueryRow:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A part of a query's time, and the span that it waited for; None if none of its steps ran."""
+    """A part of a query's time, and the batch or LLM request (`span`) that it waited for then.
+
+    `span` is None if none of its steps ran.
+    """
 
     start_s: float
     end_s: float
@@ -71,7 +74,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The summary of a recording; `wall_s` is the time from its first event to its last."""
+    """The totals of a recording, by engine and by query.
+
+    `wall_s` is the time from the first recorded event to the last, in seconds.
+    """
 
     wall_s: float
     engines: tuple[EngineRow, ...]
@@ -79,7 +85,10 @@ class Summary:
 
 
 def summarise(recorder: Recorder) -> Summary:
-    """Summarise a recording. A span that still runs counts up to the last event."""
+    """Return the totals of a recording, by engine and by query.
+
+    A batch or request that still runs counts up to the latest recorded time.
+    """
     until_s = horizon_s(recorder)
     wall_s = until_s - origin_s(recorder)
     of_engine: dict[str, list[Span]] = {}
@@ -130,11 +139,11 @@ def _query_row(query: QuerySpan, spans: list[Span], until_s: float) -> QueryRow:
 
 
 def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wait, ...]:
-    """Return the spans that a query waited for, one after the other, found backwards from its end.
+    """Return what a query waited for, one batch or LLM request after the other, from its start to its end.
 
-    Before a span began, the query is taken to have waited for the span that ended, or delivered a piece, last
-    until then. This is a guess, because a recording has no edges. If two spans end together, the one that
-    began first is taken.
+    It is found backwards from the end: before a span (batch or request) began, the query is taken to have
+    waited for the span that ended, or delivered a piece, last until then. This is a guess, because a
+    recording has no edges. If two spans end together, the one that began first is taken.
     """
     deliveries = sorted(
         (
@@ -161,6 +170,6 @@ def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wai
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the nearest-rank quantile of some values; `share` is between 0 and 1."""
+    """Return the nearest-rank quantile of values; `share` is between 0 and 1, as 0.5 for the median."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]

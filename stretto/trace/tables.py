@@ -1,4 +1,4 @@
-"""Builds the tables of a trace's page, as HTML."""
+"""Builds the tables of the HTML page that shows a recording."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto.trace.summary import EngineRow, QueryRow, Summary
 
 
 def tiles(summary: Summary) -> str:
-    """Build a row of tiles with the totals."""
+    """Return a row of tiles with the totals of a recording (queries, times, tokens), as HTML."""
     rows = summary.queries
     walls_s = [row.wall_s for row in rows]
     num_done = sum(row.outcome == "done" for row in rows)
@@ -38,7 +38,7 @@ def tiles(summary: Summary) -> str:
 
 
 def engine_table(summary: Summary, colours: Mapping[str, str]) -> str:
-    """Build the table of engines, one row each."""
+    """Return a table of how busy each engine was, one row each, as HTML; `colours` are CSS classes."""
     heads = ["engine", "#instances", "#batches", "#items", "#mean batch", "#busy", "#utilisation", ""]
     return _table(heads, (_engine_cells(row, colours[row.engine]) for row in summary.engines))
 
@@ -61,7 +61,10 @@ def _engine_cells(row: EngineRow, colour: str) -> str:
 
 
 def query_table(summary: Summary, colours: Mapping[str, str]) -> str:
-    """Build the table of queries, one row each. The script finds a query's number in `data-query`."""
+    """Return a table of the queries and what each waited for, one row each, as HTML.
+
+    `colours` are CSS classes by engine. The page's script finds a query's number in `data-query`.
+    """
     heads = ["query", "graph", "outcome", "#start", "#time", "#steps at once", "waited for"]
     longest_s = max((row.wall_s for row in summary.queries), default=0.0)
     zero_s = min((row.start_s for row in summary.queries), default=0.0)

@@ -34,7 +34,7 @@ class PrintedAnswer:
 
     @staticmethod
     def failed(question: str, error: StrettoError) -> PrintedAnswer:
-        """Make the answer of a question that failed."""
+        """Return an answer that says that the question failed with this error."""
         return PrintedAnswer(question, None, (), f"{type(error).__name__}: {error}")
 
     def as_json(self) -> dict[str, object]:
@@ -58,9 +58,12 @@ class PrintedAnswer:
 
 @dataclass(slots=True)
 class Printer:
-    """A printer of answers to stdout; with the first one, it says on `errors` if the small model gave it.
+    """A printer of answers to stdout, as text or as JSON.
 
-    `names` maps sources to the names that are printed for them.
+    Attributes:
+        errors: console on stderr.
+        is_small_model: whether to say on stderr, with the first answer, that Stretto's small model gave it.
+        names: names to print for sources, by source; another source is printed as its path.
     """
 
     errors: Console
@@ -69,14 +72,14 @@ class Printer:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, question: str, outputs: Mapping[str, object]) -> PrintedAnswer:
-        """Make an answer of the outputs of a query."""
+        """Return the answer to a question, made from the outputs of the app's run."""
         text, sources = outputs["answer"], outputs["sources"]
         hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
         named = [replace(hit, chunk=replace(hit.chunk, source=self._name(hit.chunk.source))) for hit in hits]
         return PrintedAnswer(question, None if text is ABSENT else str(text), named)
 
     def show(self, text: str) -> None:
-        """Print a piece of an answer as soon as it exists."""
+        """Print a piece of an answer that is still being decoded."""
         self._say_small_model()
         sys.stdout.write(shown(text, sys.stdout))
         sys.stdout.flush()

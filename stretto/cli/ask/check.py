@@ -1,4 +1,7 @@
-"""The checks of a request before any engine starts. A collection is checked when it is opened."""
+"""Checks the options of a call of `stretto ask` before any engine starts.
+
+A collection is checked when it is opened.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ from stretto.vocabulary import DEFAULT
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A request that can be run.
+    """A call of `stretto ask` whose options have been checked, with all that is needed to run it.
 
     Attributes:
-        configuration: settings of each query, by component.
-        recipe: how chunks are made; empty if nothing is indexed.
+        configuration: settings of each run of the app, by component.
+        recipe: text that says how documents are cut and embedded; empty if nothing is indexed.
         says_small_model: whether to say that the small model answers, because no other was chosen.
     """
 
@@ -44,10 +47,10 @@ class Checked:
 
 
 def check(request: AskRequest, errors: Console) -> Checked:
-    """Check a request and read its documents.
+    """Check the options of a call of `stretto ask`, put its engines together, and read its documents.
 
     Raises:
-        UserError: something in it cannot be; the message says what would be right.
+        UserError: an option is wrong; the message says what would be right.
     """
     for option, path in (
         ("--trace", request.trace),

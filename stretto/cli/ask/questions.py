@@ -26,7 +26,17 @@ from stretto.trace.run_file import RunRecorder
 
 @dataclass(frozen=True)
 class Questions:
-    """The questions of one call of `ask`, over one collection."""
+    """The questions of one call of `stretto ask`, with the app and the documents that answer them.
+
+    Attributes:
+        template: the app.
+        configuration: settings of the app, by component.
+        passes: graph passes to run: "all", "none", or names joined by commas.
+        collection: name of the collection that the documents are stored in.
+        documents: documents that still have to be indexed.
+        recorder: observer of the run that also reports the progress of indexing.
+        record: observer that writes the run to a file for `stretto replay`; None for none.
+    """
 
     template: Template
     configuration: Configuration
@@ -41,12 +51,16 @@ class Questions:
 
     @property
     def indexes_first(self) -> bool:
-        """Whether documents are indexed before the questions; a single question is answered meanwhile."""
+        """Whether documents are indexed before any question is asked, in a run of their own.
+
+        A single question is asked at once, and its own run indexes the documents.
+        """
         return len(self.questions) > 1 and bool(self.documents)
 
     async def run(self, engines: Assembled, errors: Console) -> list[PrintedAnswer]:
-        """Index the documents and ask the questions. Failed indexing raises, but with JSON each
-        question gets the error.
+        """Start the engines, index the documents, ask the questions, print the answers, and return them.
+
+        If indexing fails, the error is raised; with JSON output it becomes the answer to each question.
         """
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
@@ -147,7 +161,7 @@ class Questions:
 
 @contextlib.contextmanager
 def recorded(run: Questions, path: Path, engines: Sequence[Deployment]) -> Iterator[Questions]:
-    """Return the same questions, whose run is recorded in a file for `stretto replay`."""
+    """Context that yields the same questions, whose run is recorded in a file for `stretto replay`."""
     before_passes = [run.template.lower(run.configuration)]
     if run.indexes_first:
         indexing = indexing_template(run.template)

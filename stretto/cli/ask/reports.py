@@ -25,9 +25,9 @@ from stretto.vocabulary import DEFAULT
 def write_traces(
     page: Path, chrome: Path, run: Questions, engines: Sequence[Deployment], errors: Console
 ) -> bool:
-    """Write the traces that were asked for, as a page and in Chrome's form; return whether that succeeded.
+    """Write traces of where the time went: an HTML page, and a file in Chrome's trace format.
 
-    A failure is printed; the query's own error stays.
+    Returns whether that succeeded. A failure is printed, not raised, so that it hides no earlier error.
     """
     plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
     passes = DEFAULT.select_passes(run.passes)
@@ -48,7 +48,7 @@ def write_traces(
 
 
 def print_times(recorder: Recorder, errors: Console) -> None:
-    """Print how busy each engine was."""
+    """Print a table of how busy each engine was to `errors`, a console on stderr."""
     summary = summarise(recorder)
     table = Table("engine", box=None, pad_edge=False, style="dim", title_justify="left")
     table.title = f"{summary.wall_s:.2f} s in all"

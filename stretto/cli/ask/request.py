@@ -1,4 +1,4 @@
-"""The request of one `stretto ask`: its options, parsed, and checked as far as possible without documents."""
+"""The options of a call of `stretto ask`, parsed, and checked as far as possible without documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AskRequest:
     """The options of one call of `stretto ask`.
 
     Attributes:
-        settings: values of settings by component.
+        settings: settings of the app's components, by component and name.
         timeout_s: seconds for a question, None for no limit.
         trace: file for the page that shows where the time went; Chrome's own goes beside it.
         record: file for sizes and times.
@@ -48,17 +48,17 @@ class AskRequest:
 
     @property
     def searches(self) -> bool:
-        """Whether the app searches instead of indexing."""
+        """Whether the app searches the web, or the documents by words, instead of indexing documents."""
         return self.app == options.SEARCH
 
     @property
     def chrome(self) -> Path | None:
-        """File for the trace in Chrome's form."""
+        """File for the trace in Chrome's trace format, beside the page; None if there is no trace."""
         return None if self.trace is None else self.trace.with_suffix(".trace.json")
 
 
 def questions_of(question: str | None, file: Path | None) -> tuple[str, ...]:
-    """Return the question, or those of a file.
+    """Return the questions to answer: the one given, or those in a file.
 
     Raises:
         UserError: there is none, there are both, or one cannot be a question.

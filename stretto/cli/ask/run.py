@@ -1,4 +1,4 @@
-"""The run of a checked request: collections, engines, questions, and the reports about them."""
+"""Runs a checked call of `stretto ask`: opens collections, starts engines, asks questions, writes reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _SESSION = "documents"
 
 
 def run(checked: Checked, errors: Console) -> bool:
-    """Ask the questions and print their answers; return whether all went well.
+    """Run a checked call of `stretto ask`: ask the questions, print the answers, write the reports.
+
+    Returns whether all questions were answered and all reports written.
 
     Raises:
         StrettoError: an engine cannot start, documents cannot be indexed, or a single question failed.

@@ -1,8 +1,8 @@
 """Splits the tasks of a batch into single applications, for all batch engines.
 
-A task is one application or many (`num_items`), and a batch mixes tasks of several queries. `answer_batch`
-flattens a batch into applications, calls the engine for neighbouring ones of the same op together, and
-combines the values into one answer per task.
+A task applies its op once, or to each of `num_items` list items; each of these is an application. A batch
+mixes tasks of several queries (runs of apps). `answer_batch` flattens a batch into applications, calls the
+engine for neighbouring ones of the same op together, and combines the values into one answer per task.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """One application of a task's op: one item of each mapped port, and the values of all other ports."""
+    """One application of a task's op, where the task may apply the op to each item of a list.
+
+    Attributes:
+        inputs: values by port: of ports that take a list item by item, one item.
+    """
 
     task: Task
     inputs: Mapping[str, object]
 
     def get(self, port: str, kind: type[T]) -> T | None:
-        """Return the value at a port; None if the port is unfed or the value absent.
+        """Return the input value at a port; None if there is none.
 
         Raises:
             BadReply: the value is not of type `kind`.
@@ -43,7 +47,7 @@ class Application:
         return value
 
     def require(self, port: str, kind: type[T]) -> T:
-        """Return the value at a port that must be fed.
+        """Return the input value at a port that must have one.
 
         Raises:
             BadReply: there is no value, or it is not of type `kind`.
@@ -58,7 +62,7 @@ Op: TypeAlias = Callable[[Sequence[Application]], Sequence[object]]
 
 
 def applications(task: Task) -> list[Application]:
-    """Split a task into its applications, in the order of items.
+    """Split a task into its applications: one, or one for each item of the lists it is applied to.
 
     Raises:
         BadReply: a port in `each` has no list of `num_items`.
@@ -78,7 +82,10 @@ def applications(task: Task) -> list[Application]:
 
 
 def answer_batch(tasks: Sequence[Task], ops: Mapping[str, Op]) -> list[object]:
-    """Answer all tasks, in their order; neighbouring tasks of one op share one call of `ops[op]`.
+    """Compute the answers of a batch of tasks, in their order.
+
+    `ops` has the function that computes each op for a list of applications. Neighbouring tasks of one op
+    share one call of it. The answer of a task that is applied to list items is a list.
 
     Raises:
         ConfigError: a task's op is not in `ops`; nothing has run then.
@@ -95,7 +102,7 @@ def answer_batch(tasks: Sequence[Task], ops: Mapping[str, Op]) -> list[object]:
 
 
 def setting(task: Task, key: str, kind: type[T], default: T | None = None) -> T:
-    """Return the value of a key in the task's configuration, or `default`.
+    """Return the value of the setting `key` in a task's configuration, or `default`.
 
     Raises:
         ConfigError: the key is missing and has no default, or its value is not of type `kind`.

@@ -1,4 +1,4 @@
-"""An engine that calls native functions."""
+"""Engine that calls the user's Python functions as steps of an app."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CallsConfig:
 
 
 class Calls:
-    """A `BatchEngine` that calls native functions, one after the other.
+    """A batch engine that calls the user's Python functions, one after the other.
 
     Op `call`: config `function` names the function; the inputs become its keyword arguments.
     A call with `result="effect"` runs at most once, unless `idempotent` says that the function may be called
@@ -30,14 +30,22 @@ class Calls:
         self._functions = config.functions
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
+        """Call the function of each task, and return the results in order.
+
+        Raises:
+            ConfigError: there is no function of that name; none has been called then.
+            EngineFailure: a function raised an error.
+        """
         for task in tasks:
             self._function(task)
         return answer_batch(tasks, {"call": self._call})
 
     def release(self, query: str) -> None:
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
         pass
 
     def close(self) -> None:
+        """Do nothing: there is nothing to free."""
         pass
 
     def _function(self, task: Task) -> Callable[..., object]:

@@ -45,7 +45,7 @@ _UNBROKEN = re.compile(r"[^ \t\r\n]+")
 
 @dataclass(frozen=True, slots=True)
 class ChunkingConfig:
-    """Configuration of `Chunking`; sizes come with each task.
+    """Configuration of `Chunking`. The sizes of chunks are settings of each task.
 
     Attributes:
         model: embedder whose tokens are counted, as in `EmbeddingConfig`.
@@ -55,7 +55,7 @@ class ChunkingConfig:
 
 
 class Chunking:
-    """A `BatchEngine` that cuts documents into chunks.
+    """A batch engine that cuts documents into chunks of whole sentences.
 
     Op `chunk`: port `files` (a Document); config `tokens` (largest chunk, special tokens included) and
     `overlap` (most tokens repeated from the chunk before). Answers the document's chunks in order.
@@ -74,13 +74,13 @@ class Chunking:
         """Cut the documents of the tasks into chunks.
 
         Raises:
-            ConfigError: `tokens` is out of range, or `overlap` leaves no room for anything new.
+            ConfigError: `tokens` is out of range, or `overlap` is so large that chunks have no new text.
             BadReply: an input is no document.
         """
         return answer_batch(tasks, {"chunk": self._chunk})
 
     def release(self, query: str) -> None:
-        """Do nothing: no state is kept for a query."""
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: memory is freed with the object."""
@@ -104,7 +104,10 @@ class Chunking:
 def chunk_document(
     document: Document, tokenizer: Tokenizer, budget_tokens: int, overlap_tokens: int
 ) -> list[Chunk]:
-    """Cut a document into chunks of up to `budget_tokens` each, without special tokens. O(length)."""
+    """Cut a document into chunks of whole sentences, of up to `budget_tokens` each without special tokens.
+
+    Each chunk may repeat up to `overlap_tokens` of the one before it. The time is linear in the length.
+    """
     text, pieces = _pieces(document.sections, tokenizer, budget_tokens)
     runs = [pieces[first:end] for first, end in _pack(pieces, budget_tokens, overlap_tokens)]
     return [
@@ -244,7 +247,9 @@ def _atoms(sentence: str, encoding: Encoding, budget_tokens: int) -> Iterator[_S
 
 
 def max_tokens(model: str) -> int:
-    """Return the largest number of tokens that an embedder reads, special tokens included. Loads no model.
+    """Return the largest number of tokens that an embedding model reads, special tokens included.
+
+    Only its configuration is loaded.
 
     Raises:
         ConfigError: there is no such model, or its configuration does not say.
@@ -265,7 +270,9 @@ def max_tokens(model: str) -> int:
 
 
 def check_sizes(tokens: int, overlap: int, most_tokens: int, *, step: str | None = None) -> None:
-    """Refuse sizes of chunks that are too large for an embedder with `most_tokens`, or too small.
+    """Check that a chunk size and overlap fit an embedding model that reads `most_tokens` tokens.
+
+    `step` is the app's step that the error names.
 
     Raises:
         ConfigError: a size is out of range; the message names it.

@@ -1,4 +1,4 @@
-"""Search in a fixed set of documents, behind the same op as web search: BM25 over paragraphs."""
+"""Engine that searches a fixed set of documents by words (BM25), in place of a web search."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class CorpusSearchConfig:
 
 
 class CorpusSearch:
-    """A `BatchEngine` that searches in a fixed set of documents. Op `web_search`: port `queries` (a text);
-    config `k`; answers up to `k` hits.
+    """A search engine (BM25) over a fixed set of documents, in place of a web search.
 
-    Passages that share no word with the query are not hits. Equal scores are in document order.
+    Op `web_search`: port `queries` (a text); config `k`; answers up to `k` hits, which are passages of the
+    documents. Passages that share no word with the text are not hits. Equal scores are in document order.
     """
 
     def __init__(self, config: CorpusSearchConfig) -> None:
@@ -50,11 +50,11 @@ class CorpusSearch:
         self._index.index(tokens, show_progress=False)
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Search for the queries of the tasks."""
+        """Answer each task with the best passages for its search text."""
         return answer_batch(tasks, {"web_search": self._search})
 
     def release(self, query: str) -> None:
-        """Do nothing: no state is kept for a query."""
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: memory is freed with the object."""

@@ -20,7 +20,10 @@ RETRY_S = 1.0
 
 
 class EmbeddedServer:
-    """An embedded PostgreSQL server on a data directory; all processes that use the directory share it."""
+    """A PostgreSQL server that is started when it is needed, with its data in a directory of ours.
+
+    All processes that use the directory share one server.
+    """
 
     _lock = threading.Lock()  # the package is not thread-safe
 
@@ -29,7 +32,7 @@ class EmbeddedServer:
         self._server: PostgresServer | None = None
 
     def start(self) -> str:
-        """Start the server if it does not run; returns the DSN.
+        """Start the server if it does not run; return its DSN (connection string).
 
         Raises:
             ConfigError: the package is missing, or the directory cannot be made.

@@ -49,7 +49,7 @@ class EmbeddingConfig:
 
 
 class Embedding:
-    """A `BatchEngine` that turns texts into vectors of unit length.
+    """A batch engine that turns texts into vectors of unit length, with a sentence-transformers model.
 
     Op `embed`: port `texts` (str, Chunk or Hit). Answers a float32 vector. All texts of a batch go
     to the model in one call, which runs them sorted by length; a text's vector depends on its batch by
@@ -67,10 +67,11 @@ class Embedding:
         self._batch_size = CPU_BATCH_SIZE if self._model.device.type == "cpu" else GPU_BATCH_SIZE
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
+        """Embed the texts of all tasks in one call of the model; return a vector, or vectors, for each."""
         return answer_batch(tasks, {"embed": self._embed})
 
     def release(self, query: str) -> None:
-        """Do nothing: no state is kept for a query."""
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: memory is freed with the object."""
@@ -84,7 +85,7 @@ class Embedding:
 
 
 def minilm_path() -> Path:
-    """Directory of the packaged all-MiniLM-L6-v2: weights, tokenizer, configuration.
+    """Return the directory of the packaged model all-MiniLM-L6-v2: weights, tokenizer, configuration.
 
     Raises:
         ConfigError: the package is missing.
@@ -97,7 +98,7 @@ def minilm_path() -> Path:
 
 
 def model_name(model: str) -> str:
-    """Canonical name of a model; a directory becomes its absolute path."""
+    """Return the canonical name of a model: a directory becomes its absolute path, other names stay."""
     return os.path.realpath(model) if model != MINILM and os.path.isdir(model) else model
 
 

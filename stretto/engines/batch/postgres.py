@@ -100,7 +100,12 @@ _COLLECTIONS = f"""
 
 @dataclass(frozen=True, slots=True)
 class PostgresConfig:
-    """Configuration of the server: a connection string, or a data directory of an embedded server."""
+    """Configuration of `PostgresVectors`: exactly one of its attributes is given.
+
+    Attributes:
+        dsn: connection string of a PostgreSQL server that runs already.
+        data_dir: data directory of an embedded server, which is started if needed.
+    """
 
     dsn: str | None = None
     data_dir: Path | None = None
@@ -108,7 +113,11 @@ class PostgresConfig:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A description of a named collection: its documents and the `recipes` of their chunks, sorted."""
+    """A description of a named collection of documents.
+
+    Attributes:
+        recipes: how the documents were cut and embedded (chunk size, overlap, embedder), as sorted texts.
+    """
 
     name: str
     num_documents: int
@@ -117,10 +126,11 @@ class Collection:
 
 
 class PostgresVectors:
-    """A `BatchEngine` with named collections of chunks and their vectors in a database. Search is exact.
+    """A vector store in PostgreSQL: named collections of chunks and their vectors. Search is exact.
 
-    Ops `ingest` and `search` as in `MemoryVectors`, but always with a `collection`; `ingest` also reads the
-    config `recipe` (default "").
+    Op `ingest` stores chunks with their vectors in a `collection`; its setting `recipe` is a text that says
+    how the chunks were made (default ""). Op `search` answers the `k` best hits of a `collection` for a
+    vector.
     """
 
     def __init__(self, config: PostgresConfig) -> None:
@@ -148,7 +158,7 @@ class PostgresVectors:
         return answer_batch(tasks, {"ingest": self._ingest, "search": self._search})
 
     def release(self, query: str) -> None:
-        """Do nothing: no state is kept for a query."""
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Disconnect; the embedded server stops unless another process uses it."""
@@ -157,7 +167,7 @@ class PostgresVectors:
             self._server.close()
 
     def collections(self) -> list[Collection]:
-        """List the collections that have a complete document, by name."""
+        """Return the collections that have a completely stored document, sorted by name."""
         with self._session() as connection:
             rows = connection.execute(_COLLECTIONS).fetchall()
         return [
@@ -171,7 +181,11 @@ class PostgresVectors:
             return connection.execute(delete, [collection]).rowcount > 0
 
     def missing(self, collection: str, documents: Iterable[Document], recipe: str) -> list[Document]:
-        """Find the documents that are not stored completely with this `recipe`."""
+        """Return the documents that still have to be ingested into a collection.
+
+        They are those that are not stored completely with this `recipe`, a text that says how documents are
+        cut and embedded.
+        """
         documents = list(documents)
         sources = [document.source for document in documents]
         with self._session() as connection:

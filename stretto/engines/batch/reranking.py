@@ -45,8 +45,8 @@ class RerankingConfig:
     """Configuration of `Reranking`.
 
     Attributes:
-        model: name or path of a cross-encoder for sentence-transformers; None scores by words, without
-            weights.
+        model: name or path of a cross-encoder for sentence-transformers; None scores by shared words, without
+            a model.
     """
 
     model: str | None = None
@@ -55,7 +55,7 @@ class RerankingConfig:
 
 
 class Reranking:
-    """A `BatchEngine` that gives hits new scores.
+    """A batch engine that gives search hits new scores: how well each answers the question.
 
     Op `rerank`: ports `question` and `hits` (a list of Hit). Answers the same chunks with new scores, best
     first. All pairs of a batch go through a cross-encoder in one call.
@@ -70,7 +70,7 @@ class Reranking:
         self._score = _score_lexically if config.model is None else _cross_encoder(config, config.model)
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Score the hits of the tasks.
+        """Answer each task with its hits, newly scored and sorted, the best first.
 
         Raises:
             BadReply: the question is no text, or the hits are no list of hits.
@@ -78,7 +78,7 @@ class Reranking:
         return answer_batch(tasks, {"rerank": self._rerank})
 
     def release(self, query: str) -> None:
-        """Do nothing: no state is kept for a query."""
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: memory is freed with the object."""

@@ -29,13 +29,17 @@ DEFAULT_K = 4
 
 @dataclass(frozen=True, slots=True)
 class MemoryVectorsConfig:
-    """Configuration of `MemoryVectors`. It holds the collections, so that they outlive an instance."""
+    """Configuration of `MemoryVectors`.
+
+    Attributes:
+        shelves: the stored collections. They are here so that they outlive an instance of the engine.
+    """
 
     shelves: Shelves = field(default_factory=lambda: Shelves())
 
 
 class MemoryVectors:
-    """A `BatchEngine` with collections of chunks and their vectors in this process.
+    """A vector store in this process's memory: collections of chunks and their vectors. Search is exact.
 
     Op `ingest`: ports `chunks`, `vectors` (float32, one dimension; of unit length if scores are to be
     cosines), optional `collection`. Answers True. Ingesting a chunk again (same source, document and
@@ -61,7 +65,7 @@ class MemoryVectors:
         return answer_batch(tasks, {"ingest": self._ingest, "search": self._search})
 
     def release(self, query: str) -> None:
-        """Drop the query's own collection."""
+        """Drop the collection without a name of a query that has ended."""
         self._private.pop(query, None)
 
     def close(self) -> None:
@@ -87,17 +91,17 @@ class MemoryVectors:
 
 
 def collection_name(application: Application) -> str | None:
-    """Name of the collection; None for the query's own."""
+    """Return the name of the collection that a task names; None for the collection of its own query."""
     return application.get("collection", str)
 
 
 def shelf_key(application: Application) -> str:
-    """Key of a collection: its name, or the query of a collection without a name."""
+    """Return the key of a task's collection: its name, or the task's query if the collection has no name."""
     return collection_name(application) or application.task.query
 
 
 def vector_at(application: Application, port: str) -> Vector:
-    """The vector at `port`, as float32.
+    """Return the vector at an input port, as float32.
 
     Raises:
         BadReply: the value is not a vector.
@@ -110,7 +114,7 @@ def vector_at(application: Application, port: str) -> Vector:
 
 
 def num_wanted(task: Task) -> int:
-    """Number of hits that are asked for: the setting `k`."""
+    """Return the number of hits that a task asks for, its setting `k`. Raises ConfigError if below 1."""
     k = setting(task, "k", int, DEFAULT_K)
     if k < 1:
         raise ConfigError(f"search: k is {k}, must be at least 1", step=task.step)
@@ -158,7 +162,10 @@ class _Collection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shelves:
-    """A set of collections: named ones, and private ones by query. Mutable; shared by all instances."""
+    """All collections in memory: named ones, and those without a name by their query.
+
+    It is mutable, and shared by all instances of the engine.
+    """
 
     named: dict[str, _Collection] = field(default_factory=dict)
     private: dict[str, _Collection] = field(default_factory=dict)

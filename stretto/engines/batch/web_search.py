@@ -37,7 +37,7 @@ class WebSearchConfig:
         timeout_s: seconds allowed for one request, from its start to the end of the answer.
         max_retries: number of further attempts after a failed connection, a time-out, a 429 or a 5xx.
         backoff_s: seconds before the first further attempt; doubled for each one after it.
-        max_parallel: number of queries of a batch that are sent at once.
+        max_parallel: largest number of search texts of a batch that are sent at once.
     """
 
     url: str
@@ -49,8 +49,9 @@ class WebSearchConfig:
 
 
 class WebSearch:
-    """A `BatchEngine` that searches the web. Op `web_search`: port `queries` (a text); config `k`;
-    answers up to `k` hits.
+    """A batch engine that searches the web with an HTTP service like SearXNG.
+
+    Op `web_search`: port `queries` (a text); config `k`; answers up to `k` hits, one for each page found.
     """
 
     def __init__(
@@ -89,17 +90,18 @@ class WebSearch:
             self._headers["Authorization"] = f"Bearer {key}"
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Search for the queries of the tasks.
+        """Answer each task with the pages that the search service finds for its text.
 
         Raises:
             EngineUnavailable: the service refused all attempts, or cannot be reached.
             EngineTimeout: the service gave no answer in time, in all attempts.
-            BadReply: the answer is not of the form above, or a refusal that a retry would not change.
+            BadReply: the answer is not a JSON object with a list of `results`, or is a refusal that a retry
+                would not change.
         """
         return answer_batch(tasks, {"web_search": self._search})
 
     def release(self, query: str) -> None:
-        """Do nothing: no state is kept for a query."""
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Do nothing: no state is kept between batches."""

@@ -36,10 +36,12 @@ UNDERSTOOD = BASIC | _NAMES.keys() | {"json_schema", "regex"}
 def build_request(
     api: Api, model: str, prompt: WirePrompt, decode: Decode, tenant: str, priority: int | None = None
 ) -> GenerateRequest:
-    """Return the request for a prompt, given as text or, to completions, as token ids.
+    """Return the request that asks a server to complete a prompt, or in a chat to answer it.
 
-    vLLM's `cache_salt` keeps the tenants' prompts apart in the prefix cache. With a `priority`, vLLM
-    starts requests with smaller ones first.
+    Args:
+        prompt: text, or for the completions API token ids.
+        tenant: owner of the prompt; sent as vLLM's `cache_salt`, which keeps tenants' cached prompts apart.
+        priority: number by which vLLM orders requests, smallest first; None for none.
 
     Raises:
         ConfigError: the JSON schema is not JSON.

@@ -11,7 +11,9 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class KVEventsConfig:
-    """Where vLLM publishes its KV events: the endpoints of its `--kv-events-config`, as reached from here.
+    """Where a vLLM server publishes KV events, which tell what its prefix cache stores and evicts.
+
+    The addresses are those of its option `--kv-events-config`, as they are reached from here.
 
     Attributes:
         endpoint: address of the publisher, such as "tcp://127.0.0.1:5557".
@@ -36,7 +38,8 @@ class OpenAIServerConfig:
         api: "completions", or "chat" for a server that only chats: the prompt is then one message of the
             user's.
         tokenizer: completions only. A directory with the model's tokenizer, to send token ids; "none"
-            sends text; "auto" sends ids if the server names a directory that is here and tokenises alike.
+            sends text; "auto" sends ids if the server names a directory on this machine whose tokenizer
+            agrees with the server's.
         api_key_env: environment variable that holds the key, if there is one.
         timeout_s: longest silence of the server, before or within an answer. Bytes that only keep the
             connection alive count as silence.
@@ -46,12 +49,14 @@ class OpenAIServerConfig:
         max_retries: further attempts after a 429, a 5xx or a connection that broke before anything of an
             answer came. The first comes `backoff_s` later, each next one after twice the time; or when the
             server says, but not later than `max_backoff_s`.
-        warms_prefixes: whether a partial prefill may become a request (where each costs money, say no).
-        priorities: the server is vLLM with `--scheduling-policy priority`, and each request carries its rank
-            as a priority. Other servers refuse such requests.
+        warms_prefixes: whether to send extra requests that only prefill the beginning of a later prompt into
+            the server's prefix cache; choose False where each request costs money.
+        priorities: send each request's rank as its priority. Only vLLM with the option
+            `--scheduling-policy priority` accepts such requests; other servers refuse them.
         kv_events: where the server publishes what its prefix cache holds (vLLM), in token ids; with None, the
             contents are guessed.
-        reports_load: ask the server's `/metrics` every second how busy it is, until it does not tell.
+        reports_load: whether to ask the server's `/metrics` every second how busy it is. Asking stops if they
+            do not tell.
     """
 
     url: str
@@ -73,7 +78,10 @@ class OpenAIServerConfig:
 
     @property
     def output_key(self) -> tuple[str, str]:
-        """The model, or the server where none is named: what an answer depends on."""
+        """Key that is equal for servers with equal answers: the model, or the URL where none is named.
+
+        An interrupted task may go on at a server with an equal key.
+        """
         return "served", self.model or self.url
 
     def __post_init__(self) -> None:

@@ -24,9 +24,10 @@ _PROBE = "Which voice enters first, and why? 3,14 ½ naïve façade\n\n\tdef f(x
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Facts about one server.
+    """What has been found out about an LLM server before the first prompt is sent.
 
     Attributes:
+        model: name of the model, as the server knows it.
         tokenizer: tokenizer for sending token ids; None where prompts are sent as text.
         max_model_tokens: longest prompt and answer together; None where the server does not say.
         cache: what is known of the server's prefix cache.
@@ -39,7 +40,7 @@ class ServerFacts:
 
 
 async def discover(http: Http, config: OpenAIServerConfig) -> ServerFacts:
-    """Ask the server for its model, and find out its tokenizer and its prefix cache.
+    """Ask a server for its model, its tokenizer and the properties of its prefix cache.
 
     Raises:
         ConfigError: the configured tokenizer cannot be loaded, or is not the server's.

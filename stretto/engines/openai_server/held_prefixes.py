@@ -17,9 +17,10 @@ _MAX_BLOCKS = 1 << 16
 
 
 class HeldPrefixes:
-    """The blocks that a server may hold, as chained hashes of `block_len` elements (token ids or characters).
+    """A record of which prompts' prefixes a server's prefix cache may hold.
 
-    Blocks beyond `max_blocks` are forgotten, the least recently sent first.
+    A prompt is a sequence of elements, token ids or characters, and is recorded in blocks of `block_len` of
+    them. Blocks beyond `max_blocks` are forgotten, the least recently sent first.
     """
 
     def __init__(self, block_len: int, max_blocks: int | None = None) -> None:
@@ -28,7 +29,7 @@ class HeldPrefixes:
         self._held: OrderedDict[BlockHash, None] = OrderedDict()
 
     def num_held(self, prompt: Sequence[int], salt: str = "") -> int:
-        """Return how many leading elements of `prompt` are in blocks held for the tenant `salt`."""
+        """Return how many leading elements of a prompt the server may have cached for the tenant `salt`."""
         num_blocks = 0
         for block_hash in self._hashes(prompt, salt):
             if block_hash not in self._held:
@@ -37,16 +38,16 @@ class HeldPrefixes:
         return num_blocks * self._hasher.block_tokens
 
     def num_whole(self, prompt: Sequence[int]) -> int:
-        """Return how many leading elements of `prompt` fill whole blocks: the rest is never cached."""
+        """Return how many leading elements of a prompt fill whole blocks; the rest is never cached."""
         return len(prompt) // self._hasher.block_tokens * self._hasher.block_tokens
 
     def add(self, prompt: Sequence[int], salt: str = "") -> None:
-        """Note that the server has been sent `prompt`."""
+        """Record that a prompt has been sent to the server, which then probably has it cached."""
         for block_hash in reversed(self._hashes(prompt, salt)):  # so that the last blocks are forgotten first
             self._add(block_hash)
 
     def apply(self, event: KVEvent) -> None:
-        """Apply a change that the server reports of its cache."""
+        """Update the record by a change of the server's prefix cache, as the server reports it."""
         match event:
             case BlockStored(hash=block_hash):
                 self._add(block_hash)

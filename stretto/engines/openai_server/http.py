@@ -59,13 +59,13 @@ class Http:
             raise ConfigError(f"{config.url!r} has a query or a fragment; it must end with its path")
 
     async def aclose(self) -> None:
-        """Close connections."""
+        """Close all connections to the server."""
         await self._client.aclose()
 
     async def fetch(
         self, path: str, body: dict[str, object] | None = None, *, is_retried: bool = True
     ) -> bytes:
-        """Return the whole body of the answer to a GET, or with `body` to a POST.
+        """Send a GET, or a POST if there is a `body`, and return the whole body of the answer.
 
         Raises:
             EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
@@ -79,7 +79,10 @@ class Http:
     async def stream(
         self, path: str, body: dict[str, object], *, is_retried: bool = True
     ) -> AsyncIterator[AsyncIterator[Any]]:
-        """Yield the JSON of each server-sent event that answers `body`. Leaving early aborts the request."""
+        """Send a POST whose answer is streamed; the context yields an iterator over the events' JSON.
+
+        Leaving the context before the end aborts the request.
+        """
         async with self._open(path, body, is_retried=is_retried) as response:
             kind = response.headers.get("content-type", "untyped")
             if not kind.startswith(sse.CONTENT_TYPE):

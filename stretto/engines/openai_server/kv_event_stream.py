@@ -25,7 +25,10 @@ from stretto.errors import ConfigError
 
 
 class KVEventStream:
-    """The KV events of one server (of one rank, where it has several). Can be iterated once."""
+    """A subscription to one vLLM server's KV events, which tell what its prefix cache stores and evicts.
+
+    It can be iterated once. A server with several ranks has one for each.
+    """
 
     def __init__(self, config: KVEventsConfig) -> None:
         self._config = config
@@ -33,7 +36,9 @@ class KVEventStream:
         self._sequencer = Sequencer()
 
     async def events(self) -> AsyncGenerator[list[KVEvent], None]:
-        """Yield the events of each batch, for ever; `AllBlocksCleared` comes also where some were missed.
+        """Yield each batch of changes of the prefix cache, for ever.
+
+        Where some were missed for good, `AllBlocksCleared` is yielded, because the contents are unknown then.
 
         Raises:
             ConfigError: an endpoint's address cannot be used.

@@ -21,7 +21,13 @@ _BLOCK_TOKENS = 16  # vLLM's default
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """Properties of a server's prefix cache; None where the server does not say."""
+    """Properties of a server's prefix cache; None where the server does not say.
+
+    Attributes:
+        block_tokens: tokens of a block.
+        num_blocks: number of blocks in the KV memory.
+        is_on: whether prefixes are cached.
+    """
 
     block_tokens: int = _BLOCK_TOKENS
     num_blocks: int | None = None
@@ -29,10 +35,12 @@ class CacheConfig:
 
 
 def read_load(metrics: str) -> InstanceLoad:
-    """Read the load of a server from the text of its `/metrics`.
+    """Read a server's load from the text of its `/metrics`.
+
+    The load is the number of running and waiting requests, and the share of the KV memory in use.
 
     Raises:
-        BadReply: the text does not tell the load.
+        BadReply: the text does not tell one of these.
     """
     running, waiting, used = (
         [sample.value for sample in read_samples(metrics, names)] for names in (_RUNNING, _WAITING, _KV_USED)

@@ -18,7 +18,10 @@ _LEAST_MS, _MOST_MS = -(1 << 39), (1 << 39) - 1
 
 
 def priority_of(rank: tuple[float, ...]) -> int:
-    """Return the vLLM priority of a rank; missing elements count as 0."""
+    """Return the integer that vLLM gets as the priority of a rank; it keeps the ranks' order.
+
+    Missing elements of a rank count as 0.
+    """
     first = rank[0] if rank else 0.0
     first_ms = max(_LEAST_MS, min(_MOST_MS, math.floor(max(-1e12, min(1e12, first)) * 1000)))
     second = rank[1] if len(rank) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""A prompt in the form in which a server is sent it: token ids where its tokenizer is known, else text."""
+"""A prompt in the form in which it is sent to a server: token ids if its tokenizer is known, else text."""
 
 from __future__ import annotations
 
@@ -28,11 +28,16 @@ class SentPrompt:
 
     @property
     def tokens_per_element(self) -> float:
+        """Number of tokens that an element counts: 1 for a token id, an estimate for a character."""
         return 1 / CHARS_PER_TOKEN if isinstance(self.content, str) else 1.0
 
 
 def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
-    """Return the prompt of a task as the server is sent it. Raises UserError if it is not a text."""
+    """Return a task's prompt as it is sent to a server: token ids if its tokenizer is known, else text.
+
+    Raises:
+        UserError: a segment of the prompt is not a text.
+    """
     if facts.tokenizer is None:
         try:
             text = "".join(segment.text for segment in task.prompt)

@@ -48,15 +48,17 @@ _ONE_TOKEN = Decode(max_tokens=1)  # servers generate no fewer
 
 
 class OpenAIServer:
-    """An `AsyncLLM` that is an OpenAI-compatible server.
+    """An LLM engine that sends its tasks to an OpenAI-compatible server, which runs already.
 
     Raises:
-        ConfigError: something is missing that can be seen without asking the server.
+        ConfigError: the URL or key is unusable, or a package is missing; the server is not asked for this.
     """
 
     def __init__(self, config: OpenAIServerConfig) -> None:
-        """Create the client of a server; nothing is sent yet. Raises ConfigError if something is missing
-        here.
+        """Create the client of a server; nothing is sent yet.
+
+        Raises:
+            ConfigError: the URL or key is unusable, or a package is missing.
         """
         self._config = config
         self._http = Http(config)
@@ -79,10 +81,11 @@ class OpenAIServer:
     async def generate(
         self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
     ) -> None:
-        """Run one task. Cancelling closes its connection, which servers take as an abort.
+        """Run one task and pass its events to `emit`. Cancelling closes its connection, which aborts it.
 
-        A prefill is `Done` when the server has it in its cache, and at once if a request for it would not
-        pay or no connection is free. It never fails: the task that needs it will report what is wrong.
+        A prefill alone is `Done` when the server has it in its cache, or at once if a request for it would
+        not pay or no connection is free. It never fails: the later task with the whole prompt will report
+        what is wrong.
         """
         if task.decode is None:
             emit(Started(task.id))
@@ -98,18 +101,21 @@ class OpenAIServer:
                 emit(done)
 
     def written(self, task: int) -> tuple[int, ...]:
-        """Return no ids: a server tells texts."""
+        """Return no token ids, because a server sends text: a task that moves elsewhere starts over."""
         return ()
 
     async def start(self) -> None:
-        """Return at once: the server is asked when the first task comes."""
+        """Return at once, because the server runs already; it is asked for its model by the first task."""
 
     async def probe(self) -> None:
         """Ask the server for its models. Raises EngineFailure if it does not answer."""
         await self._http.fetch("v1/models")
 
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
-        """Report changes of the server's prefix cache and its load, as far as that is configured and told."""
+        """Pass changes of the server's prefix cache, and its load, to `report` until cancelled.
+
+        Only what is configured, and what the server tells, is reported.
+        """
         self._report = report
         async with asyncio.TaskGroup() as watching:
             if self._events is not None:
@@ -119,11 +125,15 @@ class OpenAIServer:
             await asyncio.Event().wait()
 
     async def load(self) -> InstanceLoad:
-        """Return the server's load, from its `/metrics`. Raises EngineFailure if it does not tell."""
+        """Ask the server's `/metrics` for its load: running and waiting requests, share of KV memory in use.
+
+        Raises:
+            EngineFailure: it does not answer, or does not report that.
+        """
         return read_load((await self._http.fetch(paths.METRICS)).decode(errors="replace"))
 
     async def aclose(self) -> None:
-        """Close connections."""
+        """Close all connections to the server."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])

@@ -38,12 +38,12 @@ _MIN_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The seconds to a request's first token, in three terms.
+    """A model of the time to a request's first token: the sum of three terms.
 
     Attributes:
-        round_trip_s: seconds of every request.
-        new_s: seconds of each token to be computed.
-        held_s: seconds of each token in the cache.
+        round_trip_s: seconds that every request takes.
+        new_s: seconds for each prompt token to be computed.
+        held_s: seconds for each prompt token found in the prefix cache.
     """
 
     round_trip_s: float
@@ -56,7 +56,10 @@ class Speed:
 
 
 class WarmingPolicy:
-    """A policy that learns from requests which partial prefills are worth sending to a server."""
+    """A policy that decides when to prefill a prompt's beginning ahead on a server, by an extra request.
+
+    It learns from the times of requests to their first token whether such requests pay.
+    """
 
     def __init__(self) -> None:
         self.found_share = 1.0
@@ -66,7 +69,9 @@ class WarmingPolicy:
         self._num_judged = 0
 
     def observe(self, num_tokens: int, num_held: int, num_found: int | None, seconds: float) -> None:
-        """Learn from a request whose first token has come. The very first, which may be slow, does not count.
+        """Learn from the time that a request took to its first token.
+
+        The very first request, which may be slow, does not count.
 
         Args:
             num_tokens: tokens of the prompt.
@@ -84,8 +89,9 @@ class WarmingPolicy:
         self._has_begun = True
 
     def speed(self) -> Speed | None:
-        """Return the fitted speed; None where requests differ too little to tell, or more tokens took less
-        time.
+        """Return the model of the time to the first token, fitted to the last requests.
+
+        None if they are too few or too alike, or if more tokens took less time.
         """
         if len(self._recent) < 3:
             return None
@@ -105,7 +111,10 @@ class WarmingPolicy:
         return Speed(max(0.0, float(round_trip_s)), float(new_s), float(held_s))
 
     def decide(self, num_missing: int) -> bool:
-        """Return whether to prefill `num_missing` tokens ahead: whole blocks, not thought to be cached."""
+        """Return whether to send a request that only prefills a prompt's beginning into the server's cache.
+
+        `num_missing` is the number of its tokens that are probably not cached yet.
+        """
         if num_missing <= 0 or self.found_share < _MIN_SHARE:
             return False
         speed = self.speed()
@@ -117,7 +126,9 @@ class WarmingPolicy:
         return is_check != (speed is not None and self._gain_s(speed, num_missing) > speed.round_trip_s)
 
     def patience_s(self, num_missing: int) -> float | None:
-        """Return how many seconds to wait for a prefill: twice its predicted time. None means no own limit.
+        """Return how many seconds to wait for a request that prefills so many tokens ahead.
+
+        It is twice the predicted time, or None for no limit if that is unknown.
 
         A prefill that takes longer holds a connection that requests need.
         """

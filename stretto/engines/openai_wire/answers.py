@@ -28,14 +28,18 @@ _UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, OverflowError
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """The numbers of tokens that a server counted. `num_cached` is None where it does not say."""
+    """The token counts of an answer, as the server reports them.
+
+    Attributes:
+        num_cached: number of prompt tokens found in the prefix cache; None if the server does not say.
+    """
 
     num_prompt: int
     num_output: int
     num_cached: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON of the field `usage`."""
+        """Return the counts as the JSON of an answer's field `usage`."""
         usage: dict[str, object] = {
             "prompt_tokens": self.num_prompt,
             "total_tokens": self.num_prompt + self.num_output,
@@ -73,7 +77,7 @@ class Choice:
 
     @property
     def has_output(self) -> bool:
-        """Whether the choice has tokens, of a text or of the thoughts before it."""
+        """Whether the choice contains output: text, or reasoning before it."""
         return bool(self.text or self.reasoning)
 
 
@@ -136,10 +140,10 @@ def read_whole(api: Api, body: Any) -> Answer:
 
 
 def read_chunk(api: Api, event: Any) -> Answer:
-    """Read one event of a streamed answer.
+    """Read one event of a streamed answer: a piece of the text, or the counts at its end.
 
     Raises:
-        EngineUnavailable: the server gives the request up.
+        EngineUnavailable: the server reports that it stopped working on the request.
         BadReply: it is not an event of this API, or the server refuses to go on.
     """
     return _read(api, event, "delta", "a chunk")

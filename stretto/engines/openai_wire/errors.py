@@ -45,12 +45,12 @@ class ApiError:
         return {"error": error}
 
     def headers(self) -> dict[str, str]:
-        """Return the headers besides those of the body: `Retry-After`, in whole seconds, rounded up."""
+        """Return the additional HTTP headers: `Retry-After` in whole seconds, rounded up, if it is known."""
         return {} if self.retry_after_s is None else {"Retry-After": str(math.ceil(self.retry_after_s))}
 
 
 class RequestRefused(UserError):
-    """A request cannot be served as it is; `answer` is the refusal to send back."""
+    """A client's request cannot be served as it is; `answer` is the HTTP answer to send back."""
 
     def __init__(self, answer: ApiError) -> None:
         super().__init__(answer.message)
@@ -60,7 +60,7 @@ class RequestRefused(UserError):
         return RequestRefused, (self.answer,)
 
     def at(self, step: str) -> StrettoError:
-        """Return a `UserError` with the same message that names `step`."""
+        """Return a `UserError` with the same message, which names the app's step that failed."""
         located = UserError(self.message, step=step)
         located.__cause__ = self
         return located
@@ -88,7 +88,7 @@ def unknown_model(model: str, served: Sequence[str]) -> RequestRefused:
 
 
 def prompt_too_long(num_tokens: int, limit: int) -> RequestRefused:
-    """Return the refusal of a prompt that leaves no room for a token in the model's context."""
+    """Return the refusal of a prompt that is so long that no output token fits into the model's context."""
     message = (
         f"This model's maximum context length is {limit} tokens. However, your prompt contains {num_tokens} "
         "input tokens. Please reduce the length of the input prompt."
@@ -116,9 +116,7 @@ def overloaded(message: str, retry_after_s: float) -> RequestRefused:
 
 
 def is_passing(status: int) -> bool:
-    """Return whether a status is temporary: the server is overloaded or broken, and may serve the request
-    later.
-    """
+    """Return whether an HTTP status is temporary, so that the request may succeed later: 429, or any 5xx."""
     return status == 429 or status >= 500
 
 
@@ -149,13 +147,14 @@ def read_retry_after(header: str, now_s: float) -> float | None:
 
 
 def raise_for_event(event: Mapping[str, Any]) -> None:
-    """Raise if an event of a stream is an error, with which the server breaks off.
+    """Raise an error if an event of a streamed answer is the server's report that it failed.
 
-    The error is `{"message": ..., "code": 500}` or a text; older servers send it without a wrapping.
+    The report is `{"error": {"message": ..., "code": 500}}` or has a text as its error; older servers send it
+    without the outer object.
 
     Raises:
-        EngineUnavailable: the request may be served later.
-        BadReply: it may not.
+        EngineUnavailable: the failure is temporary, and the request may succeed later.
+        BadReply: it is not.
     """
     problem = event.get("error") or (event if event.get("object") == "error" else None)
     if not problem:

@@ -25,23 +25,27 @@ _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
 
 
 class Fields:
-    """The fields of a JSON object, to be taken one by one; `left` has those never taken."""
+    """The fields of a JSON object that a client sent, to be read one by one; `left` has the others."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._left = dict(values)
 
     def take(self, name: str, read: Reader[T], default: D) -> T | D:
-        """Take the field `name`; return `default` where it is missing or null. Raises RequestRefused."""
+        """Remove the field `name` and return its value, checked by `read`; `default` if missing or null.
+
+        Raises:
+            RequestRefused: `read` does not accept the value.
+        """
         value = self._left.pop(name, None)
         return default if value is None else read(name, value)
 
     def left(self) -> dict[str, Any]:
-        """Return the fields that were not taken, as they came."""
+        """Return the fields that no `take` has read, with their values as sent."""
         return dict(self._left)
 
 
 def read_body(body: bytes) -> Mapping[str, Any]:
-    """Read the JSON object that is a request's body. Raises RequestRefused."""
+    """Parse the body of a request, which must be a JSON object. Raises RequestRefused if it is not."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -50,26 +54,30 @@ def read_body(body: bytes) -> Mapping[str, Any]:
 
 
 def mapping(name: str, value: Any) -> Mapping[str, Any]:
-    """Read a JSON object. Raises RequestRefused."""
+    """Check that the field `name` is a JSON object, and return it. Raises RequestRefused if it is not."""
     if not isinstance(value, dict):
         raise malformed(name, f"not an object but {_kind(value)}")
     return value
 
 
 def anything(name: str, value: Any) -> Any:
-    """Read any JSON value."""
+    """Return the value of a field unchecked: a reader that accepts any JSON value."""
     return value
 
 
 def flag(name: str, value: Any) -> bool:
-    """Read a boolean. Raises RequestRefused."""
+    """Check that the field `name` is a boolean, and return it. Raises RequestRefused if it is not."""
     if not isinstance(value, bool):
         raise malformed(name, f"neither true nor false but {_kind(value)}")
     return value
 
 
 def text(name: str, value: Any) -> str:
-    """Read a text that can be encoded: without half a surrogate pair. Raises RequestRefused."""
+    """Check that the field `name` is a text that can be encoded as UTF-8, and return it.
+
+    Raises:
+        RequestRefused: it is no text, or has half a surrogate pair.
+    """
     if not isinstance(value, str):
         raise malformed(name, f"not a text but {_kind(value)}")
     try:
@@ -80,7 +88,7 @@ def text(name: str, value: Any) -> str:
 
 
 def integer(least: int = _MIN_INTEGER, most: int = _MAX_INTEGER) -> Reader[int]:
-    """Return a reader of whole numbers from `least` to `most`, both included."""
+    """Return a function that checks that a field is a whole number from `least` to `most`, both included."""
 
     def read(name: str, value: Any) -> int:
         number = read_integer(name, value)
@@ -93,7 +101,11 @@ def integer(least: int = _MIN_INTEGER, most: int = _MAX_INTEGER) -> Reader[int]:
 
 
 def read_integer(name: str, value: Any) -> int:
-    """Read a whole number of 64 bits. Raises RequestRefused."""
+    """Check that the field `name` is a whole number of 64 bits, and return it; 5.0 counts as 5.
+
+    Raises:
+        RequestRefused: it is not.
+    """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if type(value) is not int:
@@ -104,7 +116,10 @@ def read_integer(name: str, value: Any) -> int:
 
 
 def number(least: float, most: float = math.inf, *, is_open: bool = False) -> Reader[float]:
-    """Return a reader of finite numbers from `least` to `most`; `is_open` excludes `least` itself."""
+    """Return a function that checks that a field is a finite number from `least` to `most`.
+
+    `is_open` excludes `least` itself.
+    """
 
     def read(name: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -122,7 +137,10 @@ def number(least: float, most: float = math.inf, *, is_open: bool = False) -> Re
 
 
 def items(read: Reader[T], *, max_items: int | None = None) -> Reader[tuple[T, ...]]:
-    """Return a reader of lists, whose items are read by `read`."""
+    """Return a function that checks that a field is a list, and reads each item with `read`.
+
+    The list may have at most `max_items` items; None is for no limit.
+    """
 
     def read_items(name: str, value: Any) -> tuple[T, ...]:
         if not isinstance(value, list):
@@ -135,9 +153,10 @@ def items(read: Reader[T], *, max_items: int | None = None) -> Reader[tuple[T, .
 
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
-    """Read a list of token ids of 32 bits. Raises RequestRefused.
+    """Check that the field `name` is a list of token ids of 32 bits, and return it.
 
-    The fast way is through an array, since prompts are long.
+    Raises:
+        RequestRefused: it is not.
     """
     if isinstance(value, list):
         with suppress(TypeError, OverflowError):

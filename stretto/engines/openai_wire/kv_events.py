@@ -31,18 +31,22 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 class Sequencer:
-    """A tracker of batch numbers: it finds missed and repeated batches, and a restarted publisher."""
+    """A tracker of the numbers of KV event batches, which count up without gaps.
+
+    It detects missed and repeated batches, and a publisher that was restarted.
+    """
 
     def __init__(self) -> None:
         self.next = 0
-        """Number of the first batch that is still to come, by replay or live."""
+        """Number of the next batch that has not been read yet."""
         self._last_live = -1
 
     def arrive(self, number: int) -> Arrival:
-        """Note that a batch has come live; return how to treat it.
+        """Record that a batch was received as it was published, and return what to do with it.
 
-        "take" is the next batch, "known" one that was replayed. With "gap", those from `next` on should be
-        fetched first; with "restart", the publisher counts from 0 again.
+        "take": read it, it is the next one. "known": skip it, a replay has delivered it already. "gap":
+        batches from `next` on were missed and should be fetched first. "restart": the publisher was
+        restarted and counts from 0 again.
         """
         is_restart = number <= self._last_live
         self._last_live = number
@@ -55,7 +59,10 @@ class Sequencer:
 
 
 class KVEventReader:
-    """A reader of batches of KV events; it remembers the server's hashes of the blocks that are held."""
+    """A reader of vLLM's batches of KV events, which translates its block hashes to ours.
+
+    It remembers the hash that the server uses for each cached block, because evictions name only that.
+    """
 
     def __init__(self, salt: str = "") -> None:
         self._hasher = Hasher(1)
@@ -63,12 +70,12 @@ class KVEventReader:
         self._ours: dict[bytes | int, BlockHash] = {}
 
     def clear(self) -> list[KVEvent]:
-        """Forget all blocks; return the event that says so."""
+        """Forget all cached blocks; return the event that reports this."""
         self._ours.clear()
         return [AllBlocksCleared()]
 
     def read(self, batch: Any) -> list[KVEvent]:
-        """Return our events for a decoded batch.
+        """Translate a decoded batch: return which blocks were stored and evicted, by our hashes.
 
         Raises:
             BadReply: the value is not a batch of KV events.
@@ -111,7 +118,9 @@ class KVEventReader:
 
 
 def write_batch(events: Sequence[KVEvent], published_s: float, salts: Mapping[BlockHash, str]) -> list[Any]:
-    """Return the batch that reports `events`. Stored blocks that follow each other become one record.
+    """Return changes of a prefix cache as a batch in vLLM's form.
+
+    Stored blocks that follow each other become one record.
 
     Args:
         published_s: seconds since the epoch.

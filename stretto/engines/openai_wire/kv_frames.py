@@ -1,8 +1,8 @@
-"""Messages of KV events as they cross ZeroMQ: frames of bytes, with a batch in msgpack as the last.
+"""ZeroMQ messages in which vLLM publishes what its prefix cache stored and evicted (KV events).
 
-Publishers send topic, number and batch, numbered without gaps. A subscriber that has missed some asks with an
-empty frame and the first number it lacks; it is sent number and batch of each that is still kept, and at last
-a message whose number is -1.
+A message is a list of frames: topic, number (8 bytes, counting up without gaps), and a batch of events in
+msgpack. A subscriber that has missed some sends a replay request: an empty frame, and the first number it
+lacks. It is sent number and batch of each message that is still kept, and at last one whose number is -1.
 
 Needs the package msgspec (the extra `kv-events`).
 
@@ -23,24 +23,30 @@ END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
 def write_message(topic: str, number: int, batch: Any) -> list[bytes]:
-    """Return the frames that publish a batch."""
+    """Return the frames of the message that publishes a batch of KV events: topic, number and batch."""
     return [topic.encode(), number.to_bytes(8, "big"), msgspec.msgpack.encode(batch)]
 
 
 def split_message(frames: Sequence[bytes]) -> tuple[int, bytes]:
-    """Return the number and payload of a message, with or without a topic before them. Raises BadReply."""
+    """Return the number and the batch (still encoded) of a message with KV events.
+
+    A topic before them, as in published messages, is ignored.
+
+    Raises:
+        BadReply: the frames are no such message.
+    """
     if len(frames) < 2 or len(frames[-2]) != 8:
         raise BadReply(f"not a message of KV events: {frames!r:.200}")
     return int.from_bytes(frames[-2], "big"), frames[-1]
 
 
 def ends_replay(frames: Sequence[bytes]) -> bool:
-    """Return whether a message is the last of a replay."""
+    """Return whether a message is the mark that ends a replay of missed messages."""
     return list(frames[-2:-1]) == [END_OF_REPLAY]
 
 
 def read_batch(payload: bytes) -> Any:
-    """Decode the payload of a message into plain values. Raises BadReply."""
+    """Decode a message's batch of KV events from msgpack to plain values. Raises BadReply if it is not."""
     try:
         return msgspec.msgpack.decode(payload)
     except msgspec.DecodeError as error:
@@ -48,13 +54,14 @@ def read_batch(payload: bytes) -> Any:
 
 
 def write_replay_request(first: int) -> list[bytes]:
-    """Return the frames that ask for the batches from number `first` on."""
+    """Return the frames of a request to send the messages from number `first` on again."""
     return [b"", first.to_bytes(8, "big")]
 
 
 def read_replay_request(frames: Sequence[bytes]) -> int:
-    """Return the first number that a replay request asks for, from the frames after the subscriber's
-    identity.
+    """Return the number from which on a replay request asks for messages.
+
+    `frames` are those after the subscriber's identity, which ZeroMQ adds.
 
     Raises:
         BadReply: the frames are not a request for a replay.

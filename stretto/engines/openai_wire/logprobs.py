@@ -16,7 +16,11 @@ from stretto.engines.openai_wire.paths import Api
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The text and log-probability of a token, and of the likeliest tokens in its place."""
+    """A generated token with its log-probability, and those of the likeliest tokens in its place.
+
+    Attributes:
+        top: (text, log-probability) of each of these, the likeliest first.
+    """
 
     token: str
     logprob: float
@@ -24,7 +28,7 @@ class TokenLogprob:
 
 
 def logprobs_json(api: Api, tokens: Sequence[TokenLogprob], text_offset: int = 0) -> dict[str, object]:
-    """Return the JSON of the field `logprobs` of a choice.
+    """Return the log-probabilities of tokens as the JSON of a choice's field `logprobs`.
 
     Args:
         text_offset: where the first token begins in the whole output, in characters.
@@ -51,7 +55,7 @@ def logprobs_json(api: Api, tokens: Sequence[TokenLogprob], text_offset: int = 0
 
 
 def read_logprobs(field: Any) -> tuple[TokenLogprob, ...]:
-    """Read the field `logprobs` in either form.
+    """Read a choice's field `logprobs`, in the form of either API (completions or chat).
 
     Raises:
         LookupError, TypeError, ValueError, AttributeError: the field has another form.

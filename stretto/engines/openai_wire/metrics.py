@@ -28,7 +28,10 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The declaration of a metric. Its samples have the same `name`; a histogram's add endings to it."""
+    """The declaration of a metric: its name, kind and help text. Its samples are its values.
+
+    Samples have the same `name`; those of a histogram add endings to it.
+    """
 
     name: str
     kind: MetricKind
@@ -37,7 +40,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a metric: one line of the text."""
+    """One value of a metric with its labels: one line of the text of `/metrics`."""
 
     name: str
     value: float
@@ -113,7 +116,7 @@ REQUEST_BOUNDS_S = (
 
 
 class Histogram:
-    """A histogram: it counts values by rising `bounds`, for the samples of a metric of that kind."""
+    """A Prometheus histogram: it counts observed values by upper bounds, given in rising order."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = (*bounds, math.inf)
@@ -121,12 +124,12 @@ class Histogram:
         self._total = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value."""
+        """Count a value in the histogram."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._total += value
 
     def samples(self, family: Family, labels: Mapping[str, str]) -> list[Sample]:
-        """Return the samples of the histogram: one for each bound, then count and sum."""
+        """Return the lines of the histogram: the number of values up to each bound, then count and sum."""
         samples, so_far = [], 0
         for bound, count in zip(self._bounds, self._counts, strict=True):
             so_far += count
@@ -137,7 +140,7 @@ class Histogram:
 
 
 def render(families: Iterable[tuple[Family, Iterable[Sample]]]) -> str:
-    """Return the text of `/metrics`."""
+    """Return metrics and their values in Prometheus's text format, as `/metrics` serves them."""
     lines: list[str] = []
     for family, samples in families:
         lines.append(f"# HELP {family.name} {family.help}")
@@ -147,10 +150,10 @@ def render(families: Iterable[tuple[Family, Iterable[Sample]]]) -> str:
 
 
 def read_samples(text: str, names: Collection[str]) -> Iterator[Sample]:
-    """Yield the samples whose name is in `names`, in their order.
+    """Read the text of a server's `/metrics`, and yield the values of the metrics in `names`, in order.
 
     Raises:
-        BadReply: the value of one is not a finite number.
+        BadReply: one of these values is not a finite number.
     """
     for name, labels, value in _SAMPLE.findall(text):
         if name in names:

@@ -46,8 +46,9 @@ def models_json(cards: Sequence[ModelCard]) -> dict[str, object]:
 
 
 def read_models(body: Any) -> tuple[ModelCard, ...]:
-    """Read the body of `/v1/models`. An unusable root or length is taken as absent; an unusable name is
-    refused.
+    """Read the models that a server lists in the body of `/v1/models`.
+
+    An unusable root or length is taken as absent; a model without a usable name is an error.
 
     Raises:
         BadReply: the body is not a list of models.
@@ -70,18 +71,19 @@ def _read_card(entry: Any) -> ModelCard:
 
 
 def tokenize_request(model: str, text: str) -> dict[str, object]:
-    """Return a body for `/tokenize` that asks for the tokens of `text` alone, without those that open a
-    prompt.
+    """Return the body of a request to `/tokenize` for the tokens of `text`, without special tokens as BOS.
+
+    It is understood by vLLM and llama.cpp.
     """
     return {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
 
 
 def tokenize_json(tokens: Sequence[int], max_model_tokens: int) -> dict[str, object]:
-    """Return the JSON answer of `/tokenize`."""
+    """Return the JSON body of an answer of `/tokenize`: the tokens, and the longest prompt and answer."""
     return {"count": len(tokens), "max_model_len": max_model_tokens, "tokens": list(tokens)}
 
 
 def read_tokens(body: Any) -> list[int] | None:
-    """Read the tokens from an answer of `/tokenize`; None if there are none in it."""
+    """Read the token ids from the body of an answer of `/tokenize`; None if it has none."""
     tokens = body.get("tokens") if isinstance(body, dict) else None
     return tokens if isinstance(tokens, list) and tokens else None

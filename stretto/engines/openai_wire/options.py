@@ -91,7 +91,10 @@ class Options:
     form: OutputForm | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the fields to send, without `logprobs`, which the two APIs write differently."""
+        """Return the options as fields of a request's JSON; those at their defaults are left out.
+
+        `logprobs` is left out too, because the two APIs write it differently.
+        """
         body: dict[str, object] = {}
         for name, default in _PLAIN.items():
             if (value := getattr(self, name)) != default:
@@ -107,7 +110,7 @@ class Options:
 
 
 def read_options(sent: Fields, *, max_tokens: int | None, logprobs: int | None) -> Options:
-    """Take the shared options from the fields of a request.
+    """Read the options that both APIs share from the fields of a request, and check them.
 
     Args:
         max_tokens, logprobs: already read by the caller, since the two APIs write them differently.

@@ -23,9 +23,10 @@ _OTHERS: tuple[FormKind, ...] = ("regex", "choice", "grammar")
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """A constraint on the output.
+    """A constraint on the form of an LLM's output, such as a JSON schema or a regular expression.
 
     Attributes:
+        kind: kind of the constraint.
         value: a JSON schema for "json", a text for "regex" and "grammar", a tuple of texts for "choice",
             nothing for "json_object".
     """
@@ -34,7 +35,7 @@ class OutputForm:
     value: Any = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the request field that asks for this output, by its name."""
+        """Return the field that a request contains to ask for this constraint, as {name: value}."""
         if self.kind == "json":
             schema = {"name": "output", "schema": self.value}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
@@ -45,7 +46,11 @@ class OutputForm:
 
 
 def read_response_format(name: str, value: Any) -> OutputForm | None:
-    """Read `response_format`; None for plain text. Raises RequestRefused."""
+    """Read OpenAI's request field `response_format`; None if it asks for plain text.
+
+    Raises:
+        RequestRefused: the value is malformed or unknown. `name` is the field's name in the message.
+    """
     fields = mapping(name, value)
     match fields.get("type"):
         case "text":
@@ -65,7 +70,11 @@ def read_response_format(name: str, value: Any) -> OutputForm | None:
 
 
 def read_structured_outputs(name: str, value: Any) -> OutputForm:
-    """Read `structured_outputs`. Raises RequestRefused."""
+    """Read vLLM's request field `structured_outputs`, which has one constraint on the output.
+
+    Raises:
+        RequestRefused: the value is malformed or unknown. `name` is the field's name in the message.
+    """
     fields = mapping(name, value)
     given = {kind: fields[kind] for kind in ("json", "json_object", *_OTHERS) if _is_given(fields, kind)}
     if len(given) != 1:

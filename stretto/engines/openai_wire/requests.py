@@ -21,7 +21,7 @@ from stretto.engines.openai_wire.options import MAX_LOGPROBS, Options, read_opti
 WirePrompt: TypeAlias = str | tuple[int, ...]
 
 DEFAULT_COMPLETION_TOKENS = 16
-"""Largest number of output tokens of a completion whose request does not say."""
+"""Largest number of output tokens of a completion whose request has no `max_tokens`."""
 MAX_PROMPTS = 1024
 
 
@@ -56,7 +56,7 @@ class CompletionRequest:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> CompletionRequest:
-        """Read the JSON body of a completion request. Raises RequestRefused."""
+        """Read and check the JSON body of a completion request. Raises RequestRefused if it is invalid."""
         sent = Fields(body)
         echo = sent.take("echo", flag, False)
         prompts = sent.take("prompt", _prompts, ())
@@ -127,7 +127,7 @@ class ChatRequest:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> ChatRequest:
-        """Read the JSON body of a chat request. Raises RequestRefused."""
+        """Read and check the JSON body of a chat request. Raises RequestRefused if it is invalid."""
         sent = Fields(body)
         messages = sent.take("messages", items(_message), ())
         if not messages:

@@ -19,12 +19,13 @@ MAX_LINE_BYTES = 1_000_000
 
 
 def encode_event(event: object) -> bytes:
-    """Return the bytes of one event with the JSON of `event`, with text unescaped."""
+    """Return one server-sent event as bytes: `event` as JSON, in which non-ASCII text is not escaped."""
     return f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
 class EventDecoder:
-    """A decoder of server-sent events: it takes bytes cut anywhere, and gives the data of each whole event.
+    """A decoder of server-sent events: it is fed bytes as they arrive, and returns each event's data once
+    the event is complete.
 
     It holds at most one unfinished line and refuses a line of more than `max_line_bytes`, so that a server
     that never ends a line costs no more memory than that.
@@ -34,15 +35,15 @@ class EventDecoder:
         self._max_line_bytes = max_line_bytes
         self._rest = bytearray()  # of a line; grows in place
         self.is_done = False
-        """Whether `[DONE]` has come; what follows it is not read."""
+        """Whether `[DONE]`, the end of the stream, has been read; data after it is ignored."""
 
     @property
     def rest(self) -> bytes:
-        """Bytes of the line that has not ended yet."""
+        """Bytes received of a line whose end has not arrived yet."""
         return bytes(self._rest)
 
     def feed(self, received: bytes) -> list[bytes]:
-        """Return the data of the events that `received` completes, up to `[DONE]`.
+        """Read more bytes; return the data of each event that they complete, up to `[DONE]`.
 
         Raises:
             BadReply: a line is too long.

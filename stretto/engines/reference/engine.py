@@ -44,7 +44,10 @@ class ReferenceConfig:
 
     @property
     def output_key(self) -> tuple[str, str, str]:
-        """Checkpoint and dtype: what an answer depends on."""
+        """Key that is equal for engines with equal answers, up to rounding: the checkpoint and the dtype.
+
+        A task that was interrupted may go on at an instance with an equal key.
+        """
         return "checkpoint", str(Path(self.path).resolve()), self.dtype
 
 
@@ -73,7 +76,11 @@ class _Sequence:
 
 
 class ReferenceLLM:
-    """A `SteppedLLM`: a step prefills one chunk of one sequence, or decodes a token of each running one."""
+    """An LLM engine that uses the model and cache of transformers, to test faster engines against.
+
+    Sequences are computed one at a time. A step prefills one chunk of one sequence, or decodes one token of
+    each running sequence.
+    """
 
     def __init__(self, config: ReferenceConfig) -> None:
         """Load the model.
@@ -93,22 +100,25 @@ class ReferenceLLM:
         self._decoding: dict[int, _Sequence] = {}
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Queue a task."""
+        """Add a task to the waiting queue; tasks with smaller ranks start first."""
         self._waiting.push(task, rank)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Give a waiting task another rank."""
+        """Change the rank (priority, smallest first) of a waiting task."""
         self._waiting.reprioritise(task, rank)
 
     def cancel(self, task: int) -> None:
-        """Stop a task, waiting or running; its KV are not kept."""
+        """Stop a waiting or running task; what it computed is not cached."""
         self._waiting.discard(task)
         self._decoding.pop(task, None)
         if self._prefilling is not None and self._prefilling.task.id == task:
             self._prefilling = None
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Stop all tasks, to start over at another instance. None keeps its tokens."""
+        """Stop all tasks, so that they can start over at another instance.
+
+        Returns the id of each, with no tokens: this engine does not hand generated tokens on.
+        """
         started = [*self._decoding.values(), *([self._prefilling] if self._prefilling else [])]
         tasks = [*(sequence.task for sequence in started), *self._waiting.take_all()]
         self._decoding.clear()
@@ -116,14 +126,14 @@ class ReferenceLLM:
         return [(task.id, ()) for task in tasks]
 
     def has_work(self) -> bool:
-        """Whether any task waits or runs."""
+        """Return whether any task waits or runs."""
         return bool(self._waiting or self._prefilling or self._decoding)
 
     @torch.inference_mode()
     def step(self) -> list[LLMEvent]:
-        """Run one step; prefills go before decodes.
+        """Compute one chunk of a prefill, or if there is none one token of each decode; return the events.
 
-        A task starts only after the prefill of the task before it, so that it finds that prefix.
+        A task starts only when the task before it has been prefilled, so that it finds that prefix cached.
         """
         if self._prefilling is not None:
             return self._prefill(self._prefilling)
@@ -137,15 +147,15 @@ class ReferenceLLM:
         return [event for sequence in list(self._decoding.values()) for event in self._decode(sequence)]
 
     def release(self, query: str) -> None:
-        """Drop the query's prefixes."""
+        """Drop the prefixes that are cached for a query, which has ended."""
         self._prefixes.release(query)
 
     def take_kv_events(self) -> Sequence[KVEvent]:
-        """Return nothing: its prefix cache is its own."""
+        """Return nothing, because changes of this engine's prefix cache are not recorded."""
         return ()
 
     def close(self) -> None:
-        """Drop the model."""
+        """Free the model."""
         del self._model
 
     def _start(self, task: LLMTask) -> _Sequence:

@@ -13,9 +13,10 @@ _Key: TypeAlias = tuple[str, str, tuple[int, ...]]
 
 
 class PrefixStore:
-    """Caches by tenant, query and tokens, of at most `max_tokens` in all; evicts the least recently used.
+    """A store of finished prompts' KV caches, for later prompts of the same tenant that begin alike.
 
-    A cache is copied when it is stored and when it is used, so no sequence writes to another's.
+    It holds at most `max_tokens` tokens in all, and evicts the least recently used cache. A cache is copied
+    when it is stored and when it is used, so that no sequence writes to another's.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -23,7 +24,10 @@ class PrefixStore:
         self._held: OrderedDict[_Key, DynamicCache] = OrderedDict()
 
     def keep(self, tenant: str, query: str, tokens: list[int], cache: DynamicCache) -> None:
-        """Store the part of `cache` that belongs to `tokens`; it replaces the prefixes that it extends."""
+        """Store a copy of the part of a KV cache that belongs to `tokens`.
+
+        It replaces shorter prefixes of these tokens that were stored for the same query.
+        """
         for key in list(self._held):
             if key[:2] == (tenant, query) and _num_shared(key[2], tokens) == len(key[2]):
                 del self._held[key]
@@ -32,7 +36,10 @@ class PrefixStore:
             self._held.popitem(last=False)
 
     def fork(self, tenant: str, tokens: list[int]) -> DynamicCache:
-        """Copy the cache of the tenant's longest stored prefix of `tokens`, without the last token."""
+        """Return a copy of the stored KV of the longest prefix of `tokens`, or an empty cache.
+
+        The last token is never included, because it must be computed.
+        """
         own = (key for key in self._held if key[0] == tenant)
         best = max(own, key=lambda key: _num_shared(key[2], tokens), default=None)
         num_shared = 0 if best is None else min(_num_shared(best[2], tokens), len(tokens) - 1)
@@ -42,7 +49,7 @@ class PrefixStore:
         return _copy(self._held[best], num_shared)
 
     def release(self, query: str) -> None:
-        """Drop the caches of `query`."""
+        """Drop the caches that were stored for a query, which has ended."""
         for key in [key for key in self._held if key[1] == query]:
             del self._held[key]
 

@@ -29,11 +29,11 @@ _END = ""  # stands for the end-of-text token
 
 
 class ScriptedLLM:
-    """A `SteppedLLM` that writes `answer(task, decode)` word by word.
+    """An LLM engine without a model: its output is the text that `answer(task, decode)` returns.
 
-    A step gives every running sequence one chunk of prefill or one token of output. Prefixes are kept
-    for each query until its release. A `StrettoError` of `answer` fails the task; any other exception leaves
-    `step`, like a crash of the instance.
+    A word counts as a token. A step gives every running sequence one chunk of prefill or one token of output.
+    Prefixes are cached for each query until its release. A `StrettoError` of `answer` fails the task; any
+    other exception leaves `step`, like a crash of the instance.
     """
 
     def __init__(self, answer: AnswerFunction, max_running: int) -> None:
@@ -45,32 +45,35 @@ class ScriptedLLM:
         self._held: dict[str, list[list[str]]] = {}
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Queue a task."""
+        """Add a task to the waiting queue; tasks with smaller ranks start first."""
         self._waiting.push(task, rank)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Give a waiting task another rank."""
+        """Change the rank (priority, smallest first) of a waiting task."""
         self._waiting.reprioritise(task, rank)
 
     def cancel(self, task: int) -> None:
-        """Stop a task, waiting or running."""
+        """Stop a waiting or running task; it sends no further event."""
         self._running.pop(task, None)
         self._num_written.pop(task, None)
         self._waiting.discard(task)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Stop all tasks; return each with the numbers of the words that it has written."""
+        """Stop all tasks; return the id of each with its generated tokens: the numbers 0, 1… of its words."""
         started = [(task, tuple(range(num_written))) for task, num_written in self._num_written.items()]
         self._running.clear()
         self._num_written.clear()
         return [*started, *((task.id, task.generated) for task in self._waiting.take_all())]
 
     def has_work(self) -> bool:
-        """Whether any task waits or runs."""
+        """Return whether any task waits or runs."""
         return bool(self._waiting or self._running)
 
     def step(self) -> list[LLMEvent]:
-        """Fill the slots by rank, then run one turn of every running sequence; return the events."""
+        """Start waiting tasks in free slots, smallest rank first, then advance every running one by one turn.
+
+        Returns what happened to the tasks: started, gave output, ended.
+        """
         events: list[LLMEvent] = []
         while self._waiting and len(self._running) < self._max_running:
             task = self._waiting.pop()
@@ -85,18 +88,21 @@ class ScriptedLLM:
         return events
 
     def release(self, query: str) -> None:
-        """Drop the query's prefixes."""
+        """Drop the prefixes that are cached for a query, which has ended."""
         self._held.pop(query, None)
 
     def take_kv_events(self) -> Sequence[KVEvent]:
-        """Return nothing: its prefix cache is its own."""
+        """Return nothing, because changes of this engine's prefix cache are not recorded."""
         return ()
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
 
     def sequence(self, task: LLMTask) -> Iterator[list[LLMEvent]]:
-        """Yield the events of each turn of a task; the last turn ends with `Done` or `Failed`."""
+        """Run a task: yield the events of each of its turns; the last event is `Done` or `Failed`.
+
+        A turn is a chunk of prefill or one token of output.
+        """
         try:
             tokens = _tokens(task.prompt)
             num_cached = self._num_cached(task.query, tokens)

@@ -23,16 +23,21 @@ Inputs: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class FakeBatchConfig:
-    """Configuration of `FakeBatch`; `fail_on` returns the error of a task that fails, else None."""
+    """Configuration of `FakeBatch`.
+
+    Attributes:
+        fail_on: function that returns the error with which a task is to fail, or None.
+    """
 
     fail_on: Callable[[Task], BaseException | None] | None = None
 
 
 class FakeBatch:
-    """A `BatchEngine` for every op that runs on one.
+    """A batch engine for tests that answers every batch op (chunk, embed, search…) with made-up values.
 
-    The input or the setting `collection` names a collection. A collection without a name belongs to its query
-    and is dropped at the end of the query.
+    Values depend on the inputs alone. The input or the setting `collection` names the collection that chunks
+    are ingested into and searched in. A collection without a name belongs to its query, and is dropped when
+    the query ends.
     """
 
     def __init__(self, config: FakeBatchConfig) -> None:
@@ -40,11 +45,11 @@ class FakeBatch:
         self._collections: dict[str, dict[tuple[str, int], tuple[Chunk, Vector]]] = {}
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Answer the tasks in order."""
+        """Return the made-up answer of each task, in order."""
         return [self._run_task(task) for task in tasks]
 
     def release(self, query: str) -> None:
-        """Drop the query's own collection."""
+        """Drop the collection without a name of a query that has ended."""
         self._collections.pop(query, None)
 
     def close(self) -> None:
@@ -86,8 +91,9 @@ class FakeLLMConfig:
     """Configuration of `FakeLLM`.
 
     Attributes:
-        fail_on: returns the error of a task that fails, else None. A `StrettoError` fails the task, any other
-            error the instance.
+        max_running: number of sequences that run at once.
+        fail_on: function that returns the error with which a task is to fail, or None. A `StrettoError` fails
+            the task, any other error the instance.
     """
 
     max_running: int = 16
@@ -102,7 +108,7 @@ class FakeLLM(ScriptedLLM):
         self._fail_on = config.fail_on
 
     def sequence(self, task: LLMTask) -> Iterator[list[LLMEvent]]:
-        """Yield the events of a task; fail if `fail_on` says so."""
+        """Run a task: yield the events of each of its turns, or fail it if the configuration wants that."""
         error = None if self._fail_on is None else self._fail_on(task)
         if isinstance(error, StrettoError):
             return iter([[Failed(task.id, error.at(task.step))]])

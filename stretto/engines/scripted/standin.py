@@ -45,7 +45,7 @@ class StandInConfig:
 
 
 class StandIn(ScriptedLLM):
-    """A `SteppedLLM` that quotes sentences of the prompt's context."""
+    """An LLM engine without a model: it answers with sentences quoted from the prompt's context."""
 
     def __init__(self, config: StandInConfig) -> None:
         super().__init__(_answer, config.max_running)
@@ -70,7 +70,7 @@ def _segment(prompt: Prompt, name: str) -> str:
 
 
 def reformulate(question: str, num_items: int, max_words: int) -> list[str]:
-    """Make up to `num_items` different versions of `question`, of `max_words` words together."""
+    """Return up to `num_items` different versions of a question, with at most `max_words` words in all."""
     words = question.split()
     keywords = [word.strip(_MARKS) for word in words if _is_keyword(word)]
     runs = [list(run) for is_run, run in groupby(words, key=_is_keyword) if is_run]
@@ -94,8 +94,10 @@ def _is_keyword(word: str) -> bool:
 
 
 def quote(question: str, context: str, draft: str) -> str:
-    """Choose the one or two sentences of `context` that best fit `question`, or `draft` if none fits
-    better."""
+    """Return the one or two sentences of `context` that best answer `question`, by shared words.
+
+    Returns `draft` if no sentence fits better than that, and `NO_ANSWER` if nothing fits.
+    """
     candidates = sentences(context)
     drafted = [] if draft.strip() == NO_ANSWER else sentences(draft)
     weights = _weights(question, [*candidates, *drafted])
@@ -113,7 +115,10 @@ def quote(question: str, context: str, draft: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text into sentences, unwrapped, without headings and list markers; long ones are clipped."""
+    """Split a text into sentences, each on one line; headings and list markers are left out.
+
+    Very long sentences are cut short.
+    """
     found: list[str] = []
     for paragraph in _PARAGRAPH_END.split(_HEADING.sub("\n\n", text)):
         line = " ".join(_LIST_MARKER.sub("", paragraph).split())

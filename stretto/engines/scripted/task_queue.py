@@ -7,7 +7,7 @@ from stretto.tasks import LLMTask
 
 
 class TaskQueue:
-    """A queue by rank from which a task can be removed by its id."""
+    """The queue of waiting LLM tasks, by rank (smallest first, then by arrival); any can be removed by id."""
 
     def __init__(self) -> None:
         self._sorted = SortedQueue[LLMTask]()
@@ -18,28 +18,28 @@ class TaskQueue:
         return len(self._sorted)
 
     def push(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Add a task."""
+        """Add a task at the place that its rank gives it."""
         self._keys[task.id] = key = rank, self._num_pushed
         self._sorted.add(key, task)
         self._num_pushed += 1
 
     def pop(self) -> LLMTask:
-        """Take the task that goes first."""
+        """Remove and return the task with the smallest rank."""
         task = self._sorted.first
         self.discard(task.id)
         return task
 
     def take_all(self) -> list[LLMTask]:
-        """Take all tasks out, in the order in which they would go."""
+        """Remove all tasks, and return them in the order in which they would have started."""
         return [self.pop() for _ in range(len(self))]
 
     def discard(self, task: int) -> LLMTask | None:
-        """Take the task with this id out, if it waits here."""
+        """Remove the task with this id and return it; None if it is not in the queue."""
         key = self._keys.pop(task, None)
         return None if key is None else self._sorted.remove(key)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Give the task with this id another rank, if it waits here."""
+        """Change the rank of the task with this id; ignored if it is not in the queue."""
         if task in self._keys:
             _, number = self._keys[task]
             waiting = self._sorted.remove(self._keys[task])

@@ -25,10 +25,12 @@ class ServerProcessConfig:
         environment: further variables of the server's process.
         memory_share: share of each accelerator's memory that the server takes; None leaves its own choice,
             and then it takes the device whole.
-        api, tokenizer, stop, timeout_s, max_connections, warms_prefixes: see `OpenAIServerConfig`.
+        api, tokenizer, stop, timeout_s, max_connections, warms_prefixes: how we talk to the server, as in
+            `OpenAIServerConfig`.
         grace_s: seconds from being told to end to being killed.
         address: address that the server listens on; a Ray worker fills in that of its node.
-        devices, threads, tp, port, num_slots, start_timeout_s: see `Replica`, which fills them in.
+        devices, threads, tp, port, num_slots, start_timeout_s: devices, limits and time to start, which are
+            set in `Replica` and copied from there.
     """
 
     program: str
@@ -62,11 +64,14 @@ class ServerProcessConfig:
 
     @property
     def output_key(self) -> tuple[str, ...]:
-        """The model, and the arguments, which may choose a dtype: what an answer depends on."""
+        """Key that is equal for servers with equal answers, up to rounding: model and arguments.
+
+        The arguments may choose a dtype. An interrupted task may go on at a server with an equal key.
+        """
         return "served", self.model, *self.arguments
 
     def at(self, replica: Replica) -> ServerProcessConfig:
-        """Return the configuration of an instance of `replica`."""
+        """Return the configuration with the devices, threads, port and limits that `replica` has."""
         return replace(
             self,
             devices=replica.devices,
@@ -78,10 +83,16 @@ class ServerProcessConfig:
         )
 
     def on_node(self, address: str) -> ServerProcessConfig:
-        """Return the configuration for a Ray worker at `address`: Ray has chosen the devices."""
+        """Return the configuration for a server that a Ray worker starts on the node with this address.
+
+        No devices are named in it, because Ray chooses them.
+        """
         threads = self.threads or len(cores_of(self.devices)) or None
         return replace(self, address=address, devices=(), threads=threads)
 
     def device_bytes(self, kind: str, total: int) -> int:
-        """Return the bytes that it takes of a device that has `total`; of main memory it is not known."""
+        """Return the bytes that the server takes of a device's memory, of which the device has `total`.
+
+        `kind` is "cuda" or "cpu"; for main memory the result is 0, because it is not known.
+        """
         return 0 if kind == "cpu" else math.ceil((self.memory_share or 1.0) * total)

@@ -17,7 +17,7 @@ from stretto.tasks import LLMEvent, LLMTask
 
 
 class ServerProcess:
-    """An `AsyncLLM` that starts an LLM server as a process and then talks to it by OpenAI's API.
+    """An LLM engine that starts an LLM server (vLLM, SGLang, llama.cpp) as a process and talks to it.
 
     Args:
         launched: how the process is started, watched and ended; by default it is our child.
@@ -34,7 +34,7 @@ class ServerProcess:
         self._starting: asyncio.Task[OpenAIServer] | None = None
 
     async def start(self) -> None:
-        """Start the process and wait until it answers /health. A start is tried once.
+        """Start the server, if that was not tried before, and wait until it answers /health.
 
         Raises:
             EngineUnavailable: it ended before; the message has the last lines of its log.
@@ -45,11 +45,11 @@ class ServerProcess:
     async def generate(
         self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
     ) -> None:
-        """Run one task, once the process is up."""
+        """Run one task, as soon as the server is ready, and pass its events to `emit`."""
         await (await self._started()).generate(task, emit, rank)
 
     def written(self, task: int) -> tuple[int, ...]:
-        """Return no ids: a server tells texts."""
+        """Return no token ids, because a server sends text: a task that moves elsewhere starts over."""
         return ()
 
     async def probe(self) -> None:
@@ -57,7 +57,11 @@ class ServerProcess:
         await (await self._started()).probe()
 
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
-        """Report what the server reports, until the process ends by itself. Raises EngineUnavailable then."""
+        """Pass changes of the server's prefix cache and its load to `report`, until its process ends.
+
+        Raises:
+            EngineUnavailable: the process has ended by itself.
+        """
         reports = asyncio.ensure_future((await self._started()).watch(report))
         try:
             raise await self.ended()
@@ -65,16 +69,20 @@ class ServerProcess:
             reports.cancel()
 
     async def load(self) -> InstanceLoad:
-        """Return how busy the server is. Raises EngineFailure if it does not tell."""
+        """Ask the server for its load: running and waiting requests, and the share of KV memory in use.
+
+        Raises:
+            EngineFailure: it does not answer, or does not report that.
+        """
         return await (await self._started()).load()
 
     async def ended(self) -> EngineUnavailable:
-        """Wait until the process ends by itself; return the error for tasks that run there."""
+        """Wait until the server's process ends by itself; return the error with which its tasks fail."""
         await self._started()
         return await self._launched.ended()
 
     async def aclose(self) -> None:
-        """Close connections and end the process with its group."""
+        """Close the connections, and end the server with all its processes."""
         if self._starting is not None:
             self._starting.cancel()
             (server,) = await asyncio.gather(self._starting, return_exceptions=True)

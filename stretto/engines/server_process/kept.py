@@ -18,7 +18,9 @@ _LOG_BYTES = 2000
 
 
 class KeptProcess:
-    """A running command that ends with us: its keeper, a process in between, ends its group when we are gone.
+    """A running command that ends when our process does, even if that is killed.
+
+    A keeper, a process between us and the command, ends the command with all its processes when we are gone.
 
     Args:
         environment: variables of the command, all of them.
@@ -54,13 +56,13 @@ class KeptProcess:
         return self._process.poll()
 
     def last_words(self) -> str:
-        """Return the last lines that the command has written."""
+        """Return the last lines that the command has written to its output."""
         end = os.fstat(self._log.fileno()).st_size
         words = os.pread(self._log.fileno(), _LOG_BYTES, max(0, end - _LOG_BYTES))
         return words.decode(errors="replace").strip()
 
     def end(self) -> None:
-        """End the command and its whole group; wait until they are gone. May be called again."""
+        """End the command with all its processes, and wait until they are gone. May be called again."""
         if self._process.returncode is None:
             self._process.communicate(b"end")
 
@@ -70,7 +72,7 @@ class KeptProcess:
 
 
 def take_port(port: int | None, host: str = "127.0.0.1") -> int:
-    """Return `port`, or a free one for None.
+    """Return `port` if nothing listens on it; if it is None, the number of any free port.
 
     Raises:
         EngineUnavailable: another process listens on `port`.

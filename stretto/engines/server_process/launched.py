@@ -20,7 +20,7 @@ _HEALTH_TIMEOUT_S = 5.0
 
 
 class Launched(Protocol):
-    """The interface of a server process that we start and end, wherever it runs."""
+    """The interface of a server process that we start and end, on this machine or on another one."""
 
     async def start(self) -> str:
         """Start the server and wait until it answers /health; return its URL.
@@ -32,7 +32,7 @@ class Launched(Protocol):
         ...
 
     async def ended(self) -> EngineUnavailable:
-        """Wait until the started server ends by itself; return the error for tasks that run there."""
+        """Wait until the started server ends by itself; return the error with which its tasks fail."""
         ...
 
     async def aclose(self) -> None:
@@ -81,7 +81,7 @@ class LaunchedServer:
         return url
 
     async def ended(self) -> EngineUnavailable:
-        """Wait until the started server ends by itself; return the error for tasks that run there."""
+        """Wait until the started server ends by itself; return the error with which its tasks fail."""
         assert self._process is not None
         while (code := self._process.poll()) is None:
             await asyncio.sleep(_LOOK_S)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One kind of server.
+    """A kind of LLM server that we can start, such as vLLM. It must answer GET /health when it is ready.
 
     Attributes:
-        command: how it is called where it is installed.
-        arguments: what follows, from the configuration and the port. All of them answer GET /health.
+        command: command that starts it where it is installed.
+        arguments: function that returns the command's arguments for a configuration and a port.
     """
 
     command: tuple[str, ...]

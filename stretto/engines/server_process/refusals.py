@@ -11,10 +11,11 @@ _CONNECT_S = 5.0
 
 
 async def wait_until_refusing(url: str, look_s: float = LOOK_S) -> None:
-    """Wait until a connection has been refused several times in a row.
+    """Wait until the server at `url` is gone: until it has refused several connections in a row.
 
-    A busy server accepts connections, for its kernel does, however long it takes to answer. Silence is no
-    refusal: whether a node that does not answer at all is dead is for others to find out.
+    A busy server does not refuse connections, because its kernel accepts them, however long it takes to
+    answer. A node that does not answer at all is not taken for gone. `look_s` is the seconds between two
+    attempts.
     """
     parts = urlsplit(url)
     num_refusals = 0

@@ -30,7 +30,7 @@ from stretto.engines.transformer.kv_cache import KVCache
 
 
 class Keys:
-    """Keys and values of the tokens [0, num_tokens) in a list of blocks."""
+    """The keys and values of a sequence's first `num_tokens` tokens, which are stored in a list of blocks."""
 
     def __init__(self, blocks: list[int], num_tokens: int, kv: KVCache) -> None:
         self.num_tokens = num_tokens
@@ -40,7 +40,7 @@ class Keys:
         self._rows = None if is_run else kv.block_rows([blocks])
 
     def read(self, kv: KVCache, layer: int) -> tuple[Tensor, Tensor]:
-        """Read the keys and the values, each (K, num_tokens, D)."""
+        """Return the keys and the values of one layer, each (K, num_tokens, D)."""
         if self._rows is None:
             both = kv.run(layer, self._first, self._num_blocks)
         else:
@@ -52,21 +52,31 @@ class Keys:
 
 
 class AttentionPart(Protocol):
-    """The interface of a part of a step: rows [start, stop) that attend in the same way."""
+    """The interface of a part of a step: rows [start, stop) whose attention is computed in the same way."""
 
     @property
-    def start(self) -> int: ...
+    def start(self) -> int:
+        """Number of the part's first row."""
+        ...
 
     @property
-    def stop(self) -> int: ...
+    def stop(self) -> int:
+        """Number of the first row after those of the part."""
+        ...
 
     def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """Compute the attended values of the part's rows, (T, H, D)."""
+        """Return the attention outputs of the part's rows in one layer, (T, H, D).
+
+        With a `window`, a row attends only to that many tokens, the newest included.
+        """
 
 
 @dataclass(slots=True)
 class PrefillChunk:
-    """A chunk of a prompt in a step: rows [start, stop), the last tokens in `keys`, of one sequence."""
+    """A chunk of one sequence's prompt in a step: rows [start, stop) of the step.
+
+    Its tokens are the last ones in `keys`, to which they attend. `masks` has a mask for each window.
+    """
 
     start: int
     stop: int
@@ -75,12 +85,12 @@ class PrefillChunk:
 
     @classmethod
     def of(cls, start: int, stop: int, keys: Keys, windows: tuple[int | None, ...]) -> PrefillChunk:
-        """Make a chunk, with a mask for each different window of the layers."""
+        """Create a chunk with its masks; `windows` has the attention window of each layer."""
         masks = {window: _chunk_mask(stop - start, keys, window) for window in dict.fromkeys(windows)}
         return cls(start, stop, keys, masks)
 
     def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """Compute the attended values of the part's rows, (T, H, D)."""
+        """Return the attention outputs of the chunk's rows in one layer, (T, H, D)."""
         k_KLD, v_KLD = self.keys.read(kv, layer)
         mask = self.masks[window]
         if len(q_THD) == 1:
@@ -117,8 +127,9 @@ def _chunk_mask(num_rows: int, keys: Keys, window: int | None) -> Tensor | None:
 
 @dataclass(slots=True)
 class Decodes:
-    """Decodes in a step: rows [start, stop), the last token of each of several sequences, which may
-    share `prefix`.
+    """Decodes in a step: rows [start, stop) of the step, the last token of each of several sequences.
+
+    The keys of a prefix that all of them share, if there is one, are in `prefix`.
     """
 
     start: int
@@ -138,7 +149,10 @@ class Decodes:
         kv: KVCache,
         windows: tuple[int | None, ...],
     ) -> Decodes:
-        """Make the part of sequences with `lengths` tokens, whose first `num_shared` blocks are the same."""
+        """Create the decodes of sequences that have `lengths` tokens and share their first blocks.
+
+        `num_shared` is the number of these blocks, 0 for none; `windows` has each layer's attention window.
+        """
         widest = max(map(len, tables))
         padded = [table[num_shared:] + table[-1:] * (widest - len(table)) for table in tables]
         num_before = num_shared * kv.block_tokens
@@ -157,11 +171,11 @@ class Decodes:
         return cls(start, start + len(tables), prefix, kv.block_rows(padded), masks, newest)
 
     def advance(self) -> None:
-        """Change to the part of the next step: each sequence has one more token, in its last block."""
+        """Update the masks for the next step: each sequence has one more token, in its last block."""
         self.masks[None].view(-1).index_fill_(0, self.newest.add_(1), 0)
 
     def attend(self, q_BHD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """Compute the attended values of the part's rows, (B, H, D)."""
+        """Return the attention outputs of the decodes' rows in one layer, (B, H, D)."""
         mask_BK1L = self.masks[window]
         num_pairs, _, num_keys = mask_BK1L.shape
         dim = q_BHD.shape[-1]
@@ -203,7 +217,14 @@ def _attend_together(q_BKGD: Tensor, k_KPD: Tensor, v_KPD: Tensor, own_BKGL: Ten
 
 @dataclass(slots=True)
 class StepAttention:
-    """The attention of all tokens of a step: prepared once, used by every layer."""
+    """The inputs of a step's attention, for all of its tokens: prepared once, used by every layer.
+
+    Attributes:
+        parts: prompt chunks and decodes, whose rows make up the step.
+        token_rows: rows of the KV memory where the step's keys and values are stored.
+        windows: attention window of each layer, in tokens; None for all.
+        heads: number of query heads.
+    """
 
     parts: list[AttentionPart]
     token_rows: Tensor
@@ -211,7 +232,7 @@ class StepAttention:
     heads: int
 
     def attend(self, qkv_TRD: Tensor, kv: KVCache, layer: int) -> Tensor:
-        """Write the step's keys and values, and return the attended values, (T, H, D)."""
+        """Store the step's keys and values in `kv`, and return one layer's attention outputs, (T, H, D)."""
         q_THD = qkv_TRD[:, : self.heads]
         kv.write(layer, self.token_rows, qkv_TRD[:, self.heads :])
         window = self.windows[layer]

@@ -17,7 +17,10 @@ _MAX_SIZES = {"num_hidden_layers": 10_000, "max_position_embeddings": 2**24}
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Scaling of rotary frequencies: low ones by `factor`, high ones not at all, those between smoothly."""
+    """Llama 3's scaling of rotary frequencies, which extends the context.
+
+    Low frequencies are divided by `factor`, high ones are kept, and those between change smoothly.
+    """
 
     factor: float
     low_freq_factor: float
@@ -80,7 +83,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def is_supported(folder: Path) -> bool:
-    """Whether `read_config` accepts the checkpoint in `folder`."""
+    """Return whether the checkpoint in `folder` is of a kind that this engine can run."""
     try:
         read_config(folder)
     except ConfigError:

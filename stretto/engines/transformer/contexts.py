@@ -54,7 +54,7 @@ class RunningGeneration:
 
     @property
     def is_over(self) -> bool:
-        """Whether the generation has ended, with a value or an error."""
+        """Whether the generation has ended, with a value or with an error."""
         return self.usage is not None or self.error is not None
 
     def __iter__(self) -> Iterator[str]:
@@ -76,16 +76,17 @@ class RunningGeneration:
             raise self.error
 
     def result(self) -> object:
-        """Return the whole value: text, or a list of items."""
+        """Wait for the end of the generation, and return its whole value: text, or a list of items."""
         for _ in self:
             pass
         return self.value
 
 
 class Contexts:
-    """Parrot's contexts on an in-process engine, which this object drives itself.
+    """Contexts on an in-process LLM: lists of tokens that can be extended, completed, copied and freed.
 
-    All methods except the steps are quick, but wait for a step that runs in another thread.
+    This is Parrot's interface to an engine. The object runs the engine's steps itself. All methods except the
+    steps are quick, but wait for a step that runs in another thread.
     """
 
     def __init__(self, llm: TransformerLLM) -> None:
@@ -101,10 +102,10 @@ class Contexts:
     def fill(
         self, prompt: Prompt, *, context: int | None = None, lazily: bool = False, tenant: str = ""
     ) -> int:
-        """Append segments to a context, or to a new one; returns its number.
+        """Append text segments to a context, or to a new one if `context` is None; return its number.
 
         Args:
-            lazily: compute the KV when something is generated, instead of in the next steps.
+            lazily: whether to compute the KV only when something is generated, instead of in the next steps.
 
         Raises:
             StrettoError: the context is unknown, busy or would be too long, or a segment is not text. Nothing
@@ -130,7 +131,9 @@ class Contexts:
         return found.id
 
     def generate(self, context: int, decode: Decode, rank: tuple[float, ...] = ()) -> RunningGeneration:
-        """Complete a context; at the end, the tokens of the output are appended to it.
+        """Start to generate a continuation of a context; at the end, its tokens are appended to the context.
+
+        Iterate over the result to get the output's pieces. Smaller ranks start first.
 
         Raises:
             StrettoError: the context is unknown, busy or too long, or `decode` is invalid.
@@ -143,18 +146,18 @@ class Contexts:
         return found.generation
 
     def generate_several(self, context: int, decode: Decode, n: int) -> list[RunningGeneration]:
-        """Start `n` completions, each in a separate fork with a different seed.
+        """Start `n` generations, each on its own copy of a context and with a different seed.
 
         Raises:
             ConfigError: `n` is less than 1.
-            StrettoError: an error of `generate`.
+            StrettoError: the context is unknown, busy or too long, or `decode` is invalid.
         """
         if n < 1:
             raise ConfigError(f"n must be at least 1, got {n}")
         return [self.generate(self.fork(context), replace(decode, seed=decode.seed + i)) for i in range(n)]
 
     def fork(self, context: int) -> int:
-        """Make a new context with the tokens of this one."""
+        """Copy a context's tokens to a new context, which shares its KV; return the new one's number."""
         found = self._idle(context)
         return self._open(list(found.tokens), found.tenant).id
 
@@ -166,7 +169,7 @@ class Contexts:
                 self._end(generation, QueryCancelled("the generation was aborted"))
 
     def free(self, context: int) -> None:
-        """Forget a context, and the KV in the cache that only it used.
+        """Delete a context, stop what runs on it, and drop the cached KV that only it used.
 
         Raises:
             UserError: the context is unknown, perhaps because it was freed before.
@@ -182,7 +185,7 @@ class Contexts:
             self._llm.release(found.query)
 
     def tokens(self, context: int) -> tuple[int, ...]:
-        """Return the tokens of a context."""
+        """Return the token ids of a context: of the texts appended to it, and of generated outputs."""
         return tuple(self._known(context).tokens)
 
     def step(self) -> None:
@@ -195,7 +198,7 @@ class Contexts:
                     self._fills.pop(event.task).fills.remove(event.task)
 
     async def step_for(self, generation: RunningGeneration) -> None:
-        """Run a step outside the event loop, unless another coroutine's step has advanced `generation`."""
+        """Run a step in another thread, unless another coroutine's step has advanced `generation`."""
         async with self._turn:
             if not generation.is_over and not generation._pieces:
                 await asyncio.to_thread(self.step)

@@ -46,7 +46,10 @@ class _Step:
 
 
 class DecodeGraphs:
-    """The CUDA graphs of one model and KV cache, captured when they are needed."""
+    """The CUDA graphs of one model's decode steps, captured when a kind of step occurs for the second time.
+
+    A graph replays all kernels of a step at once, which takes less time than starting them one by one.
+    """
 
     def __init__(
         self,
@@ -67,13 +70,14 @@ class DecodeGraphs:
 
     @staticmethod
     def takes(attention: StepAttention) -> bool:
-        """Whether a step can be captured: it has decodes only."""
+        """Return whether a step can run as a CUDA graph: it decodes only and prefills nothing."""
         return len(attention.parts) == 1 and isinstance(attention.parts[0], PagedDecodes)
 
     def run(self, tokens_T: Tensor, positions_T: Tensor, attention: StepAttention) -> Tensor:
-        """Compute the logits of a step that `takes` accepts; they are valid until the next step.
+        """Return the logits of a step that only decodes; they are valid until the next step.
 
-        The first step of a kind runs without a graph, and compiles the kernels. The second is captured.
+        The first step of a kind runs without a graph, and compiles the kernels. The second is captured as a
+        graph, which later ones replay.
         """
         decodes = _only_part(attention)
         key = (len(tokens_T), len(decodes.tiles_X2), decodes.tile_rows)

@@ -13,8 +13,9 @@ from stretto.errors import ConfigError
 
 
 def device_of(name: str) -> torch.device:
-    """The device named `cpu`, `cuda`, `cuda:1` and so on; `auto` is the first GPU if there is one, else the
-    CPU.
+    """Return torch's device of a name such as `cpu`, `cuda` or `cuda:1`.
+
+    `auto` is the first GPU if there is one, else the CPU.
 
     Raises:
         ConfigError: this machine has no such device.
@@ -31,12 +32,14 @@ def device_of(name: str) -> torch.device:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Whether the Triton kernels can be used on a device; otherwise torch does the same, more slowly."""
+    """Return whether Triton kernels can run on a device; elsewhere torch computes the same, more slowly."""
     return device.type == "cuda" and find_spec("triton") is not None
 
 
 def upload(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
-    """Copy an array to a device. A copy to a GPU does not wait, and ends before work that is enqueued
-    later."""
+    """Copy an array to a device.
+
+    A copy to a GPU is only started, but work that is enqueued later finds it done.
+    """
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

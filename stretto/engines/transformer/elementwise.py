@@ -18,27 +18,33 @@ class Elementwise(Protocol):
 
     def add_and_norm(
         self, x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]: ...
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum of two tensors, and the sum after RMS normalisation, each (T, E)."""
+        ...
 
-    def gate(self, gate_up_TF: Tensor) -> Tensor: ...
+    def gate(self, gate_up_TF: Tensor) -> Tensor:
+        """Return SiLU(first half of each row) times the second half, (T, F)."""
+        ...
 
-    def rotate(self, qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None: ...
+    def rotate(self, qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None:
+        """Apply the rotary position embedding to the first `heads` heads of each token, in place."""
+        ...
 
 
 def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Add two tensors; returns the sum and its root-mean-square norm, each (T, E)."""
+    """Return the sum of two tensors, and the sum after RMS normalisation with `weight_E`, each (T, E)."""
     x_TE = x_TE + delta_TE
     return x_TE, F.rms_norm(x_TE, weight_E.shape, weight_E, eps)
 
 
 def gate(gate_up_TF: Tensor) -> Tensor:
-    """Multiply the SiLU of the first half of each row with the second half, (T, F)."""
+    """Return SiLU(first half of each row) times the second half, (T, F): the gate of a gated MLP."""
     gate_TF, up_TF = gate_up_TF.chunk(2, dim=1)
     return F.silu(gate_TF).mul_(up_TF)
 
 
 def rotate(qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None:
-    """Rotate the first `heads` heads of each token by the angles of its position, in place.
+    """Apply the rotary position embedding to the first `heads` heads of each token, in place.
 
     Cosines and sines are given for both halves of a head; the sines of the first half are negated.
     """

@@ -31,22 +31,26 @@ from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Started
 
 @dataclass(frozen=True, slots=True)
 class TransformerConfig:
-    """`path` is a checkpoint in Hugging Face layout, of the Llama, Mistral, Qwen2 or Qwen3 kind.
+    """The configuration of a `TransformerLLM`: its checkpoint, its device, and the limits of its steps.
 
     Attributes:
+        path: folder of a checkpoint in Hugging Face layout, of the Llama, Mistral, Qwen2 or Qwen3 kind.
         device: `cpu`, `cuda`, `cuda:1` and the like, or `auto`: a GPU if there is one.
         num_threads: threads of torch in the whole process; None leaves torch's choice.
         kv_bytes: memory for keys and values; taken as it is used, on the CPU.
         block_tokens: tokens of a KV block.
         max_batch_tokens: tokens computed in one step.
-        policy: `chunked` or `prefill_first`, see `stretto.llm.local_scheduler`.
+        policy: what a step computes: `chunked` decodes every sequence and fills the rest with chunks of
+            prompts; `prefill_first` takes whole prompts as long as there are any.
         shares_attention: whether decodes attend to a shared prefix together.
-        keeps_released: whether prefixes of a released query stay in the cache until the memory is needed.
+        keeps_released: whether prefixes that only an ended query (run of an app) used stay in the cache until
+            their memory is needed.
         num_repeats: largest number of decode steps between two checks of the queue.
-        latency_tokens: largest number of tokens, prompts and outputs to come, of all running sequences while
-            a task whose objective is latency runs; None for as many as fit.
-        with_kv_events: whether events of the prefix cache are recorded for `take_kv_events`.
-        level_s: waiting tasks whose ranks differ by less may be ordered by what is cached of them.
+        latency_tokens: largest number of tokens that all running sequences may have together, outputs to come
+            included, while a task with the objective "latency" runs; None for as many as fit.
+        with_kv_events: whether to record what the prefix cache stores and evicts, for `take_kv_events`.
+        level_s: seconds; waiting tasks whose ranks differ by less may start in the order of how much of their
+            prompt is cached.
         clock: function that returns the time in seconds; tasks without a rank are ordered by arrival.
     """
 
@@ -69,11 +73,16 @@ class TransformerConfig:
 
     @property
     def output_key(self) -> tuple[str, str, str]:
-        """Checkpoint and dtype: what an answer depends on."""
+        """Key that is equal for engines with equal answers, up to rounding: the checkpoint and the dtype.
+
+        A task that was interrupted may go on at an instance with an equal key.
+        """
         return "checkpoint", str(Path(self.path).resolve()), self.dtype
 
     def device_bytes(self, kind: str, total: int) -> int:
-        """Return the bytes that an instance takes of a "cuda" device, or of main memory on a "cpu".
+        """Return the bytes that an instance takes of a device's memory: of main memory if `kind` is "cpu".
+
+        `kind` is "cuda" or "cpu"; `total`, the bytes that the device has, makes no difference.
 
         Raises:
             ConfigError: the checkpoint or the dtype cannot be used.
@@ -88,10 +97,13 @@ _MAY_BE_NONE = ("num_threads", "latency_tokens")
 
 
 class TransformerLLM:
-    """A `SteppedLLM`: a step decodes a token of every running sequence, and prefills beside it."""
+    """An LLM engine that runs a checkpoint in our process, with paged KV and continuous batching.
+
+    A step decodes one token of every running sequence, and prefills waiting ones beside it.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
-        """Raises ConfigError if the checkpoint or a setting cannot be used."""
+        """Load the checkpoint. Raises ConfigError if it or a setting cannot be used."""
         for name in ("kv_bytes", "block_tokens", "num_repeats", "num_threads", "latency_tokens"):
             value = getattr(config, name)
             if not (value is None and name in _MAY_BE_NONE) and (type(value) is not int or value < 1):
@@ -130,7 +142,7 @@ class TransformerLLM:
 
     @staticmethod
     def prompt_space(config: TransformerConfig) -> PromptSpace | None:
-        """Return how prompts become the blocks that instances report; None if they report none.
+        """Return how prompts become the block hashes that instances report as cached; None if they do not.
 
         Raises:
             ConfigError: the checkpoint's tokenizer cannot be used.
@@ -141,7 +153,10 @@ class TransformerLLM:
         return token_space(str(folder), config.block_tokens, _shared_tokenizer(folder).encode)
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Queue a task."""
+        """Add a task to the waiting queue; tasks with smaller ranks start first.
+
+        A task that cannot run is answered by `Failed` in the next step.
+        """
         try:
             tokens = self.tokenizer.encode(task.prompt)
             self.admit_tokens(task, tokens, rank)
@@ -149,10 +164,10 @@ class TransformerLLM:
             self._ended += [Started(task.id), Failed(task.id, error.at(task.step))]
 
     def admit_tokens(self, task: LLMTask, tokens: list[int], rank: tuple[float, ...] = ()) -> None:
-        """Queue a task whose prompt is already given as tokens.
+        """Add a task to the waiting queue, with its prompt as token ids instead of text.
 
         Raises:
-            StrettoError: what is wrong with the task.
+            StrettoError: the task cannot run: its prompt, settings or length are unusable.
         """
         assert task.id not in self._tasks, f"task {task.id} is still running"
         decode = task.decode
@@ -196,20 +211,22 @@ class TransformerLLM:
         self._tasks[task.id] = self._by_sequence[sequence.id] = running
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Change the rank of a task."""
+        """Change the rank (priority, smallest first) of a waiting or running task. Ignores unknown ids."""
         if (running := self._tasks.get(task)) is not None:
             self.scheduler.reprioritise(running.sequence, rank)
 
     def cancel(self, task: int) -> None:
-        """Stop a task, waiting or running."""
+        """Stop a waiting or running task; it sends no further event."""
         self._ended = [event for event in self._ended if event.task != task]
         if (running := self._tasks.get(task)) is not None:
             self.scheduler.abort(running.sequence)
             self._forget(running)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Stop all tasks; return each with its tokens. Where they go on, pieces begin with the first
-        token again.
+        """Stop all tasks, so that they can go on at another instance.
+
+        Returns the id of each with the tokens it has generated. The other instance delivers the output from
+        the first token on again.
         """
         suspended = [(task, one.generated) for task, one in self._tasks.items()]
         untold = dict.fromkeys(event.task for event in self._ended)
@@ -219,11 +236,11 @@ class TransformerLLM:
         return [*suspended, *((task, ()) for task in untold)]
 
     def has_work(self) -> bool:
-        """Whether any task waits or runs."""
+        """Return whether any task waits or runs, or an event is still to be sent."""
         return bool(self._tasks or self._ended)
 
     def step(self) -> list[LLMEvent]:
-        """Run one step: schedule it, compute it, and return its events."""
+        """Schedule and compute one step, and return its events: tasks that started, gave output or ended."""
         events, self._ended = self._ended, []
         if not self._tasks:
             return events
@@ -247,16 +264,22 @@ class TransformerLLM:
         return events
 
     def release(self, query: str) -> None:
-        """Forget the KV that only `query` used."""
+        """Drop the KV that only a query (one run of an app) used, because the query has ended.
+
+        With `keeps_released` nothing is dropped before its memory is needed.
+        """
         if not self._config.keeps_released:
             self.scheduler.cache.forget(query)
 
     def take_kv_events(self) -> list[KVEvent]:
-        """Return changes of the prefix cache since the last call, if `with_kv_events` is set."""
+        """Return, and forget, what the prefix cache stored and evicted since the last call.
+
+        Empty unless `with_kv_events` is set.
+        """
         return self.scheduler.cache.take_events()
 
     def close(self) -> None:
-        """Drop the model and the KV."""
+        """Free the model and the KV memory."""
         del self.runner
 
     def _structure(self, decode: Decode) -> Structure | None:

@@ -21,7 +21,7 @@ from stretto.engines.transformer.device import upload
 
 
 class KVCache:
-    """The keys and values of all blocks: (layer, key or value, K, N, block_tokens, D).
+    """The memory of an instance's KV blocks: (layer, key or value, K, N, block_tokens, D).
 
     The memory starts as zeros, because masked values are multiplied by zero and must be finite.
     """
@@ -48,52 +48,60 @@ class KVCache:
 
     @property
     def device(self) -> torch.device:
-        """Device of the memory."""
+        """Device on which the keys and values are stored."""
         return self._data.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the keys and values."""
+        """Number type of the keys and values."""
         return self._data.dtype
 
     def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
-        """Copy whole blocks, (from, to); all are read before any is written."""
+        """Copy the contents of blocks, given as (from, to) ids; all are read before any is written."""
         if copies:
             sources, targets = self.tensor(np.array(copies)).unbind(1)
             self._data[:, :, :, targets] = self._data[:, :, :, sources]
 
     def token_rows(self, blocks: list[int], positions: list[int]) -> Tensor:
-        """Rows where `write` stores the keys and values of tokens at `positions`, in `blocks`: (T · 2 ·
-        K,)."""
+        """Return the rows of the memory for the keys and values of a step's tokens, (T · 2 · K,).
+
+        `blocks` and `positions` are the block of each token and its position in its sequence.
+        """
         rows = self._first_rows.ravel() + np.array(blocks)[:, None]
         offsets = np.array(positions)[:, None] % self.block_tokens
         return self.tensor((rows * self.block_tokens + offsets).ravel())
 
     def block_rows(self, tables: list[list[int]]) -> Tensor:
-        """Rows that `gather` reads for block tables of equal length: (2 · B · K · N,)."""
+        """Return the rows of the memory that hold the blocks of these tables, (2 · B · K · N,).
+
+        All tables must have the same length.
+        """
         blocks_BN = np.array(tables)
         return self.tensor((self._first_rows[:, None, :, None] + blocks_BN[:, None]).ravel())
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        """Copy an array to the device of the cache."""
+        """Return a copy of an array as a tensor on the device of the cache."""
         return upload(array, self.device)
 
     def write(self, layer: int, rows: Tensor, kv_TRD: Tensor) -> None:
-        """Store the step's keys and values, (T, K + K, D)."""
+        """Store the keys and values of a step's tokens, (T, K + K, D), at `rows`, from `token_rows`."""
         self._by_token[layer].index_copy_(0, rows, kv_TRD.flatten(0, 1))
 
     def gather(self, layer: int, rows: Tensor, use: str) -> Tensor:
-        """Copy blocks to a workspace, (rows, block_tokens · D)."""
+        """Copy blocks, at `rows` from `block_rows`, to a workspace, (rows, block_tokens · D).
+
+        `use` names the workspace, whose memory is reused by the next call with that name.
+        """
         blocks = self._by_block[layer]
         return torch.index_select(blocks, 0, rows, out=self.workspace(use, len(rows), blocks.shape[1]))
 
     def planes(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Views of all keys and all values of a layer, each (K, N, block_tokens, D)."""
+        """Return views of all keys and all values of a layer, each (K, N, block_tokens, D)."""
         keys, values = self._data[layer]
         return keys, values
 
     def workspace(self, use: str, *shape: int) -> Tensor:
-        """Memory to write to, valid until the next call for the same use.
+        """Return memory for intermediate results, valid until the next call for the same use.
 
         The memory is reused, because allocating it for every layer takes longer than filling it.
         """
@@ -103,7 +111,7 @@ class KVCache:
         return self._workspaces[use][:num_elements].view(shape)
 
     def run(self, layer: int, first: int, num_blocks: int) -> Tensor:
-        """View of consecutive blocks: (2, K, num_blocks · block_tokens, D)."""
+        """Return a view of the KV in consecutive blocks, (2, K, num_blocks · block_tokens, D)."""
         return self._data[layer, :, :, first : first + num_blocks].flatten(2, 3)
 
 

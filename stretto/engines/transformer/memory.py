@@ -16,7 +16,7 @@ _FLOAT32_BYTES = 4
 
 
 def num_parameters(config: ModelConfig) -> int:
-    """Return the number of weights of a model."""
+    """Return the number of parameters of a model, from its configuration alone."""
     sizes: list[int] = []
 
     def get(name: str, *shape: int) -> Tensor:
@@ -30,7 +30,7 @@ def num_parameters(config: ModelConfig) -> int:
 def instance_bytes(
     config: ModelConfig, kind: str, dtype: torch.dtype, kv_bytes: int, max_batch_tokens: int, max_running: int
 ) -> int:
-    """Return the bytes of an instance on a device: weights, KV, and what a step computes with.
+    """Return the bytes that an instance will take of a device: weights, KV, and a step's activations.
 
     Args:
         kind: "cuda" or "cpu".

@@ -29,10 +29,10 @@ from stretto.engines.transformer.weights import LayerWeights, Weights
 
 
 class Transformer:
-    """A transformer model: its weights, and the tables of the rotation."""
+    """A decoder-only transformer model: its weights, and the tables of its rotary position embedding."""
 
     def __init__(self, config: ModelConfig, weights: Weights, with_kernels: bool) -> None:
-        """Prepare the model; `with_kernels` chooses Triton kernels instead of torch's operations."""
+        """Prepare the model; `with_kernels` uses Triton kernels instead of torch's operations."""
         self.config = config
         self._elementwise = _triton_elementwise() if with_kernels else torch_elementwise
         self.weights = weights
@@ -43,8 +43,10 @@ class Transformer:
         self._sin = torch.cat((-angles.sin(), angles.sin()), 1).unsqueeze(1).to(self._cos)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attention: StepAttention, kv: KVCache) -> Tensor:
-        """Compute the normalised last hidden states of tokens, (T, E); keys and values are written to
-        `kv`."""
+        """Run a step's tokens through all layers, and return their normalised last hidden states, (T, E).
+
+        The keys and values of the tokens are written to `kv`.
+        """
         rotation = self._cos[positions_T], self._sin[positions_T]
         x_TE = F.embedding(tokens_T, self.weights.embedding)
         layers, eps, elementwise = self.weights.layers, self.config.norm_eps, self._elementwise
@@ -60,7 +62,7 @@ class Transformer:
         return h_TE
 
     def logits(self, h_SE: Tensor) -> Tensor:
-        """Compute the logits of the next tokens, in float32, (S, V)."""
+        """Return the logits of the next tokens, (S, V) in float32, from the last hidden states, (S, E)."""
         return self.weights.vocabulary(h_SE).float()
 
     def _project(self, h_TE: Tensor, layer: LayerWeights, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:

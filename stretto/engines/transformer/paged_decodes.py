@@ -28,9 +28,12 @@ _NO_WINDOW = 2**30
 
 
 class Group(NamedTuple):
-    """A group of sequences that are attended together: block tables, lengths, and number of equal blocks.
+    """A group of decoding sequences whose attention is computed together.
 
-    A table ends with the block of its sequence's newest token, which is never shared.
+    Attributes:
+        tables: block tables. Each ends with the block of its sequence's newest token, which is never shared.
+        lengths: tokens of each sequence.
+        num_shared: number of leading blocks that all tables have in common; 0 if they share none.
     """
 
     tables: list[list[int]]
@@ -40,7 +43,9 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Sizes of the kernels for a device. Contexts are split until there are enough programs.
+    """The sizes with which the attention kernels are launched on a device.
+
+    Contexts are split until there are enough programs (instances of a kernel that run in parallel).
 
     Attributes:
         rows: largest number of queries stacked into one matrix product.
@@ -59,7 +64,7 @@ class Tuning:
 
 @cache
 def tuning(device: torch.device, dtype: torch.dtype) -> Tuning:
-    """Choose the sizes by the number of multiprocessors.
+    """Return the sizes with which to launch the attention kernels on a device, by its multiprocessors.
 
     They were chosen by the compiler's counts of registers, not by measurements; `benchmarks.gpu` tries
     others.
@@ -93,12 +98,15 @@ class PagedDecodes:
 
     @property
     def stop(self) -> int:
-        """End of the rows (exclusive)."""
+        """Number of the first row after those of the decodes."""
         return self.start + len(self.lengths_B)
 
     @classmethod
     def of(cls, start: int, groups: Sequence[Group], heads: int, kv: KVCache) -> PagedDecodes:
-        """Make the part of several groups, one after the other."""
+        """Create the decodes of several groups of sequences, whose rows follow each other from `start` on.
+
+        `heads` is the number of query heads.
+        """
         group_heads = heads // kv.kv_heads
         batch = sum(len(group.tables) for group in groups)
         most = min(tuning(kv.device, kv.dtype).rows, batch * group_heads)
@@ -126,11 +134,14 @@ class PagedDecodes:
         return cls(start, tables_.view(tables.shape), lengths_B, num_shared_B, tiles_.view(-1, 2), tile_rows)
 
     def advance(self) -> None:
-        """Change to the part of the next step: each sequence has one more token, in its last block."""
+        """Update the lengths for the next step: each sequence has one more token, in its last block."""
         self.lengths_B.add_(1)
 
     def attend(self, q_BHD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """Compute the attended values of the part's rows, (B, H, D)."""
+        """Return the attention outputs of the decodes' rows in one layer, (B, H, D).
+
+        With a `window`, each row attends only to that many tokens, the newest included.
+        """
         # Triton launches on the current device, whatever device the tensors are on.
         with torch.cuda.device_of(q_BHD):  # type: ignore[no-untyped-call]
             return attend_paged(q_BHD, *kv.planes(layer), self, window, tuning(kv.device, kv.dtype))
@@ -144,7 +155,7 @@ def attend_paged(
     window: int | None,
     cut: Tuning,
 ) -> Tensor:
-    """Compute the attended values, (B, H, D), in q's type.
+    """Return the attention outputs of decoding sequences, (B, H, D) in q's type, computed by Triton kernels.
 
     The heads of a token in q must be contiguous; k and v must have the same layout.
     """

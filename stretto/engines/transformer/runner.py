@@ -43,10 +43,10 @@ class _Inputs:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the type of weights and activations called `name`.
+    """Return torch's type of the name "float32", "bfloat16" or "float16".
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the name is another one.
     """
     if name not in _DTYPES:
         raise ConfigError(f"unknown dtype {name!r}: {', '.join(_DTYPES)}")
@@ -54,7 +54,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 class Runner:
-    """A model with its KV cache, which computes the steps that a scheduler has planned."""
+    """A loaded model with the memory of its KV cache; it computes the steps that a scheduler has planned."""
 
     def __init__(
         self,
@@ -106,10 +106,13 @@ class Runner:
     def run(
         self, batch: StepBatch, choice_of: Callable[[TokenSequence, list[Chosen]], TokenChoice | None]
     ) -> Mapping[int, list[Chosen]]:
-        """Compute a step; returns the chosen tokens by sequence id, one for each repeat.
+        """Compute a batch: one step, or several decode steps in a row.
+
+        Returns the tokens chosen for each sequence that samples, by sequence id, one for each step.
 
         Args:
-            choice_of: returns how to choose a sequence's next token, given its tokens chosen in this batch.
+            choice_of: function that returns how to choose a sequence's next token, given the tokens chosen
+                for it in this batch; None for the most likely token.
         """
         self.kv.copy_blocks(batch.copies)
         chosen: dict[int, list[Chosen]] = {piece.sequence.id: [] for piece in batch.slices if piece.samples}
@@ -125,7 +128,10 @@ class Runner:
         return chosen
 
     def forward(self, inputs: _Inputs) -> Tensor | None:
-        """Compute the logits of the rows that sample, (S, V); None if there are no such rows."""
+        """Run a prepared step through the model, and return the logits of the next tokens, (S, V).
+
+        None if the step only prefills and no next token is needed.
+        """
         step = (inputs.tokens_T, inputs.positions_T, inputs.attention)
         if self._graphs is not None and self._graphs.takes(inputs.attention):
             return self._graphs.run(*step)
@@ -140,7 +146,13 @@ class Runner:
         return self.model.logits(self.model.forward(tokens_T, positions_T, attention, self.kv))
 
     def prepare(self, slices: list[Slice], repeat: int, chosen: Mapping[int, list[Chosen]]) -> _Inputs:
-        """Prepare a step's tensors: rows of prompt chunks first, then decodes group by group."""
+        """Return the input tensors of a step: rows of prompt chunks first, then decodes group by group.
+
+        Args:
+            slices: which tokens of which sequences to compute.
+            repeat: number of the step, from 0, in a batch of several decode steps.
+            chosen: tokens chosen so far in this batch, by sequence id.
+        """
         key = [(piece.sequence.id, piece.start + repeat, piece.sequence.num_preemptions) for piece in slices]
         inputs = self._advance(key, repeat, chosen) or self._prepare(slices, repeat, chosen)
         can_advance = self._is_plain and all(

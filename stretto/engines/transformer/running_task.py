@@ -16,7 +16,7 @@ from stretto.tasks import Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
 
 @dataclass(frozen=True, slots=True)
 class TransformerUsage(Usage):
-    """Token counts with the generated `tokens`, and the `logprobs` of each if they were asked for."""
+    """The token counts of a finished task, its generated `tokens`, and their `logprobs` if asked for."""
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
@@ -24,12 +24,13 @@ class TransformerUsage(Usage):
 
 @dataclass(slots=True)
 class RunningTask:
-    """A task that an instance runs: chosen tokens come in, events go out.
+    """A task that an instance runs: it turns the tokens chosen for it into events (started, piece, done).
 
     Attributes:
-        output: None for a prefill.
+        output: builder of pieces and value from the generated text; None for a prefill.
+        text: converter of its tokens to text.
         ending: tokens that end the output.
-        structure: what the output has to follow, if anything.
+        structure: JSON schema or regular expression that the output has to follow; None for none.
         is_over: whether its last event has been emitted.
     """
 
@@ -50,7 +51,10 @@ class RunningTask:
         self._is_plain = self.task.decode is None or is_plain_greedy(self.task.decode)
 
     def choice(self, chosen: list[Chosen]) -> TokenChoice | None:
-        """Return how to choose the token after its sequence and `chosen`; None takes the likeliest one."""
+        """Return how to choose the next token of the output; None for the most likely one.
+
+        `chosen` are the tokens chosen in the current batch, which are not part of the sequence yet.
+        """
         if self._is_plain or self.task.decode is None:
             return None
         tokens, num_prompt_tokens = self.sequence.tokens, self.sequence.num_prompt_tokens
@@ -65,24 +69,27 @@ class RunningTask:
 
     @property
     def generated(self) -> tuple[int, ...]:
-        """Return the tokens to go on from elsewhere: none if log-probabilities are asked for."""
+        """Generated tokens from which another instance can go on.
+
+        Empty if log-probabilities are asked for, which would be lost: the task then starts over.
+        """
         decode = self.task.decode
         if decode is None or decode.logprobs is not None:
             return ()
         return tuple(self.sequence.tokens[self.sequence.num_prompt_tokens :])
 
     def resume(self, generated: tuple[int, ...]) -> None:
-        """Take over tokens of another instance; their pieces are emitted with the first step. That may be
-        all: then it is over.
+        """Continue from tokens that another instance generated; their pieces are sent with the first step.
 
-        That may be all: then it is over.
+        The task may be over with them.
         """
         tokens = self._feed([Chosen(token) for token in generated], self._resumed)
         self.sequence.resume(tokens)
 
     def tell(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
-        """Add the events that follow from `chosen` to `events`; return the tokens that belong to the
-        output.
+        """Process tokens chosen in a step: append the events that they cause to `events`.
+
+        Returns the tokens that belong to the output: fewer than `chosen` if it ends before.
         """
         self._tell_started(events)
         return self._feed(chosen, events)
@@ -113,7 +120,10 @@ class RunningTask:
         return tokens
 
     def tell_prefilled(self, num_computed: int, events: list[LLMEvent]) -> None:
-        """Note that the first `num_computed` tokens are computed, which ends a prefill when these are all."""
+        """Process a step that computed a chunk of the prompt: append the events that it causes to `events`.
+
+        `num_computed` tokens of the sequence are computed then. If these are all, the task, a prefill, ends.
+        """
         self._tell_started(events)
         if num_computed == len(self.sequence.tokens):
             self._tell_last(self._done(None, []), events)

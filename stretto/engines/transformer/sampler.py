@@ -21,7 +21,11 @@ from stretto.tasks import Decode
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log-probabilities of the chosen token and of the most likely ones, before temperature and penalties."""
+    """The log-probabilities of a chosen token and of the most likely ones, before temperature and penalties.
+
+    Attributes:
+        top: (token, log-probability) of the most likely tokens.
+    """
 
     token: int
     logprob: float
@@ -30,13 +34,13 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """What the sampler needs to choose a sequence's next token.
+    """What the sampler needs to know to choose the next token of a sequence.
 
     Attributes:
         prompt: tokens of the prompt.
         generated: tokens of the output so far.
         ending: tokens that would end the output.
-        allowed: mask of the tokens that the structure allows, (V,); None for all.
+        allowed: mask of the tokens that a JSON schema or regular expression allows next, (V,); None for all.
     """
 
     decode: Decode
@@ -54,7 +58,10 @@ class Chosen(NamedTuple):
 
 
 def choose(logits_SV: Tensor, choices: list[TokenChoice | None]) -> list[Chosen]:
-    """Choose the next token of each row; a choice of None takes the most likely token."""
+    """Choose the next token of each row of logits, by the sampling settings in `choices`.
+
+    None in `choices` takes the most likely token.
+    """
     best = logits_SV.argmax(1).tolist()
     return [
         Chosen(token) if choice is None else _choose(logits_SV[row], choice)

@@ -26,15 +26,15 @@ _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
 def is_structured(decode: Decode) -> bool:
-    """Whether the output must follow a schema or a regular expression."""
+    """Return whether a decode's output must follow a JSON schema or a regular expression."""
     return decode.json_schema is not None or decode.regex is not None
 
 
 class Structures:
-    """Makes `Structure`s for the tokenizer of one checkpoint."""
+    """A factory of `Structure`s, which keep outputs to a schema or regular expression, for one tokenizer."""
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
-        """Read the vocabulary.
+        """Read the vocabulary of the tokenizer in `folder`; `vocabulary` is its number of tokens.
 
         Raises:
             ConfigError: the library is not installed, or cannot use the tokenizer.
@@ -58,7 +58,7 @@ class Structures:
             self._tokenizer = LLTokenizer(TokenizerWrapper(_Vocabulary(self._texts.texts)))
 
     def make(self, decode: Decode) -> Structure:
-        """Make the structure of a new output.
+        """Return the structure of a new output, from the schema or regular expression of its decode.
 
         Raises:
             ConfigError: the schema or the regular expression cannot be used.
@@ -77,9 +77,7 @@ class Structures:
 
 
 class Structure:
-    """The progress of one structured output. It depends on the tokens, not on the steps that generated
-    them.
-    """
+    """The progress of one output through its JSON schema or regular expression, token by token."""
 
     def __init__(self, matcher: Any, texts: TokenTexts) -> None:
         self._matcher = matcher
@@ -88,7 +86,9 @@ class Structure:
         self._end = b""  # last bytes of the text so far, marks included
 
     def allowed(self, generated: list[int]) -> Tensor:
-        """Mask of the tokens that may follow `generated`, (V,); at the end, only the end of sequence.
+        """Return a mask of the tokens that may follow the tokens `generated`, (V,).
+
+        If the output is complete, only the end of sequence may follow.
 
         Raises:
             EngineFailure: the library failed, or no token may follow.

@@ -10,11 +10,15 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class Decoder(Protocol):
     """The interface of the decoding half of a tokenizer."""
 
-    def decode(self, tokens: list[int]) -> str: ...
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of these tokens; it may end with U+FFFD, for half a character."""
+        ...
 
 
 class TextStream:
-    """Computes the text that each token adds; empty while the text ends within a character.
+    """A converter of generated tokens to text: it returns what each new token adds to the text.
+
+    That is empty while the text ends within a character.
 
     The text of a token may depend on the one before it (a leading space). So a delta is the difference of two
     short texts: with and without the new tokens. Earlier tokens are never decoded again.
@@ -29,7 +33,7 @@ class TextStream:
         self._context_text = ""
 
     def feed(self, token: int) -> str:
-        """Take a token; returns the text that it completes."""
+        """Append a token, and return the text that it adds; "" if it ends within a character."""
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
         if text.endswith(_REPLACEMENT) or len(text) <= len(self._context_text):

@@ -17,7 +17,10 @@ NOTHING, END = 0, 1
 
 
 class TokenTexts:
-    """The different texts of a vocabulary, numbered. Tokens that add the same text share a number.
+    """The texts that a vocabulary's tokens add to an output, numbered; equal texts share a number.
+
+    A *mark* is a text that the tokenizer's decoder removes together with a following space, so that the text
+    of a token depends on whether a mark stands before it.
 
     Attributes:
         texts: texts by number, perhaps parts of characters; NOTHING for tokens that add no text or must not
@@ -47,15 +50,18 @@ class TokenTexts:
         self.elsewhere[list(ends)] = self.behind_mark[list(ends)] = END
 
     def end_behind(self, end: bytes, token: int) -> bytes:
-        """Last bytes of a text, as many as a mark has, after `token` followed the bytes in `end`."""
+        """Return the last bytes of a text, as many as a mark has, once `token` is appended to it.
+
+        `end` are the last bytes before that.
+        """
         return (end + self._tokens[token])[-len(self._mark) :] if self._mark else b""
 
     def is_behind_mark(self, end: bytes) -> bool:
-        """Whether a text with these last bytes ends with a mark."""
+        """Return whether a text that ends with the bytes `end` ends with a mark."""
         return bool(self._mark) and end == self._mark
 
     def spelling_mark(self, end: bytes) -> list[int]:
-        """Tokens that would complete a mark that a text with these last bytes has begun."""
+        """Return the tokens that would complete a mark of which the text's last bytes `end` are the start."""
         size = len(self._mark)
         rests = tuple(self._mark[cut:] for cut in range(1, size) if end.endswith(self._mark[:cut]))
         return [token for token, text in enumerate(self._tokens) if text.startswith(rests)] if rests else []
@@ -65,7 +71,10 @@ class TokenTexts:
 
 
 def mark_of(tokenizer_json: str) -> str:
-    """Find the mark that the tokenizer's decoder removes, also with a following space; empty for none."""
+    """Return the text that a tokenizer's decoder removes, also with a following space; "" if there is none.
+
+    `tokenizer_json` is the content of the tokenizer's file tokenizer.json.
+    """
     decoder = json.loads(tokenizer_json)["decoder"] or {}
     removed = [
         step["pattern"].get("String")

@@ -102,7 +102,7 @@ def attend_own(
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Attend with a sequence's queries of one key-value head to a split of its own tokens.
+    """Kernel: attention of a sequence's queries, of one key-value head, to a split of its own tokens.
 
     Grid: (B, K, num_splits).
     """
@@ -169,8 +169,10 @@ def attend_shared(
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Attend with a tile's stacked queries to one split of their shared prefix. Grid: (tiles, K,
-    num_splits)."""
+    """Kernel: attention of the stacked queries of several sequences to one split of their shared prefix.
+
+    Grid: (tiles, K, num_splits).
+    """
     tile = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
@@ -223,7 +225,7 @@ def merge_splits(
     SPLITS_WIDTH: tl.constexpr,  # the next power of two to `num_splits`
     WIDTH: tl.constexpr,
 ):
-    """Merge all splits to the attended values of one head of one sequence. Grid: (B, HEADS)."""
+    """Kernel: merge the results of all splits to one head's attention output. Grid: (B, HEADS)."""
     sequence = tl.program_id(0).to(tl.int64)
     place = sequence * HEADS + tl.program_id(1)
     splits = tl.arange(0, SPLITS_WIDTH)

@@ -72,7 +72,7 @@ class Weights:
 
 
 def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Read the tensors in `folder`.
+    """Read a checkpoint's weights from the safetensors files in `folder`, in a given dtype and to a device.
 
     Raises:
         ConfigError: files or tensors are missing, corrupt or misshapen.
@@ -114,7 +114,7 @@ def _locate(folder: Path) -> dict[str, str]:
 
 
 def assemble(config: ModelConfig, get: Callable[..., Tensor]) -> Weights:
-    """Put the weights of a model together from tensors that `get(name, *shape)` returns."""
+    """Build the weights of a model from tensors that `get(name, *shape)` returns, by checkpoint names."""
     hidden, mlp, dim = config.hidden, config.intermediate, config.head_dim
     q_rows, kv_rows = config.heads * dim, config.kv_heads * dim
 

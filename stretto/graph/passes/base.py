@@ -1,4 +1,4 @@
-"""The interface of a pass: a function from a graph to a graph that computes the same."""
+"""The interface of an optimisation pass: a function from a graph to a graph that computes the same."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ Profiles: TypeAlias = Mapping[str, Profile]
 """Mapping from engine name to profile; an engine that is missing has `DEFAULT_PROFILE`."""
 
 Pass: TypeAlias = Callable[[Graph, Profiles, Ops], Graph]
-"""A pass: it returns a graph with the same results; with nothing to do, the same or an equal graph."""
+"""An optimisation pass: returns a graph with the same results; with nothing to do, the graph it was given."""
 
 DEFAULT_PROFILE = Profile()
 _TOKENS_PER_SLOT = 64
 
 
 def with_primitives(graph: Graph, primitives: list[Primitive]) -> Graph:
-    """Return `graph` with `primitives` in place of its own; `graph` itself if they are equal."""
+    """Return a copy of `graph` that has these primitives; the same object if they equal those it has."""
     new = tuple(primitives)
     return graph if new == graph.primitives else replace(graph, primitives=new)
 
 
 def is_worth_a_prefill(parts: PromptParts, profile: Profile) -> bool:
-    """Return whether prefilling `parts` ahead saves more than the extra request costs.
+    """Return whether to prefill these first parts of a prompt ahead, in a request of their own.
 
-    Token counts are guesses: values are not known when a graph is optimised.
+    It pays if prefilling them takes at least as long as an extra request costs. Token counts are guesses,
+    because the values of variables are not known when a graph is optimised.
     """
     tokens = sum(num_tokens(part.text) if isinstance(part, Constant) else _TOKENS_PER_SLOT for part in parts)
     return tokens > 0 and tokens * profile.per_unit_s >= profile.base_s

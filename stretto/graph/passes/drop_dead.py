@@ -10,7 +10,10 @@ from stretto.graph.passes.base import Profiles
 
 
 def drop_dead(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Remove the primitives that no output and no effect reads from, directly or through others."""
+    """Remove the primitives (steps) whose values no output and no effect needs, directly or through others.
+
+    An effect is a step that changes something outside, such as one that stores documents.
+    """
     needed = {ref.name for _, ref in graph.outputs}
     kept = []
     for primitive in reversed(graph.primitives):

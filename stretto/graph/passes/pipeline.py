@@ -1,4 +1,4 @@
-"""The table of passes, in the order they run, and `optimise`, which runs them until nothing changes."""
+"""The table of optimisation passes, in the order they run, and functions that run them on a graph."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def run_passes(
 
 
 def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops: Ops = OPS) -> Graph:
-    """Run one pass once, and verify its result."""
+    """Run one pass once on a graph, check that its result is a valid graph, and return that."""
     changed = run_pass(graph, profiles, ops)
     if changed is not graph:
         _verify_after(name, changed, ops)

@@ -14,7 +14,10 @@ from stretto.graph.passes.base import Profiles, with_primitives
 
 
 def pipeline_decode(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Make batchable primitives take single items of a splittable decode, directly or through each other."""
+    """Let steps that handle list items independently start on each item of a decoded list as it appears.
+
+    This holds for "batchable" primitives that read a "splittable" decode, and for those that read them.
+    """
     item_streams: set[str] = set()
     primitives = []
     for primitive in graph:

@@ -13,5 +13,9 @@ from stretto.graph.passes.base import Profiles
 
 
 def prune_order(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Drop the edges that only say what `>>` said. Ingestion before search is an EFFECT edge, so it stays."""
+    """Remove the ORDER edges, which only repeat the order in which the app's author wrote the components.
+
+    A step then waits only for the values that it reads. A search still waits for ingestion, whose value (of
+    type `effect`) it reads.
+    """
     return replace(graph, order=()) if graph.order else graph

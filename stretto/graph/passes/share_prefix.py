@@ -18,7 +18,11 @@ _Key = tuple[Hashable, ...]
 
 
 def share_prefix(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Merge equal prefills; then hint prompts that begin alike with one partial prefill of that beginning."""
+    """Compute the common beginning of several prompts once.
+
+    Equal prefills become one. For prompts that begin alike, one partial prefill of that beginning is added,
+    if it is long enough to pay; the others take it as a hint, a prefix that is computed already.
+    """
     merged = _merge_equal(graph)
     ordered: dict[str, frozenset[str]] = {}
     for before, after in merged.order:

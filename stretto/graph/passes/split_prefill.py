@@ -18,7 +18,11 @@ from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_pref
 
 
 def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Turn each prefill into a chain: a partial prefill for each step in availability, then the whole."""
+    """Split each prefill where a later part of its prompt becomes known later than the parts before it.
+
+    It becomes a chain of partial prefills, each of a longer prefix than the one before, and the whole prefill
+    last. A cut that would not save more than its extra request costs is left out.
+    """
     waits_for = _dependencies(graph)
     primitives: list[Primitive] = []
     order = list(graph.order)
@@ -92,7 +96,10 @@ def _part(primitive: Primitive, name: str, prompt: PromptParts) -> Primitive:
 
 
 def with_hint(primitive: Primitive, name: str) -> Primitive:
-    """Return `primitive` with the partial prefill `name` as its only hint."""
+    """Return the prefill `primitive` with a hint that primitive `name` has computed a prefix of its prompt.
+
+    A hint that it has is replaced.
+    """
     args = tuple(arg for arg in primitive.args if arg.port != HINT)
     return replace(primitive, args=(*args, Arg(HINT, Ref(name))))
 

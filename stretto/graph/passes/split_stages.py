@@ -14,9 +14,10 @@ from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, with_primitives
 
 
 def split_stages(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Let each batchable primitive start when one maximum efficient batch of its input is there.
+    """Let each batchable primitive start as soon as one batch of its input list exists, not the whole list.
 
-    A stage takes the pieces of the stage before it if those are smaller, so that a pipeline moves in step.
+    The batch is the largest that its engine runs efficiently. A primitive that reads the pieces of an earlier
+    one takes pieces of that size if they are smaller, so that a pipeline moves in step.
     """
     stage_piece: dict[str, int] = {}
     primitives = []

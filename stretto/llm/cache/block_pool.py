@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 
 
 class BlockPool:
-    """An allocator of blocks 0 ≤ id < `num_blocks`, each free or held by one sequence or by the prefix cache.
+    """An allocator of KV blocks, with ids 0 ≤ id < `num_blocks`.
+
+    Each block is free, or held by one sequence or by the prefix cache.
 
     The lowest free ids are given out first, so that blocks acquired together are mostly consecutive: a run of
     consecutive blocks can be read without gathering it.
@@ -21,7 +23,7 @@ class BlockPool:
         self._ends = [num_blocks]
 
     def acquire(self, num_blocks: int) -> list[int]:
-        """Take `num_blocks` free blocks. There must be enough of them, see `num_free`."""
+        """Allocate `num_blocks` free blocks and return their ids. At least that many must be free."""
         assert num_blocks <= self.num_free
         self.num_free -= num_blocks
         starts, ends = self._starts, self._ends
@@ -63,7 +65,7 @@ class BlockPool:
                 ends.insert(place, end)
 
     def free(self) -> set[int]:
-        """Ids of the blocks that are not held."""
+        """Return the ids of the blocks that are not held."""
         return {
             block for start, end in zip(self._starts, self._ends, strict=True) for block in range(start, end)
         }

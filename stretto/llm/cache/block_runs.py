@@ -13,7 +13,7 @@ _MAX_TAILS = 16
 
 @dataclass(slots=True, eq=False)
 class BlockRun:
-    """A run of consecutive cached blocks, held and evicted together; a root has no blocks.
+    """A node of the prefix cache's tree: a run of consecutive cached blocks; a root has none.
 
     Either all blocks are full, or the run is a single block that is not; then the node stays a leaf.
 
@@ -22,8 +22,8 @@ class BlockRun:
         hashes: hashes of the full blocks, if the cache reports events.
         children: nodes that follow, by their first token and then by all tokens of their first block; oldest
             first.
-        owners: queries that used the run.
-        lessees: owners for which the run was prefilled ahead and not used yet.
+        owners: queries (runs of apps) that used the run of blocks.
+        lessees: owners for which it was prefilled ahead and not used yet, so that it is evicted last.
         num_holders: number of sequences that hold the run, and with it all nodes before it.
     """
 
@@ -40,34 +40,34 @@ class BlockRun:
     last_used: int = 0
 
     def path(self) -> Iterator[BlockRun]:
-        """Yield the node and all nodes before it except the root, the last one first."""
+        """Yield the node and all nodes before it in the tree except the root, the last one first."""
         node = self
         while node.parent is not None:
             yield node
             node = node.parent
 
     def child(self, tokens: Sequence[int], start: int, size: int) -> BlockRun | None:
-        """Find the child whose first block is tokens[start : start + size]."""
+        """Find the child whose first block holds tokens[start : start + size]; None if there is none."""
         siblings = self.children.get(tokens[start])
         return siblings.get(tuple(tokens[start : start + size])) if siblings else None
 
     def adopt(self, child: BlockRun, block: tuple[int, ...]) -> None:
-        """Add a child that begins with `block`; it replaces another one that begins so."""
+        """Add a child node whose first block holds the tokens `block`; it replaces one with equal tokens."""
         self.children.setdefault(block[0], {})[block] = child
         child.parent = self
 
     def disown(self, block: tuple[int, ...]) -> None:
-        """Remove the child that begins with `block`."""
+        """Remove the child node whose first block holds the tokens `block`."""
         siblings = self.children[block[0]]
         del siblings[block]
         if not siblings:
             del self.children[block[0]]
 
     def longest_tail(self, rest: Sequence[int]) -> tuple[BlockRun | None, int]:
-        """Find the child whose first block has the longest common prefix with `rest`; returns it and the
-        length.
+        """Find the child whose first block has the longest common prefix with the tokens `rest`.
 
-        Only the newest few children are considered.
+        Returns that child and the length of the prefix in tokens: (None, 0) if no first token is equal. Only
+        the newest few children are considered.
         """
         best, num_best = None, 0
         if rest and (siblings := self.children.get(rest[0])):
@@ -80,7 +80,7 @@ class BlockRun:
 
 
 def num_common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Number of tokens in the common prefix of two sequences."""
+    """Return the number of tokens in the common prefix of two sequences of tokens."""
     for index, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return index
@@ -88,7 +88,11 @@ def num_common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class Owners:
-    """An index of the cache's nodes by owner and by lessee. An owner of a node owns all nodes before it."""
+    """An index of the cache's nodes by owner and by lessee.
+
+    Owners are the queries that used a node; an owner of a node owns all nodes before it. A lessee is an owner
+    for which the node was prefilled ahead; while it has one, the node is evicted last.
+    """
 
     def __init__(self) -> None:
         self._owned: dict[str, dict[BlockRun, None]] = {}
@@ -102,25 +106,28 @@ class Owners:
         return parent.parent is None or owner in parent.owners
 
     def own(self, node: BlockRun, owner: str) -> None:
-        """Add an owner to a node, unless it was forgotten meanwhile."""
+        """Record that a query (run of an app) uses a cached node, unless it was forgotten meanwhile."""
         assert node.parent is not None
         if owner not in node.owners and self._may_own(node.parent, owner):
             node.owners.add(owner)
             self._owned.setdefault(owner, {})[node] = None
 
     def lease(self, node: BlockRun, owner: str) -> None:
-        """Put a node under a lease of one of its owners, until `end_lease`."""
+        """Record that a node was prefilled ahead for a query: it is evicted last until `end_lease`.
+
+        Ignored if the query does not own the node.
+        """
         if owner in node.owners:
             node.lessees.add(owner)
             self._leased.setdefault(owner, {})[node] = None
 
     def end_lease(self, node: BlockRun, owner: str) -> None:
-        """End an owner's lease of a node. There must be one."""
+        """Record that a node need not be kept for the query `owner` any more, for which it was leased."""
         node.lessees.remove(owner)
         _take(self._leased, node, owner)
 
     def copy(self, node: BlockRun, other: BlockRun) -> None:
-        """Give `other`, which has no owners yet, the owners and lessees of `node`."""
+        """Record for `other`, a new part of the split `node`, the same owners and lessees as for `node`."""
         for owner in node.owners:
             other.owners.add(owner)
             self._owned[owner][other] = None
@@ -129,8 +136,9 @@ class Owners:
             self._leased[lessee][other] = None
 
     def forget(self, owner: str) -> tuple[list[BlockRun], list[BlockRun]]:
-        """Remove an owner from all nodes; returns the nodes it had leased, and those it had owned, deepest
-        first.
+        """Remove a query from the owners and lessees of all nodes.
+
+        Returns the nodes that were leased for it, and the nodes that it owned, deepest first.
         """
         leased = list(self._leased.pop(owner, ()))
         owned = list(self._owned.pop(owner, ()))
@@ -141,14 +149,14 @@ class Owners:
         return leased, sorted(owned, key=_start, reverse=True)
 
     def drop(self, node: BlockRun) -> None:
-        """Forget a node that leaves the tree."""
+        """Remove a node from the index, because it leaves the tree."""
         for owner in node.owners:
             _take(self._owned, node, owner)
         for lessee in node.lessees:
             _take(self._leased, node, lessee)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless nodes know their owners, and lessees are owners."""
+        """Raise AssertionError unless index and nodes agree on the owners, and all lessees are owners."""
         assert all(owner in node.owners for owner, nodes in self._owned.items() for node in nodes)
         for lessee, nodes in self._leased.items():
             assert nodes

@@ -16,8 +16,9 @@ from stretto.llm.sequence import TokenSequence
 
 
 class BlockTables:
-    """The block tables of running sequences: takes blocks from `pool` and from `cache`, and gives them
-    back.
+    """A manager of the block tables of running sequences, which list the KV blocks of each.
+
+    It allocates blocks from `pool`, reuses those of the prefix cache, and gives them back.
     """
 
     def __init__(self, pool: BlockPool, cache: PrefixCache, block_tokens: int) -> None:
@@ -27,7 +28,7 @@ class BlockTables:
         self._copies: list[tuple[int, int]] = []
 
     def num_blocks(self, num_tokens: int) -> int:
-        """Number of blocks that hold `num_tokens` tokens."""
+        """Return the number of blocks needed for `num_tokens` tokens."""
         return -(-num_tokens // self._block_tokens)
 
     def look_up(self, sequence: TokenSequence) -> CacheHit:
@@ -39,7 +40,11 @@ class BlockTables:
         return self._cache.look_up(sequence.salt, sequence.tokens, limit)
 
     def start(self, sequence: TokenSequence, hit: CacheHit) -> None:
-        """Give a sequence the cached blocks, and a copy of the partly used block that it continues."""
+        """Begin a sequence's block table with its cached prefix, which `hit` describes.
+
+        Full blocks are shared. A block that matches only in part is copied before the next step, because the
+        sequence writes to it.
+        """
         sequence.cached = self._cache.hold(hit, sequence.query)
         sequence.blocks = list(hit.blocks)
         sequence.num_shared_blocks = len(hit.blocks)
@@ -53,8 +58,10 @@ class BlockTables:
             sequence.blocks.append(own)
 
     def grow(self, sequence: TokenSequence, num_tokens: int) -> bool:
-        """Give a sequence blocks for its first `num_tokens`; if there are too few, give none and return
-        False."""
+        """Acquire the blocks that a sequence lacks for its first `num_tokens` tokens.
+
+        Returns False, and acquires none, if there are too few.
+        """
         num_needed = self.num_blocks(num_tokens) - len(sequence.blocks)
         if num_needed > self._cache.num_available:
             return False
@@ -63,7 +70,10 @@ class BlockTables:
         return True
 
     def append_free(self, sequences: list[TokenSequence]) -> bool:
-        """Give each sequence one more block; if that would evict something, give none and return False."""
+        """Append one free block to each sequence.
+
+        Returns False, and gives no sequence a block, if fewer are free: nothing is evicted for this.
+        """
         if len(sequences) > self._pool.num_free:
             return False
         for sequence, block in zip(sequences, self._pool.acquire(len(sequences)), strict=True):
@@ -71,15 +81,17 @@ class BlockTables:
         return True
 
     def shrink(self, sequence: TokenSequence, num_tokens: int) -> None:
-        """Take back the blocks that a sequence does not need for its first `num_tokens`."""
+        """Free the last blocks of a sequence, which it does not need for its first `num_tokens` tokens."""
         num_blocks = self.num_blocks(num_tokens)
         if len(sequence.blocks) > num_blocks:
             self._pool.release(sequence.blocks[num_blocks:])
             del sequence.blocks[num_blocks:]
 
     def share_full(self, sequence: TokenSequence) -> None:
-        """Give a sequence's full blocks to the cache; if the cache has equal ones, the sequence uses
-        those."""
+        """Register a sequence's full blocks in the prefix cache, so that others can share them.
+
+        Where the cache has a block with the same tokens, the sequence uses that one instead.
+        """
         size = self._block_tokens
         first, end = sequence.num_shared_blocks, sequence.num_computed // size
         tokens = sequence.tokens[first * size : end * size]
@@ -89,7 +101,10 @@ class BlockTables:
         sequence.num_shared_blocks = end
 
     def keep(self, sequence: TokenSequence) -> None:
-        """Give all computed blocks of an ended sequence to the cache, under a lease if it was a prefill."""
+        """Register all computed blocks of an ended sequence in the prefix cache, the last partial one too.
+
+        If the sequence was a prefill alone, they are leased (evicted last) until its decode arrives.
+        """
         num_full = sequence.num_shared_blocks
         rest = sequence.tokens[num_full * self._block_tokens : sequence.num_computed]
         last = sequence.cached
@@ -103,7 +118,7 @@ class BlockTables:
             self._cache.lease(last, sequence.query)
 
     def give_up(self, sequence: TokenSequence) -> None:
-        """Take away all blocks of a sequence; a pending copy into one of them is dropped."""
+        """Release all blocks of a sequence; copies into them that were not made yet are cancelled."""
         own = sequence.blocks[sequence.num_shared_blocks :]
         if self._copies:
             self._copies = [(source, target) for source, target in self._copies if target not in own]
@@ -114,8 +129,10 @@ class BlockTables:
         sequence.num_shared_blocks = 0
 
     def take_copies(self) -> tuple[tuple[int, int], ...]:
-        """Return the copies (from, to) that sequences started since the last call need before their next
-        step."""
+        """Return, and forget, the block copies to make before the next step, as (from, to) ids.
+
+        Sequences that started since the last call need them: each continues a cached block that is not full.
+        """
         copies, self._copies = self._copies, []
         return tuple(copies)
 

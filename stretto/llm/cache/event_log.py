@@ -1,4 +1,4 @@
-"""Event log of a prefix cache: which full blocks it stored and removed."""
+"""Event log of a prefix cache: which full blocks it stored and evicted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from stretto.llm.cache.block_runs import BlockRun
 
 
 class CacheEventLog:
-    """A log of the full blocks that a cache stored and removed; it records nothing unless `wanted`."""
+    """A log of the full blocks that a prefix cache stored and evicted, for routers that track its contents.
+
+    It records nothing unless `wanted`.
+    """
 
     def __init__(self, block_tokens: int, *, wanted: bool) -> None:
         self._is_wanted = wanted
@@ -17,8 +20,10 @@ class CacheEventLog:
         self._events: list[KVEvent] = []
 
     def stored(self, node: BlockRun, parent: BlockRun, tokens: list[int]) -> None:
-        """Record blocks that were added after `parent`; they are the last ones of `node`, which may be
-        `parent`."""
+        """Record that blocks with these tokens were added to the cache, as the last blocks of `node`.
+
+        They follow the blocks of `parent`, which may be the same node.
+        """
         if not self._is_wanted or len(tokens) < self._block_tokens:
             return
         above = parent.hashes[-1] if parent.hashes else self._hasher.root(parent.salt)
@@ -32,7 +37,7 @@ class CacheEventLog:
         node.hashes += hashes
 
     def removed(self, node: BlockRun, num_blocks: int) -> None:
-        """Record that the last `num_blocks` of `node` are about to be removed."""
+        """Record that the last `num_blocks` blocks of `node` are about to be evicted."""
         if node.hashes:
             self._events += map(BlockRemoved, node.hashes[: -num_blocks - 1 : -1])
             del node.hashes[-num_blocks:]
@@ -43,7 +48,7 @@ class CacheEventLog:
             self._events.append(AllBlocksCleared())
 
     def take(self) -> list[KVEvent]:
-        """Return the events since the last call."""
+        """Return, and forget, what was recorded since the last call."""
         if not self._events:
             return []
         events, self._events = self._events, []

@@ -24,7 +24,7 @@ class EvictionQueue:
         self._max_entries = 64
 
     def offer(self, node: BlockRun) -> None:
-        """Add a node, if it can be evicted."""
+        """Add a node of the prefix cache to the queue, if it can be evicted; ignored if it is in use."""
         rank = _rank(node)
         if rank is None:
             return
@@ -35,7 +35,7 @@ class EvictionQueue:
             self._max_entries = 64 + 2 * len(self._heap)
 
     def pop(self) -> BlockRun:
-        """Take out the first node that can be evicted. There must be one."""
+        """Remove and return the node to evict next. There must be one."""
         while True:
             rank, _, node = heappop(self._heap)
             if _rank(node) == rank:

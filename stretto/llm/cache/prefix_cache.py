@@ -26,11 +26,15 @@ __all__ = ["CacheHit", "PrefixCache"]
 
 
 class PrefixCache:
-    """A prefix cache: it keeps blocks of `pool` after the end of the sequences that filled them."""
+    """The prefix cache of one LLM instance: it keeps KV blocks for reuse after their sequences have ended.
+
+    It is a tree of nodes, and a node is a run of consecutive blocks. A sequence holds the nodes it uses, and
+    nodes that no sequence holds can be evicted. With `with_events`, stored and evicted blocks are recorded.
+    """
 
     def __init__(self, pool: BlockPool, block_tokens: int, *, with_events: bool = False) -> None:
         self.version = 0
-        """Number that changes whenever a lookup may have a new answer."""
+        """Number that changes whenever blocks are stored or evicted, so that lookups may have new answers."""
         self.pool = pool
         self._block_tokens = block_tokens
         self._tree = PrefixTree(block_tokens)
@@ -45,24 +49,25 @@ class PrefixCache:
 
     @property
     def num_available(self) -> int:
-        """Number of blocks that `acquire` can give out, with evictions."""
+        """Number of blocks that can be acquired now: free ones, and cached ones that can be evicted."""
         return self.pool.num_free + self._num_idle
 
     def num_idle_in(self, hit: CacheHit) -> int:
-        """Number of blocks of `hit` that no sequence holds."""
+        """Number of blocks of a cached prefix that no sequence uses, so that they could be evicted."""
         if hit.node is None or hit.node.num_holders:
             return 0
         before = (len(node.blocks) for node in hit.node.path() if not node.num_holders)
         return sum(before) - len(hit.node.blocks) + hit.num_in_node
 
     def look_up(self, salt: str, tokens: list[int], limit: int) -> CacheHit:
-        """Find the longest cached prefix of tokens[:limit]. Changes nothing."""
+        """Find the longest prefix of tokens[:limit] cached for the tenant `salt`. Changes nothing."""
         return self._tree.look_up(salt, tokens, limit)
 
     def hold(self, hit: CacheHit, owner: str) -> BlockRun | None:
-        """Hold the blocks of `hit` until the returned node is released, and end the owner's leases on them.
+        """Protect the blocks of a cached prefix from eviction until the returned node is released.
 
-        Splits nodes so that the hit ends at the end of a node, and `hit.tail` begins there.
+        The leases (which delay eviction) that the query `owner` has on them end. A node is split if the
+        prefix ends within it. Returns the last node, or None if the prefix has no full block.
         """
         self._clock += 1
         node = hit.node
@@ -75,7 +80,7 @@ class PrefixCache:
         return node
 
     def touch(self, node: BlockRun) -> int:
-        """Mark the first block of a node as used and return it; the caller copies it."""
+        """Mark the first block of a node as just used, so that it is evicted later, and return its id."""
         self._clock += 1
         if len(node.blocks) > 1:
             node = self._tree.split(node, 1)
@@ -84,7 +89,10 @@ class PrefixCache:
         return node.blocks[0]
 
     def acquire(self, num_blocks: int) -> list[int]:
-        """Take blocks for new tokens, with evictions if needed. There must be enough, see `num_available`."""
+        """Allocate blocks for new tokens, evicting cached ones if needed, and return their ids.
+
+        `num_blocks` must not exceed `num_available`.
+        """
         blocks = self.pool.acquire(min(num_blocks, self.pool.num_free))
         while (num_missing := num_blocks - len(blocks)) > 0:
             node = self._evictable.pop()
@@ -92,7 +100,7 @@ class PrefixCache:
         return blocks
 
     def release(self, node: BlockRun | None) -> None:
-        """End one sequence's hold of a node and of all nodes before it."""
+        """End one sequence's use of a node and of all nodes before it; unused ones can then be evicted."""
         for part in node.path() if node is not None else ():
             part.num_holders -= 1
             if part.num_holders == 0:
@@ -105,11 +113,11 @@ class PrefixCache:
     def store(
         self, salt: str, parent: BlockRun | None, tokens: list[int], blocks: list[int], owner: str
     ) -> tuple[BlockRun, list[int]]:
-        """Add a sequence's full blocks, which hold the KV of `tokens`, after `parent`, which it holds.
+        """Add a sequence's full blocks, which hold the KV of `tokens`, to the cache.
 
-        Returns the node that the sequence now holds instead of `parent`, and the cache's blocks of these
-        tokens. Where the cache already has a block of these tokens, that one is returned and the sequence's
-        is freed.
+        They follow `parent`, the last node that the sequence holds (None if it holds none yet). Where the
+        cache has a block with the same tokens, that one is used and the sequence's is freed. Returns the
+        node that the sequence now holds instead of `parent`, and the blocks that it now uses.
         """
         node = parent or self._tree.root(salt)
         size = self._block_tokens
@@ -130,10 +138,11 @@ class PrefixCache:
     def store_tail(
         self, salt: str, parent: BlockRun | None, tokens: list[int], block: int, owner: str
     ) -> tuple[BlockRun, bool]:
-        """Add a sequence's last block, which is not full, after `parent`, unless the cache has its tokens.
+        """Add a sequence's last block, which is not full, to the cache, unless the cache has its tokens.
 
-        Returns the node of one block with these tokens, and whether that block is `block`. If so, the
-        sequence holds that node instead of `parent`.
+        It follows `parent`, the last node that the sequence holds (None if it holds none yet). Returns the
+        node with these tokens, and whether `block` was added. If so, the sequence holds that node instead of
+        `parent`.
         """
         above = parent or self._tree.root(salt)
         key = tuple(tokens)
@@ -145,14 +154,20 @@ class PrefixCache:
         return self._insert(above, list(tokens), [block], owner), True
 
     def lease(self, node: BlockRun, owner: str) -> None:
-        """Put the last block of a node, and so all before it, under a lease: it is evicted last."""
+        """Protect a prefix that was computed ahead for the query `owner`: it is evicted after all others.
+
+        The prefix ends with the last block of `node`.
+        """
         if len(node.blocks) > 1:
             self._tree.split(node, len(node.blocks) - 1)
         self._tree.owners.lease(node, owner)
         self._evictable.offer(node)
 
     def forget(self, owner: str) -> None:
-        """End the owner's leases, and remove the nodes that only it used, as soon as they are idle."""
+        """Remove what only the query (run of an app) `owner` used, as soon as no sequence holds it.
+
+        Its leases, which protect prefixes from eviction, end.
+        """
         leased, owned = self._tree.owners.forget(owner)
         for node in leased:
             self._evictable.offer(node)
@@ -161,14 +176,16 @@ class PrefixCache:
                 self._remove(node)
 
     def clear(self) -> None:
-        """Evict all idle nodes."""
+        """Evict all blocks that no running sequence holds."""
         while self._num_idle:
             self._remove(self._evictable.pop())
         if not self._num_blocks:
             self._event_log.cleared()
 
     def take_events(self) -> list[KVEvent]:
-        """Return the events since the last call."""
+        """Return, and forget, what changed in the cache since the last call: which full blocks were stored
+        and which were evicted.
+        """
         return self._event_log.take()
 
     def _hold(self, node: BlockRun, owner: str) -> None:
@@ -239,7 +256,7 @@ class PrefixCache:
         return evicted
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless the rules above hold."""
+        """Raise AssertionError unless every block is counted once, as free, held or evictable."""
         self.pool.check_invariants()
         self._tree.check_invariants()
         nodes = self._tree.nodes()

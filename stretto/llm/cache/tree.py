@@ -14,9 +14,9 @@ class CacheHit(NamedTuple):
     Attributes:
         blocks: full blocks of the prefix.
         num_tokens: length of the prefix; tokens after `blocks` are in the next block of `tail`.
-        node: the node of the last of `blocks`.
+        node: the cache's node (run of blocks) that contains the last of `blocks`.
         num_in_node: number of blocks of `node` that belong to the prefix.
-        tail: node with the partly used block; None if there is none.
+        tail: node with the block that belongs to the prefix only in part; None if there is none.
     """
 
     blocks: Sequence[int] = ()
@@ -35,11 +35,11 @@ class PrefixTree:
         self._roots: dict[str, BlockRun] = {}
 
     def root(self, salt: str) -> BlockRun:
-        """Find or make a tenant's root. A new one becomes part of the tree when a node is added to it."""
+        """Return the root of a tenant's prefixes; a new one joins the tree when a node is added to it."""
         return self._roots.get(salt) or BlockRun(salt, [], [], None)
 
     def look_up(self, salt: str, tokens: list[int], limit: int) -> CacheHit:
-        """Find the longest known prefix of tokens[:limit]. Changes nothing."""
+        """Find the longest prefix of tokens[:limit] cached for the tenant `salt`. Changes nothing."""
         node = self._roots.get(salt)
         if node is None:
             return CacheHit()
@@ -64,7 +64,10 @@ class PrefixTree:
         return CacheHit(blocks, place + num_in_tail, node if blocks else None, num_in_node, tail)
 
     def num_equal(self, node: BlockRun, tokens: list[int], place: int, limit: int) -> int:
-        """Number of the node's full blocks with which tokens[place:limit] begins; at least the first does."""
+        """Return how many of the node's full blocks tokens[place:limit] begins with.
+
+        The first block must be equal.
+        """
         size = self._block_tokens
         most = min(len(node.blocks), (limit - place) // size)
         wanted = tokens[place : place + most * size]
@@ -73,16 +76,16 @@ class PrefixTree:
         return num_common(wanted, node.tokens) // size
 
     def add(self, node: BlockRun) -> None:
-        """Add a new leaf to its parent."""
+        """Add a new leaf to the tree, below its `parent`."""
         assert node.parent is not None
         if node.parent.parent is None:
             self._roots[node.salt] = node.parent
         node.parent.adopt(node, tuple(node.tokens[: self._block_tokens]))
 
     def split(self, node: BlockRun, num_blocks: int) -> BlockRun:
-        """Move the leading blocks of a node to a new parent node, which is returned.
+        """Move the first `num_blocks` blocks of a node to a new parent node, and return that.
 
-        Holders of `node` hold both.
+        Sequences that hold `node` hold both.
         """
         assert node.parent is not None
         size = self._block_tokens
@@ -105,7 +108,7 @@ class PrefixTree:
         return head
 
     def drop(self, node: BlockRun) -> None:
-        """Remove a leaf, and its root if that has no other children."""
+        """Remove a leaf from the tree, and the root of its tenant if that has no other children."""
         assert node.parent is not None
         assert not node.children
         node.parent.disown(tuple(node.tokens[: self._block_tokens]))
@@ -114,7 +117,7 @@ class PrefixTree:
             del self._roots[node.salt]
 
     def nodes(self) -> list[BlockRun]:
-        """All nodes except the roots."""
+        """Return all nodes of the tree except the roots."""
         found: list[BlockRun] = []
         stack = list(self._roots.values())
         while stack:

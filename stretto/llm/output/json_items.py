@@ -37,7 +37,11 @@ class _State(Enum):
 
 
 class JsonItems:
-    """An incremental parser of one reply. In contrast to JSON, a string may contain unescaped line breaks."""
+    """A parser of a model's reply, a JSON list of strings, while it is being decoded.
+
+    It returns each item as soon as it is complete. Unlike strict JSON, strings may contain unescaped line
+    breaks.
+    """
 
     def __init__(self) -> None:
         self._state = _State.PROSE
@@ -47,11 +51,13 @@ class JsonItems:
 
     @property
     def ended(self) -> bool:
-        """Whether the list's `]` has been read."""
+        """Whether the end of the list, its `]`, has been read."""
         return self._state is _State.END
 
     def feed(self, delta: str) -> Iterator[str]:
-        """Read `delta` as far as the caller iterates; yields the items that it completes.
+        """Read more text of the reply, and yield each item that it completes.
+
+        Text is read only as far as the caller iterates.
 
         Raises:
             BadReply: the list is not JSON, or an item is not a string.
@@ -63,7 +69,7 @@ class JsonItems:
                 yield item
 
     def finish(self) -> None:
-        """End the parsing: the reply is complete.
+        """Check, at the end of the reply, that it contained a whole list.
 
         Raises:
             BadReply: the list is not complete.

@@ -20,14 +20,15 @@ class _Reader(Protocol):
 
 
 class Output:
-    """The output of one task, independent of how its text is cut into deltas.
+    """The output of one LLM task, built from the text deltas that the model generates.
 
-    A text value ends before the first stop string, without white space around it; its pieces joined are the
-    value. The pieces of a list value are its items.
+    It makes pieces, which can be passed on at once, and in the end a value: a text, or a list of strings if
+    the task asks for one. A text ends before the first stop string, without white space around it, and is
+    its pieces joined. The pieces of a list are its items.
     """
 
     def __init__(self, decode: Decode) -> None:
-        """Start an output.
+        """Create an empty output whose form and limits `decode` gives.
 
         Raises:
             ConfigError: a field of `decode` is out of range.
@@ -47,9 +48,9 @@ class Output:
             raise ConfigError(f"items must be None or 'json_list', got {decode.items!r}")
 
     def feed(self, delta: str) -> tuple[list[str], bool]:
-        """Take a delta; returns the pieces that it completes, and whether the output is finished.
+        """Read more generated text; return the pieces that it completes, and whether the output is finished.
 
-        A finished output takes no more deltas.
+        A finished output takes no more text.
 
         Raises:
             BadReply: a list was asked for, and the text is none.
@@ -57,8 +58,7 @@ class Output:
         return self._reader.feed(delta)
 
     def finish(self) -> tuple[list[str], object]:
-        """End the output, at the end of the text or when `feed` said so; returns the last pieces and the
-        value.
+        """Return the last pieces and the whole value, when the text has ended or the output is finished.
 
         Raises:
             BadReply: the text ended before the end of its list.

@@ -12,7 +12,11 @@ MAX_LOGPROBS = 20
 
 
 def check_sampling(decode: Decode, vocabulary: int) -> None:
-    """Check that the sampling fields are in range. Raises ConfigError, which names the field."""
+    """Check that the sampling settings of a decode are in range for a vocabulary of that many tokens.
+
+    Raises:
+        ConfigError: a setting is out of range; the message names it.
+    """
     _check(decode, "temperature", decode.temperature, 0.0, math.inf)
     _check(decode, "top_p", decode.top_p, 0.0, 1.0, above=True)
     _check(decode, "top_k", decode.top_k, 0, math.inf)
@@ -50,7 +54,10 @@ def _check(decode: Decode, name: str, value: float, low: float, high: float, *, 
 
 
 def is_plain_greedy(decode: Decode) -> bool:
-    """Whether the most likely token is always chosen, without penalties, structure or log-probabilities."""
+    """Return whether a decode always chooses the most likely token, so that no sampler is needed.
+
+    It has no penalties, no schema or regular expression, and reports no log-probabilities.
+    """
     return (
         decode.temperature == 0
         and decode.repetition_penalty == 1
@@ -62,12 +69,13 @@ def is_plain_greedy(decode: Decode) -> bool:
 
 
 def ending_tokens(decode: Decode, eos: Set[int]) -> frozenset[int]:
-    """Return the set of tokens that end the output."""
+    """Return the ids of the tokens that end an output: stop tokens, and those in `eos` unless ignored."""
     return frozenset(decode.stop_tokens) | (frozenset() if decode.ignore_eos else frozenset(eos))
 
 
 def noise_seed(seed: int, position: int) -> int:
-    """Return the seed of the noise that chooses token number `position` of an output, independent of
-    other requests.
+    """Return the random seed with which token number `position` of an output is sampled.
+
+    It depends on the request's seed and on the position alone, so that results do not depend on the batch.
     """
     return (seed * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**63
