@@ -102,7 +102,7 @@ class Tables:
         self._lines: Mapping[Path, int] = {}
         try:
             self._values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as cause:
+        except (tomllib.TOMLDecodeError, RecursionError) as cause:
             raise ConfigError(f"{name}: no TOML: {cause}") from cause
         self._lines = key_lines(text)
         for table, values in self._values.items():

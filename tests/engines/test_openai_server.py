@@ -341,7 +341,19 @@ def test_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         OpenAIServer(OpenAIServerConfig("http://localhost", api_key_env="MY_KEY"))
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "http://:80/v1", "http://x:port"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:8000",
+        "ftp://x",
+        "http://",
+        "http://:80/v1",
+        "http://x:port",
+        "http://",
+        "http://[::1",
+        "http://x:999999",
+    ],
+)
 def test_url_has_to_be_one(url: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(url)):
         OpenAIServer(OpenAIServerConfig(url))

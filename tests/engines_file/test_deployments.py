@@ -157,6 +157,7 @@ def test_what_is_wrong_is_named_with_its_line(old: str, new: str, message: str) 
 
 
 def test_what_is_no_toml_is_refused_with_the_line_of_the_parser() -> None:
+    assert refused("x = " + "[" * 5000 + "]" * 5000).startswith("e.toml: no TOML: ")
     assert re.match(r"e.toml: no TOML: .*line 39", refused(FILE.replace("anything = 1", "anything =")))
 
 

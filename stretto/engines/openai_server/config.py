@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import get_args
+from urllib.parse import urlsplit
 
 from stretto.engines.openai_wire.paths import Api
 from stretto.errors import ConfigError
@@ -87,6 +88,12 @@ class OpenAIServerConfig:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"url is {self.url!r}; it must start with http:// or https://")
+        try:
+            has_host = bool(urlsplit(self.url).hostname) and urlsplit(self.url).port != 0
+        except ValueError as error:
+            raise ConfigError(f"url is {self.url!r}: {error}") from error
+        if not has_host:
+            raise ConfigError(f"url is {self.url!r}; it must name a host, and a port other than 0")
         if self.api not in get_args(Api):
             raise ConfigError(f"there is no api {self.api!r}; there are {', '.join(get_args(Api))}")
         if self.max_connections < 1:
