@@ -7,7 +7,7 @@ are formed from the whole of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from stretto.cluster.messages import InstanceId
@@ -115,9 +115,16 @@ class System:
         """Check that each node has an engine of the right kind. Raises ConfigError."""
         self._engines.check_engines(egraph)
 
-    def check_drain(self, engine: str, instance: InstanceId, *, force: bool = True) -> None:
+    def check_drain(
+        self,
+        engine: str,
+        instance: InstanceId,
+        *,
+        force: bool = True,
+        leaving: Collection[InstanceId] = (),
+    ) -> None:
         """Check that an instance can be drained, as `Fleet.check_drain` does. Raises ConfigError."""
-        self._engines.check_drain(engine, instance, force=force)
+        self._engines.check_drain(engine, instance, force=force, leaving=leaving)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
         """Return every replica that holds its devices now, with the name of its instance."""
