@@ -129,8 +129,13 @@ class Session:
 
         `criteria` are those of `get`.
         """
-        self.want(name, criteria)
+        check_criteria(criteria)
         coming = self._variable(name)
+        if coming.done():
+            async for piece in self._pieces(name, coming):
+                yield piece
+            return
+        self.want(name, criteria)
         try:
             async for piece in self._pieces(name, coming):
                 yield piece
