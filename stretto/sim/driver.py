@@ -56,6 +56,7 @@ from stretto.sim.faults import FaultPlan, LostMessages
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
+from stretto.tasks import Objective
 from stretto.trace.recorder import Recorder
 from stretto.vocabulary import DEFAULT, Vocabulary
 
@@ -145,15 +146,17 @@ class VirtualDriver(VirtualTime):
         at_s: float = 0.0,
         deadline_s: float | None = None,
         passes: tuple[str, ...] = (),
+        tenant: str = "",
+        objective: Objective = "throughput",
     ) -> None:
-        """Let a query arrive at `at_s`.
+        """Let a query of a tenant arrive at `at_s`.
 
         Raises:
             ConfigError: `at_s` is negative or not finite.
         """
         if not 0 <= at_s < math.inf:
             raise ConfigError(f"query {query!r} cannot arrive at {at_s}")
-        self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes))
+        self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes, tenant, objective))
 
     def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
         """Submit queries sorted by arrival; the next one is taken when the one before has arrived."""
@@ -211,19 +214,24 @@ class VirtualDriver(VirtualTime):
                 continue
             if self._is_faulty:
                 events = [event for event in events if not self._lost.takes(event)]
-            self.num_events += len(events)
-            is_observed = bool(self.observers)
-            if is_observed:
-                for event in events:
-                    self.observers.on_event(event, self.now_s)
-            for action in self.system.handle(events, self.now_s):
-                if is_observed:
-                    self.observers.on_action(action, self.now_s)
-                if self._keeps:
-                    self.actions.append((self.now_s, action))
+            for action in self._actions_of(events):
                 self._carry_out(action)
             if self._check:
                 self.system.check_invariants()
+
+    def _actions_of(self, events: Sequence[Event]) -> Iterator[Action]:
+        """Hand events to the schedulers and yield the actions that follow; observers are told of both."""
+        self.num_events += len(events)
+        is_observed = bool(self.observers)
+        if is_observed:
+            for event in events:
+                self.observers.on_event(event, self.now_s)
+        for action in self.system.handle(events, self.now_s):
+            if is_observed:
+                self.observers.on_action(action, self.now_s)
+            if self._keeps:
+                self.actions.append((self.now_s, action))
+            yield action
 
     def duration_s(self, seconds: float) -> float:
         """Return a predicted duration with jitter."""
@@ -280,11 +288,12 @@ class VirtualDriver(VirtualTime):
     def _start_all(self, deployments: Sequence[Deployment]) -> None:
         """Start the declared replicas, which are ready before anything happens."""
         added = [AddInstance(d.engine.name, replica) for d in deployments for replica in d.replicas]
-        for action in self.system.handle(added, 0.0):
+        for action in self._actions_of(added):
             if isinstance(action, StartInstance):
                 self._start(action)
-        ready = [InstanceReady(*key) for key in self._replicas]
-        for action in self.system.handle(ready, 0.0):
+            else:
+                self._carry_out(action)
+        for action in self._actions_of([InstanceReady(*key) for key in self._replicas]):
             self._carry_out(action)
 
     def _start_later(self, action: StartInstance) -> None:

@@ -218,9 +218,6 @@ def run(
         keeps=False,
         observers=observers,
     )
-    for observer in observers:
-        if isinstance(observer, FleetWatch):
-            observer.begin(driver.system)
     replicas = {deployment.name: deployment.replicas[0] for deployment in load.engines}
     for change in changes:
         match change.kind:

@@ -268,6 +268,25 @@ def test_same_run_same_actions() -> None:
     assert actions(1) != actions(2)
 
 
+def test_a_query_has_a_tenant_and_an_objective() -> None:
+    run = driver(llm())
+    run.submit("1", compiled(ANSWER), {"q": "?"}, tenant="ann", objective="latency")
+    run.submit("2", compiled(ANSWER), {"q": "?"})
+    run.run()
+    tasks = [action.task for _, action in run.actions if isinstance(action, Admit)]
+    assert [(task.query, task.tenant, task.objective) for task in tasks] == [
+        ("1", "ann", "latency"),
+        ("2", "", "throughput"),
+    ]
+
+
+def test_a_deadline_beyond_the_time_for_starts_is_kept() -> None:
+    run = driver(batch(profile=Profile(2000.0, 0.0, 4)))
+    run.submit("1", compiled(EMBED), {"xs": ["x"]}, deadline_s=700.0)
+    assert isinstance(run.run()["1"].error, DeadlineExceeded)
+    assert end_s(run, "1") == 700.0
+
+
 @pytest.mark.parametrize("death", [Death("f", 0, 1.0), Death("e", 1, 1.0)])
 def test_what_is_not_there_cannot_die(death: Death) -> None:
     with pytest.raises(ConfigError, match=f"no instance {death.instance} of an engine '{death.engine}'"):
