@@ -75,7 +75,10 @@ class InstanceView:
 
     @property
     def backlog_s(self) -> float:
-        """Predicted seconds by which the requests that run or wait there delay one more."""
+        """Predicted seconds by which the requests that run or wait there delay one more.
+
+        For placement policies of users; those that come with Stretto go by other sums.
+        """
         turn_s = 0.0 if self.room_tokens else self.turn_s
         return self.slowness * (self.outstanding_s + self.waiting_s + turn_s)
 
@@ -174,7 +177,10 @@ class InstanceTable:
         return found or self._to_probe(room, now_s)
 
     def can_host(self, instance: InstanceId, room: int) -> bool:
-        """Return whether an instance serves and has `room` when it is idle."""
+        """Return whether an instance serves and has `room` when it is idle.
+
+        For placement policies of users; those that come with Stretto ask `hosts`.
+        """
         view = self._views.get(instance)
         return view is not None and view.state == "serving" and view.capacity_tokens >= room
 

@@ -54,14 +54,10 @@ class KVReport:
 
 @record
 class InstanceLoad:
-    """The load that an instance reports, counting requests that others sent it.
-
-    `kv_share` is the used share of its KV memory, from 0 to 1; None if it does not tell.
-    """
+    """The load that an instance reports, counting requests that others sent it."""
 
     num_running: int
     num_waiting: int
-    kv_share: float | None = None
 
 
 @record
