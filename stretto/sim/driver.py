@@ -40,6 +40,8 @@ from stretto.messages import (
     InstanceLost,
     InstanceReady,
     InstanceStopped,
+    InstanceSuspected,
+    LLMReport,
     Release,
     Reply,
     Reprioritise,
@@ -56,7 +58,7 @@ from stretto.sim.faults import FaultPlan, LostMessages
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
-from stretto.tasks import Objective
+from stretto.tasks import Failed, LLMTask, Objective
 from stretto.trace.recorder import Recorder
 from stretto.vocabulary import DEFAULT, Vocabulary
 
@@ -131,6 +133,7 @@ class VirtualDriver(VirtualTime):
         self._back_s: dict[_Key, float] = {}
         self._batch_engines: dict[str, BatchEngine] = {}
         self._llms: dict[_Key, ProfiledLLM | LLMInstance] = {}
+        self._refusing: set[_Key] = set()
         self._start_all(given)
         for death in self._faults.deaths:
             self.lose(death.engine, death.instance, death.at_s, back_s=death.back_s)
@@ -372,7 +375,7 @@ class VirtualDriver(VirtualTime):
             case StartBatch():
                 self._start_batch(action)
             case Admit(engine, instance, task, rank):
-                self._llms[engine, instance].admit(task, rank)
+                self._admit((engine, instance), task, rank)
             case Reprioritise(engine, instance, task_id, rank):
                 if (engine, instance) in self._llms:  # it may have been stopped at this instant
                     self._llms[engine, instance].reprioritise(task_id, rank)
@@ -399,6 +402,26 @@ class VirtualDriver(VirtualTime):
                 if query in self.replies:
                     raise AssertionError(f"{query} ended twice")
                 self.replies[query] = action
+
+    def _admit(self, key: _Key, task: LLMTask, rank: tuple[float, ...]) -> None:
+        """Hand a task to an LLM instance, or let the instance refuse it if the faults say so.
+
+        The first refusal announces the end of the period, when the instance says that it is ready again.
+        """
+        answers_s = self._faults.refuses_until_s(key[0], self._slot_of[key], self.now_s)
+        if answers_s <= self.now_s:
+            self._llms[key].admit(task, rank)
+            return
+        error = EngineUnavailable(f"{key[0]}/{key[1]} refuses tasks")
+        refused = InstanceSuspected(*key, error.message), LLMReport(*key, Failed(task.id, error))
+        self.at(self.now_s, lambda: refused if key in self._replicas else _NO_EVENTS)
+        if key not in self._refusing:
+            self._refusing.add(key)
+            self.at(answers_s, lambda: self._answer_again(key))
+
+    def _answer_again(self, key: _Key) -> Sequence[Event]:
+        self._refusing.discard(key)
+        return (InstanceReady(*key),) if key in self._replicas else _NO_EVENTS
 
     def _wake_at(self, time_s: float) -> None:
         """Set the one alarm, in place of the earlier one: the schedulers set it again when they wake."""

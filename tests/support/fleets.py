@@ -57,6 +57,7 @@ class FleetWatch(Observer):
             case InstanceSuspected(engine, instance):
                 if (engine, instance) in self._has_served:
                     self._become((engine, instance), "suspect")
+                    self.reached["suspected"] += 1
             case Drain(engine, instance, how):
                 if (engine, instance) not in self.state:  # it waited to be started
                     self.state[engine, instance] = "gone"
