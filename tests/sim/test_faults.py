@@ -266,6 +266,22 @@ def test_whatever_goes_wrong_every_query_ends_once_and_nothing_is_left(seed: int
     assert checks.num_tokens > 0 or any(reply.error for reply in driver.replies.values())
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_llms_that_refuse_again_and_again_end_every_query_once(seed: int) -> None:
+    load = workload(seed)
+    num_llms = next(len(deployment.replicas) for deployment in load.engines if deployment.name == "llm")
+    draw = random.Random(f"refusals/{seed}")
+    starts_s = [draw.uniform(0.0, load.faults_until_s) for _ in range(10)]
+    refusals = [Refusal("llm", draw.randrange(num_llms), s, s + draw.uniform(0.0, 3.0)) for s in starts_s]
+    refusals.append(Refusal("llm", 0, 0.0, load.queries[0][4] + 3.0))
+    watch = FleetWatch()
+    driver = run(load, FaultPlan(refusals=tuple(refusals)), watch)
+    watch.check_end()
+    assert watch.reached["suspected"] > 0
+    assert driver.system.is_idle()
+    driver.system.check_invariants()
+
+
 def replace_deadlines(load: Workload) -> Workload:
     return replace(load, queries=[(*query[:5], None) for query in load.queries])
 
