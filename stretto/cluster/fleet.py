@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -181,11 +182,14 @@ class Fleet:
             return actions
         return self._stop(instance, "suspend") if how == "suspend" else []
 
-    def check_drain(self, instance: InstanceId, *, force: bool = True) -> None:
+    def check_drain(
+        self, instance: InstanceId, *, force: bool = True, leaving: Collection[InstanceId] = ()
+    ) -> None:
         """Check that an instance can be drained, that is, given no more work and stopped.
 
         Args:
             force: whether the instance may be the last one of its engine.
+            leaving: instances that are going to be drained anyway, so that they do not count as others.
 
         Raises:
             ConfigError: there is no such instance, it is draining or gone, or it is the last one.
@@ -197,7 +201,8 @@ class Fleet:
             raise ConfigError(
                 f"engine {self.engine!r}: instance {instance} is {what}; instances to drain: {known}"
             )
-        if not force and all(i == instance or self.state[i] == "draining" for i in self._members):
+        staying = (i for i in self._members if self.state[i] != "draining" and i not in leaving)
+        if not force and all(i == instance for i in staying):
             raise ConfigError(
                 f"engine {self.engine!r}: instance {instance} is the last one, and nobody would do its work; "
                 "add a replica first, or drain it with force"

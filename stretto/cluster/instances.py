@@ -79,6 +79,7 @@ class InstanceView:
         """Predicted seconds by which the requests that run or wait there delay one more.
 
         Includes the wait until it fits and the instance's measured slowness.
+        For placement policies of users; those that come with Stretto go by other sums.
         """
         turn_s = 0.0 if self.room_tokens else self.turn_s
         return self.slowness * (self.outstanding_s + self.waiting_s + turn_s)
@@ -178,7 +179,10 @@ class InstanceTable:
         return found or self._to_probe(room, now_s)
 
     def can_host(self, instance: InstanceId, room: int) -> bool:
-        """Return whether an instance serves and `room` tokens fit there when it is idle."""
+        """Return whether an instance serves and `room` tokens fit there when it is idle.
+
+        For placement policies of users; those that come with Stretto ask `hosts`.
+        """
         view = self._views.get(instance)
         return view is not None and view.state == "serving" and view.capacity_tokens >= room
 

@@ -58,15 +58,10 @@ class KVReport:
 
 @record
 class InstanceLoad:
-    """The load that an instance reports of itself, with requests that others sent it: how many run and how
-    many wait.
-
-    `kv_share` is the used share of its KV memory, from 0 to 1; None if the instance does not report it.
-    """
+    """How many requests run and wait at an instance, as it reports; those of others are counted too."""
 
     num_running: int
     num_waiting: int
-    kv_share: float | None = None
 
 
 @record

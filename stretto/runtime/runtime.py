@@ -289,7 +289,10 @@ class Runtime:
         self._deployment(engine)
         if how not in get_args(DrainHow):
             raise ConfigError(f"how must be one of {', '.join(get_args(DrainHow))}, got {how!r}")
-        self.system.check_drain(engine, instance, force=force)
+        assert self._pump is not None
+        posted = [event for event in self._pump.waiting if isinstance(event, Drain)]
+        leaving = {event.instance for event in posted if event.engine == engine}
+        self.system.check_drain(engine, instance, force=force, leaving=leaving)
         self._post(Drain(engine, instance, how))
 
     async def aclose(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import count
 from typing import TypeAlias
 
@@ -185,12 +185,15 @@ class EngineTier:
             if scheduler.engine.is_llm != (node.spec.runs_on == "llm"):
                 raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 
-    def check_drain(self, engine: str, instance: InstanceId, *, force: bool) -> None:
+    def check_drain(
+        self, engine: str, instance: InstanceId, *, force: bool, leaving: Collection[InstanceId]
+    ) -> None:
         """Check that an instance can be given no more work and be stopped. Raises ConfigError.
 
-        `force` is whether it may be the last one of its engine.
+        `force` is whether it may be the last one of its engine; instances in `leaving` are going to be
+        drained anyway, so that they do not count as others.
         """
-        self.schedulers[engine].instances.fleet.check_drain(instance, force=force)
+        self.schedulers[engine].instances.fleet.check_drain(instance, force=force, leaving=leaving)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
         """Return the replica of each instance that holds its devices now, with the name of the instance."""

@@ -8,7 +8,7 @@ the whole of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from stretto.cluster.messages import InstanceId
@@ -123,12 +123,20 @@ class System:
         """Check that each step of a graph has an engine of the right kind. Raises ConfigError."""
         self._engines.check_engines(egraph)
 
-    def check_drain(self, engine: str, instance: InstanceId, *, force: bool = True) -> None:
+    def check_drain(
+        self,
+        engine: str,
+        instance: InstanceId,
+        *,
+        force: bool = True,
+        leaving: Collection[InstanceId] = (),
+    ) -> None:
         """Check that an instance can be given no more work and be stopped. Raises ConfigError.
 
-        `force` is whether it may be the last one of its engine.
+        `force` is whether it may be the last one of its engine; instances in `leaving` are going to be
+        drained anyway, so that they do not count as others.
         """
-        self._engines.check_drain(engine, instance, force=force)
+        self._engines.check_drain(engine, instance, force=force, leaving=leaving)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
         """Return the replica of each instance that holds its devices now, with the name of the instance."""

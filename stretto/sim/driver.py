@@ -40,6 +40,8 @@ from stretto.messages import (
     InstanceLost,
     InstanceReady,
     InstanceStopped,
+    InstanceSuspected,
+    LLMReport,
     Release,
     Reply,
     Reprioritise,
@@ -56,6 +58,7 @@ from stretto.sim.faults import FaultPlan, LostMessages
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
+from stretto.tasks import Failed, LLMTask, Objective
 from stretto.trace.recorder import Recorder
 from stretto.vocabulary import DEFAULT, Vocabulary
 
@@ -132,6 +135,7 @@ class VirtualDriver(VirtualTime):
         self._back_s: dict[_Key, float] = {}
         self._batch_engines: dict[str, BatchEngine] = {}
         self._llms: dict[_Key, ProfiledLLM | LLMInstance] = {}
+        self._refusing: set[_Key] = set()
         self._start_all(given)
         for death in self._faults.deaths:
             self.lose(death.engine, death.instance, death.at_s, back_s=death.back_s)
@@ -147,15 +151,17 @@ class VirtualDriver(VirtualTime):
         at_s: float = 0.0,
         deadline_s: float | None = None,
         passes: tuple[str, ...] = (),
+        tenant: str = "",
+        objective: Objective = "throughput",
     ) -> None:
-        """Plan that a query (one run of the app `egraph`) arrives at `at_s`.
+        """Plan that a query (one run of the app `egraph`) of a tenant arrives at `at_s`.
 
         Raises:
             ConfigError: `at_s` is negative or not finite.
         """
         if not 0 <= at_s < math.inf:
             raise ConfigError(f"query {query!r} cannot arrive at {at_s}")
-        self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes))
+        self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes, tenant, objective))
 
     def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
         """Plan queries from (arrival time, `Submit`) pairs sorted by time.
@@ -222,19 +228,24 @@ class VirtualDriver(VirtualTime):
                 continue
             if self._is_faulty:
                 events = [event for event in events if not self._lost.takes(event)]
-            self.num_events += len(events)
-            is_observed = bool(self.observers)
-            if is_observed:
-                for event in events:
-                    self.observers.on_event(event, self.now_s)
-            for action in self.system.handle(events, self.now_s):
-                if is_observed:
-                    self.observers.on_action(action, self.now_s)
-                if self._keeps:
-                    self.actions.append((self.now_s, action))
+            for action in self._actions_of(events):
                 self._carry_out(action)
             if self._check:
                 self.system.check_invariants()
+
+    def _actions_of(self, events: Sequence[Event]) -> Iterator[Action]:
+        """Hand events to the schedulers and yield the actions that follow; observers are told of both."""
+        self.num_events += len(events)
+        is_observed = bool(self.observers)
+        if is_observed:
+            for event in events:
+                self.observers.on_event(event, self.now_s)
+        for action in self.system.handle(events, self.now_s):
+            if is_observed:
+                self.observers.on_action(action, self.now_s)
+            if self._keeps:
+                self.actions.append((self.now_s, action))
+            yield action
 
     def duration_s(self, seconds: float) -> float:
         """Return a predicted duration, multiplied by a random factor (jitter)."""
@@ -293,11 +304,12 @@ class VirtualDriver(VirtualTime):
     def _start_all(self, deployments: Sequence[Deployment]) -> None:
         """Start the declared replicas, which are ready before anything happens."""
         added = [AddInstance(d.engine.name, replica) for d in deployments for replica in d.replicas]
-        for action in self.system.handle(added, 0.0):
+        for action in self._actions_of(added):
             if isinstance(action, StartInstance):
                 self._start(action)
-        ready = [InstanceReady(*key) for key in self._replicas]
-        for action in self.system.handle(ready, 0.0):
+            else:
+                self._carry_out(action)
+        for action in self._actions_of([InstanceReady(*key) for key in self._replicas]):
             self._carry_out(action)
 
     def _start_later(self, action: StartInstance) -> None:
@@ -376,7 +388,7 @@ class VirtualDriver(VirtualTime):
             case StartBatch():
                 self._start_batch(action)
             case Admit(engine, instance, task, rank):
-                self._llms[engine, instance].admit(task, rank)
+                self._admit((engine, instance), task, rank)
             case Reprioritise(engine, instance, task_id, rank):
                 if (engine, instance) in self._llms:  # it may have been stopped at this instant
                     self._llms[engine, instance].reprioritise(task_id, rank)
@@ -403,6 +415,26 @@ class VirtualDriver(VirtualTime):
                 if query in self.replies:
                     raise AssertionError(f"{query} ended twice")
                 self.replies[query] = action
+
+    def _admit(self, key: _Key, task: LLMTask, rank: tuple[float, ...]) -> None:
+        """Hand a task to an LLM instance, or let the instance refuse it if the faults say so.
+
+        The first refusal announces the end of the period, when the instance says that it is ready again.
+        """
+        answers_s = self._faults.refuses_until_s(key[0], self._slot_of[key], self.now_s)
+        if answers_s <= self.now_s:
+            self._llms[key].admit(task, rank)
+            return
+        error = EngineUnavailable(f"{key[0]}/{key[1]} refuses tasks")
+        refused = InstanceSuspected(*key, error.message), LLMReport(*key, Failed(task.id, error))
+        self.at(self.now_s, lambda: refused if key in self._replicas else _NO_EVENTS)
+        if key not in self._refusing:
+            self._refusing.add(key)
+            self.at(answers_s, lambda: self._answer_again(key))
+
+    def _answer_again(self, key: _Key) -> Sequence[Event]:
+        self._refusing.discard(key)
+        return (InstanceReady(*key),) if key in self._replicas else _NO_EVENTS
 
     def _wake_at(self, time_s: float) -> None:
         """Set the one alarm, in place of the earlier one: the schedulers set it again when they wake."""

@@ -44,12 +44,29 @@ class Slowness:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A period in which an LLM instance refuses new tasks; what it runs already goes on.
+
+    Instances of batch engines never refuse.
+    """
+
+    engine: str
+    instance: int
+    from_s: float
+    until_s: float
+
+    def __post_init__(self) -> None:
+        _check_times(self, self.from_s, self.until_s)
+
+
+@dataclass(frozen=True, slots=True)
 class FaultPlan:
     """All faults of one simulated run, decided beforehand.
 
     Attributes:
         deaths: instances that die.
         slow: periods in which instances are slow.
+        refusals: periods in which LLM instances refuse new tasks.
         lost_messages: numbers of the messages of instances that never arrive, by engine; messages are counted
             from 0 in the order of arrival. Only the engine's `timeout_s` helps against these.
         kv_delay_s: seconds by which reports of what prefix caches hold are late.
@@ -61,6 +78,7 @@ class FaultPlan:
     lost_messages: Mapping[str, frozenset[int]] = field(default_factory=dict)
     kv_delay_s: float = 0.0
     cancels: tuple[tuple[str, float], ...] = ()
+    refusals: tuple[Refusal, ...] = ()
 
     def __post_init__(self) -> None:
         _check_times(self, self.kv_delay_s, *(at_s for _, at_s in self.cancels))
@@ -74,6 +92,13 @@ class FaultPlan:
             if (slow.engine, slow.instance) == (engine, instance) and slow.from_s <= at_s < slow.until_s:
                 factor *= slow.factor
         return factor
+
+    def refuses_until_s(self, engine: str, instance: int, at_s: float) -> float:
+        """Return when the instance takes tasks again: at `at_s` itself if it does not refuse them then."""
+        for refusal in sorted(self.refusals, key=lambda refusal: refusal.from_s):
+            if (refusal.engine, refusal.instance) == (engine, instance) and refusal.from_s <= at_s:
+                at_s = max(at_s, refusal.until_s)
+        return at_s
 
 
 class LostMessages:
@@ -117,12 +142,13 @@ def draw_faults(
     slow: list[Slowness] = []
     lost: dict[str, set[int]] = {}
     cancels: dict[str, float] = {}
+    refusals: list[Refusal] = []
     kv_delay_s = 0.0
     for _ in range(draw.randint(0, 2 * num_faults)):
         engine = draw.choice(engines)
         instance = draw.randrange(instances[engine])
         at_s = draw.uniform(0.0, until_s)
-        match draw.randrange(5):
+        match draw.randrange(6):
             case 0:
                 back_s = draw.choice((None, at_s + draw.uniform(0.0, until_s / 4)))
                 deaths.append(Death(engine, instance, at_s, back_s))
@@ -133,6 +159,8 @@ def draw_faults(
                 lost.setdefault(engine, set()).add(draw.randrange(40))
             case 3 if queries:
                 cancels[draw.choice(queries)] = at_s
+            case 4:
+                refusals.append(Refusal(engine, instance, at_s, at_s + draw.uniform(0.0, until_s / 4)))
             case _:
                 kv_delay_s = draw.uniform(0.0, until_s / 10)
     return FaultPlan(
@@ -141,4 +169,5 @@ def draw_faults(
         {engine: frozenset(numbers) for engine, numbers in lost.items()},
         kv_delay_s,
         tuple(cancels.items()),
+        tuple(refusals),
     )

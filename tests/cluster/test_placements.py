@@ -129,8 +129,8 @@ def test_least_loaded_counts_what_others_sent() -> None:
     views = [InstanceView(0, SLOW, 1000, num_running=1), InstanceView(1, SLOW, 1000)]
     instances = table(policy, *views)
     assert policy.choose(PLAIN, instances, 0.0).instance == 1
-    policy.observe(LoadReport("llm", 1, InstanceLoad(1, 4, 0.5)))
-    views[1].reported = InstanceLoad(1, 4, 0.5)
+    policy.observe(LoadReport("llm", 1, InstanceLoad(1, 4)))
+    views[1].reported = InstanceLoad(1, 4)
     instances.changed(1)
     assert policy.choose(PLAIN, instances, 0.0).instance == 0
 

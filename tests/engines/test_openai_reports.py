@@ -58,9 +58,9 @@ def test_its_load_is_reported_again_and_again(monkeypatch: pytest.MonkeyPatch) -
             return await watched(config, lambda reports: len(reports) >= 3)
 
     assert asyncio.run(main())[:3] == [
-        InstanceLoad(1, 2, 0.5),
-        InstanceLoad(2, 2, 0.5),
-        InstanceLoad(3, 2, 0.5),
+        InstanceLoad(1, 2),
+        InstanceLoad(2, 2),
+        InstanceLoad(3, 2),
     ]
 
 
@@ -93,7 +93,7 @@ def test_a_server_that_is_away_for_a_while_tells_when_it_is_back(monkeypatch: py
         asked.append(1)
         if len(asked) < 4:
             raise EngineUnavailable("it refuses")
-        return InstanceLoad(1, 0, 0.0)
+        return InstanceLoad(1, 0)
 
     asked: list[int] = []
     monkeypatch.setattr(OpenAIServer, "load", fetched)
@@ -101,7 +101,7 @@ def test_a_server_that_is_away_for_a_while_tells_when_it_is_back(monkeypatch: py
     async def main() -> list[Report]:
         return await watched(OpenAIServerConfig("http://127.0.0.1:1", reports_load=True), bool)
 
-    assert asyncio.run(main())[0] == InstanceLoad(1, 0, 0.0)
+    assert asyncio.run(main())[0] == InstanceLoad(1, 0)
     assert len(asked) >= 4
 
 

@@ -99,6 +99,13 @@ def test_an_observer_hears_every_event_before_the_actions_it_leads_to(driver: st
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
+def test_an_observer_hears_of_the_first_instances(driver: str) -> None:
+    names = Names()
+    run(driver, [names])
+    assert [name for name in names.names if name != "WakeAt"][:4] == [*STARTING, "Submit"]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("at", [Submit, StartBatch, BatchDone, Reply])
 def test_an_observer_that_raises_is_dropped_and_the_run_goes_on(
     driver: str, at: type, caplog: pytest.LogCaptureFixture

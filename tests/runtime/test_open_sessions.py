@@ -180,6 +180,21 @@ async def test_text_of_a_session_streams() -> None:
         assert len(pieces) > 1
 
 
+@in_virtual_time
+async def test_what_has_come_is_there_after_the_end_as_a_value_and_as_text() -> None:
+    async with Runtime([server()]) as runtime:
+        async with await runtime.open_session() as session:
+            session.extend(COMPLETE)
+            session.provide("text", "a b")
+            assert await session.get("answer") == "A B "
+        assert await session.get("answer") == "A B "
+        assert [piece async for piece in session.stream("answer")] == ["A B "]
+        with pytest.raises(UserError, match="the session is closed"):
+            await session.get("other")
+        with pytest.raises(UserError, match="the session is closed"):
+            await anext(session.stream("other"))
+
+
 @in_real_time
 async def test_a_full_runtime_says_when_to_come_back() -> None:
     async with Runtime([acting()], max_queries=1) as runtime:

@@ -281,6 +281,21 @@ async def test_what_cannot_be_added_or_drained_is_refused() -> None:
 
 
 @in_virtual_time
+async def test_two_drains_at_once_leave_the_last_instance() -> None:
+    engines = [server(instances=2), Deployment(Engine("other", contract="llm"), server().replicas)]
+    async with Runtime(engines) as runtime:
+        first, second = runtime.system.schedulers["llm"].instances.fleet.live
+        (alone,) = runtime.system.schedulers["other"].instances.fleet.live
+        runtime.drain_instance("llm", first, force=False)
+        with pytest.raises(ConfigError, match=rf"instance {second} is the last one"):
+            runtime.drain_instance("llm", second, force=False)
+        with pytest.raises(ConfigError, match=rf"instance {alone} is the last one"):
+            runtime.drain_instance("other", alone, force=False)
+        assert await runtime.run(COMPLETE, {"text": "a"}) == {"answer": "A "}
+        runtime.drain_instance("llm", second)
+
+
+@in_virtual_time
 async def test_two_replicas_added_at_once_do_not_get_the_same_device() -> None:
     replica = Replica(Server, Log(), runs_in="loop", devices=("cuda:0",))
     engines = [Deployment(Engine(name, contract="llm")) for name in ("llm", "other")]

@@ -38,7 +38,7 @@ from stretto.messages import (
 from stretto.observer import Observer, StepsDone
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import Death, FaultPlan, Slowness, draw_faults
+from stretto.sim.faults import Death, FaultPlan, Refusal, Slowness, draw_faults
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.run_log import RunLog
 from stretto.sim.step_times import ProfileCost
@@ -218,9 +218,6 @@ def run(
         keeps=False,
         observers=observers,
     )
-    for observer in observers:
-        if isinstance(observer, FleetWatch):
-            observer.begin(driver.system)
     replicas = {deployment.name: deployment.replicas[0] for deployment in load.engines}
     for change in changes:
         match change.kind:
@@ -269,6 +266,22 @@ def test_whatever_goes_wrong_every_query_ends_once_and_nothing_is_left(seed: int
     assert checks.num_tokens > 0 or any(reply.error for reply in driver.replies.values())
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_llms_that_refuse_again_and_again_end_every_query_once(seed: int) -> None:
+    load = workload(seed)
+    num_llms = next(len(deployment.replicas) for deployment in load.engines if deployment.name == "llm")
+    draw = random.Random(f"refusals/{seed}")
+    starts_s = [draw.uniform(0.0, load.faults_until_s) for _ in range(10)]
+    refusals = [Refusal("llm", draw.randrange(num_llms), s, s + draw.uniform(0.0, 3.0)) for s in starts_s]
+    refusals.append(Refusal("llm", 0, 0.0, load.queries[0][4] + 3.0))
+    watch = FleetWatch()
+    driver = run(load, FaultPlan(refusals=tuple(refusals)), watch)
+    watch.check_end()
+    assert watch.reached["suspected"] > 0
+    assert driver.system.is_idle()
+    driver.system.check_invariants()
+
+
 def replace_deadlines(load: Workload) -> Workload:
     return replace(load, queries=[(*query[:5], None) for query in load.queries])
 
@@ -293,7 +306,7 @@ def test_faults_of_one_seed_are_the_same_and_of_every_kind() -> None:
     plans = [draw_faults(seed, {"a": 2, "b": 1}, ["q"], 10.0) for seed in range(200)]
     assert plans == [draw_faults(seed, {"a": 2, "b": 1}, ["q"], 10.0) for seed in range(200)]
     assert FaultPlan() in plans
-    for kind in ("deaths", "slow", "lost_messages", "kv_delay_s", "cancels"):
+    for kind in ("deaths", "slow", "lost_messages", "kv_delay_s", "cancels", "refusals"):
         assert any(getattr(plan, kind) for plan in plans), kind
     assert any(death.back_s is not None for plan in plans for death in plan.deaths)
 
@@ -337,6 +350,7 @@ def test_late_news_of_a_cache_comes_late() -> None:
         lambda: Death("llm", 0, 1.0, -1.0),
         lambda: Slowness("llm", 0, 0.0, float("inf"), 2.0),
         lambda: Slowness("llm", 0, 0.0, 1.0, 0.0),
+        lambda: Refusal("llm", 0, 0.0, float("inf")),
         lambda: FaultPlan(kv_delay_s=-1.0),
         lambda: FaultPlan(cancels=(("q", float("nan")),)),
     ],

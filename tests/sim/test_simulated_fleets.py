@@ -98,7 +98,6 @@ def llm(**changes: object) -> Deployment:
 def driver(*deployments: Deployment, **options: object) -> tuple[VirtualDriver, FleetWatch]:
     watch = FleetWatch()
     made = VirtualDriver(deployments, check=True, observers=[watch], **options)  # type: ignore[arg-type]
-    watch.begin(made.system)
     return made, watch
 
 
@@ -324,7 +323,13 @@ def test_every_restart_is_a_new_instance_of_the_same_replica() -> None:
     run.submit("1", SAY, {"q": "a"}, at_s=10.0)
     finish(run, watch)
     starts = [action for _, action in run.actions if isinstance(action, StartInstance)]
-    assert [(start.instance, start.replica) for start in starts] == [(2, slow), (3, slow), (4, slow)]
+    assert [(start.instance, start.replica) for start in starts] == [
+        (0, fast),
+        (1, slow),
+        (2, slow),
+        (3, slow),
+        (4, slow),
+    ]
     assert watch.of("llm", "serving") == [0, 4]
 
 

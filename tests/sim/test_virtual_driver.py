@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from support.fleets import FleetWatch
 from support.machines import compiled
 
 from stretto.cluster.messages import StopInstance
@@ -16,7 +17,7 @@ from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, F
 from stretto.errors import ConfigError, DeadlineExceeded, EngineFailure, EngineUnavailable, QueryCancelled
 from stretto.messages import Admit, Release, StartBatch, WakeAt
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import Death, FaultPlan
+from stretto.sim.faults import Death, FaultPlan, Refusal
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.tasks import LLMTask, Task
 
@@ -266,6 +267,43 @@ def test_same_run_same_actions() -> None:
 
     assert actions(1) == actions(1)
     assert actions(1) != actions(2)
+
+
+def test_an_instance_that_refuses_gets_one_probe_at_a_time_until_it_answers() -> None:
+    watch = FleetWatch()
+    refusals = (Refusal("llm", 0, 1.0, 2.0), Refusal("llm", 0, 1.5, 3.0))
+    run = driver(llm(max_attempts=2), faults=FaultPlan(refusals=refusals), observers=[watch])
+    for query in "12":
+        run.submit(query, compiled(ANSWER), {"q": "?"}, at_s=1.0)
+    replies = run.run()
+    assert not run.observers.dropped
+    watch.check_end()
+    assert [replies[query].error for query in "12"] == [None, None], "refusals cost no attempts"
+    admitted_s = [at_s for at_s, action in run.actions if isinstance(action, Admit)]
+    assert admitted_s[:2] == [1.0, 1.0]
+    probes_s = [at_s for at_s in admitted_s if 1.0 < at_s < 3.0]
+    assert probes_s == sorted({*probes_s}) != []
+    assert sum(at_s >= 3.0 for at_s in admitted_s) == 2
+    assert watch.state == {("llm", 0): "serving"}
+
+
+def test_a_query_has_a_tenant_and_an_objective() -> None:
+    run = driver(llm())
+    run.submit("1", compiled(ANSWER), {"q": "?"}, tenant="ann", objective="latency")
+    run.submit("2", compiled(ANSWER), {"q": "?"})
+    run.run()
+    tasks = [action.task for _, action in run.actions if isinstance(action, Admit)]
+    assert [(task.query, task.tenant, task.objective) for task in tasks] == [
+        ("1", "ann", "latency"),
+        ("2", "", "throughput"),
+    ]
+
+
+def test_a_deadline_beyond_the_time_for_starts_is_kept() -> None:
+    run = driver(batch(profile=Profile(2000.0, 0.0, 4)))
+    run.submit("1", compiled(EMBED), {"xs": ["x"]}, deadline_s=700.0)
+    assert isinstance(run.run()["1"].error, DeadlineExceeded)
+    assert end_s(run, "1") == 700.0
 
 
 @pytest.mark.parametrize("death", [Death("f", 0, 1.0), Death("e", 1, 1.0)])

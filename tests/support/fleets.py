@@ -24,7 +24,6 @@ from stretto.messages import (
     Suspended,
 )
 from stretto.observer import Observer
-from stretto.sched.system import System
 from stretto.tasks import Done, Failed
 
 Key = tuple[str, int]
@@ -49,14 +48,6 @@ class FleetWatch(Observer):
         self._running: dict[Key, set[int]] = {}
         self._has_served: set[Key] = set()
 
-    def begin(self, system: System) -> None:
-        """Take in the instances that serve before anything happens: a virtual driver says nothing of them."""
-        for name, scheduler in system.schedulers.items():
-            for instance in scheduler.instances.fleet.serving:
-                self.state[name, instance] = "serving"
-                self._running[name, instance] = set()
-                self._has_served.add((name, instance))
-
     def on_event(self, event: Event, now_s: float) -> None:
         match event:
             case Submit(query):
@@ -66,6 +57,7 @@ class FleetWatch(Observer):
             case InstanceSuspected(engine, instance):
                 if (engine, instance) in self._has_served:
                     self._become((engine, instance), "suspect")
+                    self.reached["suspected"] += 1
             case Drain(engine, instance, how):
                 if (engine, instance) not in self.state:  # it waited to be started
                     self.state[engine, instance] = "gone"

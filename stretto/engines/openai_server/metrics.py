@@ -8,13 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.cluster.messages import InstanceLoad
-from stretto.engines.openai_wire.metrics import CACHE_CONFIG, KV_USED, NUM_RUNNING, NUM_WAITING, read_samples
+from stretto.engines.openai_wire.metrics import CACHE_CONFIG, NUM_RUNNING, NUM_WAITING, read_samples
 from stretto.errors import BadReply
 
 _RUNNING = (NUM_RUNNING.name, "sglang:num_running_reqs")
 _WAITING = (NUM_WAITING.name, "sglang:num_queue_reqs")
-_KV_USED = (KV_USED.name, "vllm:gpu_cache_usage_perc", "sglang:token_usage")
-
 
 _BLOCK_TOKENS = 16  # vLLM's default
 
@@ -42,12 +40,12 @@ def read_load(metrics: str) -> InstanceLoad:
     Raises:
         BadReply: the text does not tell one of these.
     """
-    running, waiting, used = (
-        [sample.value for sample in read_samples(metrics, names)] for names in (_RUNNING, _WAITING, _KV_USED)
+    running, waiting = (
+        [sample.value for sample in read_samples(metrics, names)] for names in (_RUNNING, _WAITING)
     )
-    if not (running and waiting and used):
+    if not (running and waiting):
         raise BadReply(f"the server's metrics do not tell its load: {metrics[:100]!r}")
-    return InstanceLoad(round(sum(running)), round(sum(waiting)), sum(used) / len(used))
+    return InstanceLoad(round(sum(running)), round(sum(waiting)))
 
 
 def read_cache_config(metrics: str) -> CacheConfig:
