@@ -27,11 +27,16 @@ class QueryPicture:
 
 @dataclass(frozen=True, slots=True)
 class InstancePicture:
-    """A picture of one instance that is not gone, with the number of tasks it runs."""
+    """A picture of one instance that is not gone, with the number of tasks it runs.
+
+    `loading_s` is how many seconds the last start of its replica took; before the first, what was predicted,
+    None if nothing was.
+    """
 
     instance: InstanceId
     state: State
     num_running: int
+    loading_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,9 @@ class EnginePicture:
 
 def engine_picture(fleet: Fleet, num_waiting: int, running: Mapping[InstanceId, int]) -> EnginePicture:
     """Return the picture of an engine; `running` has the number of tasks of each live instance."""
-    instances = tuple(InstancePicture(i, fleet.state[i], running[i]) for i in fleet.live)
+    instances = tuple(
+        InstancePicture(i, fleet.state[i], running[i], fleet.loading_s(fleet.replica(i))) for i in fleet.live
+    )
     return EnginePicture(fleet.engine, num_waiting, instances)
 
 
