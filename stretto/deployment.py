@@ -107,6 +107,7 @@ class Replica:
         num_slots: number of sequences that an LLM instance runs at once; None leaves the engine's limit.
         kv_tokens: number of tokens whose KV an LLM instance can hold; None if unknown.
         start_timeout_s: seconds that starting may take, loading included.
+        loading_s: predicted seconds of a start; None if unknown. What a start has taken is measured.
     """
 
     executable: Callable[[Any], Any]
@@ -121,6 +122,7 @@ class Replica:
     num_slots: int | None = None
     kv_tokens: int | None = None
     start_timeout_s: float = 600.0
+    loading_s: float | None = None
 
     def __post_init__(self) -> None:
         where = f"replica {self.label}"
@@ -141,6 +143,10 @@ class Replica:
         if not 0 < self.start_timeout_s < math.inf:
             raise ConfigError(
                 f"{where}: start_timeout_s is {self.start_timeout_s!r}; it must be positive and finite"
+            )
+        if self.loading_s is not None and not 0 <= self.loading_s < math.inf:
+            raise ConfigError(
+                f"{where}: loading_s is {self.loading_s!r}; it must be finite and not negative, or None"
             )
         self._check_devices(where)
 

@@ -46,6 +46,7 @@ def test_an_engine_that_cannot_be_is_refused(fields: dict[str, Any], message: st
         ({"kv_tokens": 0}, "kv_tokens is 0"),
         ({"port": 70000}, "port is 70000; it must be from 1 to 65535"),
         ({"start_timeout_s": 0}, "start_timeout_s is 0"),
+        ({"loading_s": -1.0}, "loading_s is -1.0; it must be finite and not negative, or None"),
         ({"devices": ("gpu0",)}, "device 'gpu0' is unknown; a device is 'cuda:N' or 'cpu:N'"),
         ({"devices": ("cpu:1", "cpu:1")}, "name a device twice"),
         ({"devices": ("cpu:1", "cuda:0")}, "different kinds"),

@@ -25,8 +25,8 @@ from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Action, Event, Reply, Submit
 from stretto.observer import Observer, StepsDone
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.published_workloads import ARRIVALS, Workload, workload
+from stretto.sim.simulated_model import preset_models
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.sim.synthetic_workloads import request_graph, submits
 from stretto.sim.traces import TraceRequest
@@ -152,7 +152,7 @@ def _driver(
         max_running=size.max_running,
         max_batch_tokens=size.max_batch_tokens,
     )
-    simulated = SimulatedModel(scheduler, preset.step_cost(model), filler_output(lengths_by_query(lengths)))
+    simulated = preset_models(preset, MODEL, scheduler, filler_output(lengths_by_query(lengths)))
     llm = deploy(
         "llm",
         FakeLLM,

@@ -16,6 +16,7 @@ from rich.table import Table
 from stretto.cli.terminal import shown
 from stretto.errors import UserError
 from stretto.sim.replay import Replayed, WhatIf, replay
+from stretto.trace.run_file import NOT_REPEATED
 from stretto.trace.run_reading import read_run
 from stretto.trace.summary import quantile
 
@@ -49,6 +50,9 @@ def replay_run(
     """Run a recorded run again in simulation, as it was and with other engines, policies or passes."""
     change = WhatIf(_numbers(instances or ()) or None, policy, passes)
     run = read_run(file)
+    if run.not_repeated:
+        left_out = " and ".join(NOT_REPEATED[kind] for kind in run.not_repeated)
+        print(f"the run had {left_out}, which the simulation leaves out", file=sys.stderr)
     rows = [("measured", [q.latency_s for q in run.queries if q.error is None])]
     as_recorded = replay(run)
     changed = as_recorded

@@ -7,6 +7,8 @@ Rules:
   `RestartBudget`. A slot is given up when its starts keep failing, or when a `UserError` ended its instance.
 - An instance that waits for its delay is `starting` already, so that it can be drained. `StartInstance` is
   returned when the delay is over, once per id.
+- A start is measured from `StartInstance` until the instance is ready. One that takes no time is no
+  measurement: the first instances of a simulation are ready at once.
 - A start that takes longer than `Replica.start_timeout_s` counts as lost, and the driver is told to kill it.
 - A suspect instance is to get one request at a time, from its `probe_s` on, which each further suspicion
   moves: so a server that refuses everything does not use up the attempts of every request. `ready` ends
@@ -54,7 +56,7 @@ class _Member:
 
     Attributes:
         due_s: when it is to be started, or when its start has taken too long; None afterwards.
-        is_started: whether the driver has been told to start it.
+        started_s: when the driver was told to start it; None before.
         has_served: whether it was ready at some time.
         num_suspected: number of suspicions since it was last ready.
         probe_s: when it may take a request again, if it is suspect.
@@ -64,13 +66,18 @@ class _Member:
 
     slot: _Slot
     due_s: float | None
-    is_started: bool = False
+    started_s: float | None = None
     has_served: bool = False
     num_suspected: int = 0
     probe_s: float = -math.inf
     drain: DrainHow | None = None
     stop: StopHow | None = None
     history: deque[str] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the driver has been told to start the instance."""
+        return self.started_s is not None
 
 
 class Fleet:
@@ -93,6 +100,7 @@ class Fleet:
         self.last_error: StrettoError | None = None
         self._ids = ids
         self._members: dict[InstanceId, _Member] = {}
+        self._measured: list[tuple[Replica, float]] = []
         self._in: dict[State, dict[InstanceId, None]] = {state: {} for state in TRANSITIONS}
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
@@ -108,6 +116,8 @@ class Fleet:
         """
         if self._move(instance, "ready", now_s) == "serving":
             member = self._members[instance]
+            if not member.has_served and member.started_s is not None and now_s > member.started_s:
+                self._measure(member.slot.replica, now_s - member.started_s)
             member.due_s = None
             member.num_suspected = 0
             member.has_served = True
@@ -262,6 +272,10 @@ class Fleet:
         """Return the replica that an instance runs. The instance must not be gone."""
         return self._members[instance].slot.replica
 
+    def loading_s(self, replica: Replica) -> float | None:
+        """Return the seconds that the last start of a replica took; before the first, those predicted."""
+        return next((seconds for known, seconds in self._measured if known == replica), replica.loading_s)
+
     @property
     def live(self) -> tuple[InstanceId, ...]:
         """Instances that are not gone and so still hold their devices, oldest first."""
@@ -309,9 +323,13 @@ class Fleet:
 
     def _start(self, instance: InstanceId, now_s: float) -> list[FleetAction]:
         member = self._members[instance]
-        member.is_started = True
+        member.started_s = now_s
         member.due_s = now_s + member.slot.replica.start_timeout_s
         return [StartInstance(self.engine, instance, member.slot.replica)]
+
+    def _measure(self, replica: Replica, seconds: float) -> None:
+        others = [(known, known_s) for known, known_s in self._measured if known != replica]
+        self._measured = [*others, (replica, seconds)]
 
     def _stop(self, instance: InstanceId, how: StopHow) -> list[FleetAction]:
         self._members[instance].stop = how

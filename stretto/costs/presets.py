@@ -102,6 +102,12 @@ class Preset:
             )
         return numbers
 
+    def loading_s(self, model: LLMModel, tensor_parallel: int = 1) -> float | None:
+        """Seconds to start an instance of a model on `tensor_parallel` devices; None if the preset has no
+        times of starts.
+        """
+        return None if self.loading is None else self.loading.seconds(model, tensor_parallel)
+
     def _hardware_for(self, model: LLMModel, tensor_parallel: int) -> Hardware:
         if self.hardware is None:
             raise ConfigError(f"preset {self.name} has no step costs")

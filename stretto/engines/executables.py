@@ -23,6 +23,7 @@ class Executable:
         role: name of the engine that it can be in the ready-made apps; "llm" for all LLMs.
         module: module with the engine's class (`name`) and the dataclass of its configuration (`config`).
         runs_in: where it runs unless its replica says otherwise.
+        places: all places where it can run.
         profile: latency unless its replica says otherwise.
         keeps_state: whether it keeps data for a query (run of an app), and must be told when that has ended.
         fixed: configuration fields that the name in the file determines, as "server:vllm" the program.
@@ -34,20 +35,10 @@ class Executable:
     name: str
     config: str
     runs_in: RunsIn = "thread"
+    places: tuple[RunsIn, ...] = get_args(RunsIn)
     profile: Profile = field(default_factory=Profile)
     keeps_state: bool = False
     fixed: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def places(self) -> tuple[RunsIn, ...]:
-        """The ways in which it can run ("thread", "loop", "process", "ray"), as values of `runs_in`.
-
-        Clients of servers run on the event loop, models in a thread or process, batch engines anywhere; "ray"
-        is possible for all.
-        """
-        if self.contract == "batch":
-            return get_args(RunsIn)
-        return ("loop", "ray") if self.runs_in == "loop" else ("thread", "process", "ray")
 
     def load(self) -> tuple[Callable[[Any], Any], type]:
         """Import the engine's module; return the engine's class and the dataclass of its configuration.
@@ -72,13 +63,16 @@ def _batch(role: str, module: str, name: str, config: str = "", *, keeps_state: 
 
 def _model(module: str, name: str, config: str) -> Executable:
     module = f"stretto.engines.{module}"
-    return Executable("llm", "llm", module, name, config, profile=PROFILES["llm"], keeps_state=True)
+    places: tuple[RunsIn, ...] = ("thread", "process")
+    profile = PROFILES["llm"]
+    return Executable("llm", "llm", module, name, config, places=places, profile=profile, keeps_state=True)
 
 
-def _server(module: str, name: str, **fixed: object) -> Executable:
+def _server(module: str, name: str, *more_places: RunsIn, **fixed: object) -> Executable:
     module = f"stretto.engines.{module}"
     config = f"{name}Config"
-    return Executable("llm", "llm", module, name, config, "loop", PROFILES["llm"], fixed=fixed)
+    places: tuple[RunsIn, ...] = ("loop", *more_places)
+    return Executable("llm", "llm", module, name, config, "loop", places, PROFILES["llm"], fixed=fixed)
 
 
 EXECUTABLES: Mapping[str, Executable] = {
@@ -87,7 +81,8 @@ EXECUTABLES: Mapping[str, Executable] = {
     "stand-in": _model("scripted.standin", "StandIn", "StandInConfig"),
     "openai": _server("openai_server", "OpenAIServer"),
     **{
-        f"server:{name}": _server("server_process.engine", "ServerProcess", program=name) for name in PROGRAMS
+        f"server:{name}": _server("server_process.engine", "ServerProcess", "ray", program=name)
+        for name in PROGRAMS
     },
     "chunking": _batch("chunking", "chunking", "Chunking"),
     "embedding": _batch("embedding", "embedding", "Embedding"),

@@ -119,10 +119,10 @@ def _read_replica(row: TableRow, engine: Engine, executable: Executable) -> Repl
         defaults={"runs_in": executable.runs_in, "profile": executable.profile},
     )
     if replica.runs_in not in executable.places:
-        raise row.error(
-            f"runs_in is {replica.runs_in!r}; this executable runs in {' or '.join(executable.places)}",
-            "runs_in",
-        )
+        places = " or ".join(executable.places)
+        hint = "; in Ray an LLM is a server process: 'server:vllm' and the like"
+        hint = hint if replica.runs_in == "ray" else ""
+        raise row.error(f"runs_in is {replica.runs_in!r}; this executable runs in {places}{hint}", "runs_in")
     check_replica(engine, replica, row.place())
     if replica.runs_in in _OWN_PROCESS:
         _check_devices(row, replica)

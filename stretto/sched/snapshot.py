@@ -27,11 +27,16 @@ class QueryPicture:
 
 @dataclass(frozen=True, slots=True)
 class InstancePicture:
-    """A snapshot of one instance that is not gone, with the number of tasks that it runs."""
+    """A snapshot of one instance that is not gone, with the number of tasks that it runs.
+
+    `loading_s` is how many seconds the last start of its replica took; before the first, what was predicted,
+    None if nothing was.
+    """
 
     instance: InstanceId
     state: State
     num_running: int
+    loading_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,9 @@ def engine_picture(fleet: Fleet, num_waiting: int, running: Mapping[InstanceId, 
     """Return the snapshot of an engine; `running` has the number of tasks of each instance that is not
     gone.
     """
-    instances = tuple(InstancePicture(i, fleet.state[i], running[i]) for i in fleet.live)
+    instances = tuple(
+        InstancePicture(i, fleet.state[i], running[i], fleet.loading_s(fleet.replica(i))) for i in fleet.live
+    )
     return EnginePicture(fleet.engine, num_waiting, instances)
 
 

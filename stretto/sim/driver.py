@@ -314,8 +314,7 @@ class VirtualDriver(VirtualTime):
 
     def _start_later(self, action: StartInstance) -> None:
         """Start an instance that is ready when its model is loaded."""
-        model = self._model(action.engine, action.replica)
-        ready_s = self.now_s + (0.0 if model is None else model.loading_s)
+        ready_s = self.now_s + self._loading_s(action.engine, action.replica)
         slot = self._start(action)
         ready_s = max(ready_s, self._back_s.pop((action.engine, slot), 0.0))
         key = action.engine, action.instance
@@ -350,6 +349,13 @@ class VirtualDriver(VirtualTime):
     def _model(self, engine: str, replica: Replica) -> SimulatedModel | None:
         model = self._models.get(engine)
         return model(replica) if callable(model) else model
+
+    def _loading_s(self, engine: str, replica: Replica) -> float:
+        """Return the predicted seconds of a start: the replica's own, else those of its model."""
+        if replica.loading_s is not None:
+            return replica.loading_s
+        model = self._model(engine, replica)
+        return 0.0 if model is None else model.loading_s
 
     def _space_of(self, engine: str, replica: Replica) -> PromptSpace | None:
         model = self._model(engine, replica)

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from stretto.core import Document, Section
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.profile import LEAST_S, Profile, fit_profile
-from stretto.deployment import Deployment, deploy
+from stretto.deployment import Deployment, Engine, Replica
 from stretto.errors import ConfigError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.types import item_type
 from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.messages import Submit
+from stretto.observer import Observer
 from stretto.sim.driver import BatchCost, VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
@@ -31,6 +33,7 @@ from stretto.tasks import Decode, LLMTask
 from stretto.trace.run_file import (
     RecordedGraph,
     RecordedQuery,
+    RecordedReplica,
     RecordedRun,
     RecordedSpan,
     num_chars,
@@ -40,6 +43,10 @@ from stretto.vocabulary import DEFAULT, Vocabulary
 
 _BLOCK_TOKENS = 16
 _NUM_BLOCKS = 1 << 14
+_NO_SETTINGS = ("name", "kind", "instances", "profile", "replicas")
+
+_TimedSpan: TypeAlias = tuple[float, RecordedSpan]
+"""Start of a span in the run's time, and the span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +81,19 @@ class Replayed:
     reason: str | None = None
 
 
-def replay(run: RecordedRun, change: WhatIf = WhatIf(), vocabulary: Vocabulary = DEFAULT) -> list[Replayed]:
+def replay(
+    run: RecordedRun,
+    change: WhatIf = WhatIf(),
+    vocabulary: Vocabulary = DEFAULT,
+    *,
+    observers: Iterable[Observer] = (),
+) -> list[Replayed]:
     """Simulate a recorded run again, with `change`; return the measured and simulated latency of each of its
     queries.
 
     Args:
         vocabulary: ops, passes and policies that the record or the change may name.
+        observers: notified of everything as it happens.
 
     Raises:
         UserError: an engine or policy is unknown; or the passes are to change, and the record has no graphs
@@ -88,12 +102,14 @@ def replay(run: RecordedRun, change: WhatIf = WhatIf(), vocabulary: Vocabulary =
     engines = replay_engines(run, change, vocabulary)
     plan_cache = PlanCache({engine.name: engine.profile for engine in engines}, vocabulary)
     plans: dict[tuple[int, tuple[str, ...]], ExecutionGraph] = {}
-    models = {engine.name: _model(engine, run) for engine in engines if engine.engine.is_llm}
-    spans = _by_engine(run)
-    costs = {engine.name: _batch_cost(spans[engine.name]) for engine in engines if not engine.engine.is_llm}
-    known = {name: cost for name, cost in costs.items() if cost is not None}
+    models = {engine.name: _model_of(engine, run) for engine in engines if engine.engine.is_llm}
     driver = VirtualDriver(
-        engines, expand=plan_cache.expand, models=models, batch_costs=known, vocabulary=vocabulary
+        engines,
+        expand=plan_cache.expand,
+        models=models,
+        batch_costs=_batch_costs(run),
+        observers=observers,
+        vocabulary=vocabulary,
     )
     for query in run.queries:
         recorded = run.graphs[query.graph]
@@ -102,7 +118,9 @@ def replay(run: RecordedRun, change: WhatIf = WhatIf(), vocabulary: Vocabulary =
         if key not in plans:
             plans[key] = _plan(plan_cache, recorded, passes, changes_passes=change.passes is not None)
         inputs = _inputs(recorded.graph, query)
-        driver.submit(query.query, plans[key], inputs, at_s=query.arrival_s, passes=passes)
+        deadline_s = None if query.deadline_s is None else query.arrival_s + query.deadline_s
+        submit = Submit(query.query, plans[key], inputs, deadline_s, passes, query.tenant, query.objective)
+        driver.send(submit, query.arrival_s)
     replies = driver.run()
     replayed = []
     for query in run.queries:
@@ -136,24 +154,50 @@ def replay_engines(run: RecordedRun, change: WhatIf, vocabulary: Vocabulary = DE
     for fields in run.engines:
         name = str(fields["name"])
         is_llm = fields["kind"] != "batch"
-        settings = {key: value for key, value in fields.items() if key not in ("name", "kind")}
-        engine = deploy(
-            name,
-            SyntheticBatch,
-            SyntheticConfig(_chunk_sizes(run)),
-            contract="llm" if is_llm else "batch",
-            **settings,
+        settings = {key: value for key, value in fields.items() if key not in _NO_SETTINGS}
+        config = SyntheticConfig(_chunk_sizes(run))
+        profiles = _fitted(fields["replicas"], spans[name], _fit_llm if is_llm else _fit_batch)
+        replicas = tuple(
+            Replica(
+                SyntheticBatch,
+                config,
+                runs_in="loop",
+                tp=recorded.tp,
+                profile=profiles[recorded],
+                num_slots=recorded.num_slots,
+                kv_tokens=recorded.kv_tokens,
+            )
+            for recorded in fields["replicas"]
         )
-        profile = _fit_llm(spans[name]) if is_llm else _fit_batch(spans[name])
-        if profile is not None:
-            profile = replace(profile, max_efficient_batch=engine.profile.max_efficient_batch)
-            engine = engine.changed(profile=profile)
+        engine = Deployment(Engine(name, "llm" if is_llm else "batch", **settings), replicas)
         if name in instances:
             engine = engine.changed(instances=instances[name])
         if change.policy is not None:
             engine = engine.changed(policy=change.policy)
         engines.append(engine)
     return engines
+
+
+def _fitted(
+    replicas: Sequence[RecordedReplica],
+    spans: Sequence[_TimedSpan],
+    fit: Callable[[Iterable[_TimedSpan]], Profile | None],
+) -> dict[RecordedReplica, Profile]:
+    """Return the profile of each kind of replica, fitted to what its instances did.
+
+    Instance `n` of a record is of replica `n`. Later instances count only where all replicas are equal.
+    """
+    instances: dict[RecordedReplica, set[int]] = defaultdict(set)
+    for instance, replica in enumerate(replicas):
+        instances[replica].add(instance)
+    profiles = {}
+    for replica, its_own in instances.items():
+        fitted = fit(spans if len(instances) == 1 else [s for s in spans if s[1].instance in its_own])
+        recorded = replica.profile
+        profiles[replica] = (
+            recorded if fitted is None else replace(fitted, max_efficient_batch=recorded.max_efficient_batch)
+        )
+    return profiles
 
 
 def _plan(
@@ -166,25 +210,33 @@ def _plan(
     return compile_graph(recorded.graph, plan_cache.profiles, plan_cache.vocabulary.ops)
 
 
-def _by_engine(run: RecordedRun) -> dict[str, list[tuple[float, RecordedSpan]]]:
-    """Return (start in the run's time, span) pairs by engine."""
-    found: dict[str, list[tuple[float, RecordedSpan]]] = defaultdict(list)
+def _by_engine(run: RecordedRun) -> dict[str, list[_TimedSpan]]:
+    """Return spans by engine."""
+    found: dict[str, list[_TimedSpan]] = defaultdict(list)
     for query in run.queries:
         for span in query.spans:
             found[span.engine].append((query.arrival_s + span.start_s, span))
     return found
 
 
-def _batches(spans: Iterable[tuple[float, RecordedSpan]]) -> list[RecordedSpan]:
+def _batches(spans: Iterable[_TimedSpan]) -> list[RecordedSpan]:
     """Return one span of each batch: queries that share a batch have the same start on the same instance."""
     return list({(round(start_s, 6), span.instance): span for start_s, span in spans}.values())
 
 
-def _fit_batch(spans: Iterable[tuple[float, RecordedSpan]]) -> Profile | None:
+def _fit_batch(spans: Iterable[_TimedSpan]) -> Profile | None:
     return _fit([(max(1, s.num_units), s.end_s - s.start_s) for s in _batches(spans)])
 
 
-def _batch_cost(spans: Iterable[tuple[float, RecordedSpan]]) -> BatchCost | None:
+def _batch_costs(run: RecordedRun) -> dict[str, BatchCost]:
+    """Return the costs of batches that profiles do not tell, by engine. Unlike replicas have none."""
+    spans = _by_engine(run)
+    alike = [str(f["name"]) for f in run.engines if f["kind"] == "batch" and len(set(f["replicas"])) == 1]
+    costs = {name: _batch_cost(spans[name]) for name in alike}
+    return {name: cost for name, cost in costs.items() if cost is not None}
+
+
+def _batch_cost(spans: Iterable[_TimedSpan]) -> BatchCost | None:
     """Return the cost by characters read, if they predict the time of a batch better than its units."""
     batches = [span for span in _batches(spans) if span.end_s - span.start_s >= LEAST_S]
     by_chars = _fit([(max(1, s.num_chars), s.end_s - s.start_s) for s in batches])
@@ -210,7 +262,7 @@ def _fit(samples: Sequence[tuple[int, float]]) -> Profile | None:
     return fit_profile([units for units, _ in samples], [seconds for _, seconds in samples])
 
 
-def _fit_llm(spans: Iterable[tuple[float, RecordedSpan]]) -> Profile | None:
+def _fit_llm(spans: Iterable[_TimedSpan]) -> Profile | None:
     """Fit prompts by their uncached tokens, up to the first piece; then take the median time for a token.
 
     A list's first piece is its first item, so its prompt's time is what is left without its tokens' time.
@@ -231,14 +283,21 @@ def _fit_llm(spans: Iterable[tuple[float, RecordedSpan]]) -> Profile | None:
     return None if fitted is None else replace(fitted, per_output_s=per_output_s)
 
 
-def _model(deployment: Deployment, run: RecordedRun) -> SimulatedModel:
-    scheduler = SchedulerConfig(
-        _NUM_BLOCKS,
-        block_tokens=_BLOCK_TOKENS,
-        max_running=deployment.engine.max_running,
-        max_batch_tokens=512 + deployment.engine.max_running,
-    )
-    return SimulatedModel(scheduler, ProfileCost(deployment.profile), _Repeats(run, deployment.name))
+def _model_of(deployment: Deployment, run: RecordedRun) -> Callable[[Replica], SimulatedModel]:
+    """Return a function from a replica of an LLM to its simulated model."""
+    repeats = _Repeats(run, deployment.name)
+
+    def model_of(replica: Replica) -> SimulatedModel:
+        max_running = replica.num_slots or deployment.engine.max_running
+        scheduler = SchedulerConfig(
+            _NUM_BLOCKS if replica.kv_tokens is None else -(-replica.kv_tokens // _BLOCK_TOKENS),
+            block_tokens=_BLOCK_TOKENS,
+            max_running=max_running,
+            max_batch_tokens=512 + max_running,
+        )
+        return SimulatedModel(scheduler, ProfileCost(replica.profile), repeats)
+
+    return model_of
 
 
 class _Repeats:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.prompt_keys import PromptSpace, token_space
 from stretto.core import Prompt
+from stretto.costs.presets import Preset
 from stretto.costs.step import StepCost
+from stretto.deployment import Replica
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Event
 from stretto.observer import StepsDone
@@ -28,8 +30,8 @@ class SimulatedModel:
         keeps_released: whether the prefixes of a query that has ended stay until their room is needed.
         caches: whether prefixes are found again; if not, every prompt is computed whole.
         tokenize: function from a prompt to its tokens.
-        loading_s: seconds until an instance that is started during the run can serve (see a preset's
-            `loading`). The instances of the beginning are ready at once.
+        loading_s: predicted seconds until an instance that is started can serve, unless its replica predicts
+            them. The instances of the beginning are ready at once.
     """
 
     scheduler: SchedulerConfig
@@ -50,6 +52,36 @@ class SimulatedModel:
             return None
         name = f"{self.tokenize.__module__}.{self.tokenize.__qualname__}"
         return token_space(name, self.scheduler.block_tokens, self.tokenize)
+
+
+def preset_models(
+    preset: Preset,
+    model: str,
+    scheduler: SchedulerConfig,
+    output_source: OutputSource,
+    loading_s: float = 0.0,
+    **settings: Any,
+) -> Callable[[Replica], SimulatedModel]:
+    """Return a function from a replica to its simulated model, as a driver takes it in `models`.
+
+    The seconds of a step and of a start are those of the preset's `model` on the replica's number of devices.
+
+    Args:
+        loading_s: seconds of a start if the preset has no times of starts.
+        settings: further attributes of `SimulatedModel`, by name.
+
+    Raises:
+        ConfigError: the preset has no such model. The returned function raises it for a number of devices
+            for which the preset knows no cost.
+    """
+    sizes = preset.model(model)
+
+    def model_of(replica: Replica) -> SimulatedModel:
+        cost, start_s = preset.step_cost(sizes, replica.tp), preset.loading_s(sizes, replica.tp)
+        start_s = loading_s if start_s is None else start_s
+        return SimulatedModel(scheduler, cost, output_source, loading_s=start_s, **settings)
+
+    return model_of
 
 
 class Surroundings(Protocol):

@@ -1,15 +1,19 @@
 """A run as a file that can be run again in simulation: sizes and times, no texts.
 
 JSON lines. The first says what it is and which engines there were; then come the graphs, each before the
-first query that uses it, and the queries, as they ended:
+first query that uses it, and the queries, as they ended. A line `not_repeated` stands where the first of
+something begins that a replay leaves out, a key of `NOT_REPEATED`:
 
-    {"schema": "stretto-run", "version": 1, "engines": [{"name": "llm", "kind": "llm", "instances": 2, …}]}
+    {"schema": "stretto-run", "version": 1, "engines": [{"name": "llm", "kind": "llm", "instances": 2, …,
+     "replicas": [{"profile": {…}, "num_slots": 8, "kv_tokens": null, "tp": 1}, …]}]}
     {"graph": "advanced_rag", "text": "graph advanced_rag(…", "is_optimised": false}
     {"query": "q1", "graph": 0, "arrival_s": 0.0, "latency_s": 1.9, "error": null,
-     "passes": ["prune_order"], "spans": […],
+     "passes": ["prune_order"], "spans": […], "tenant": "", "objective": "latency", "deadline_s": 5.0,
      "inputs": {"question": {"chars": 31, "id": "9f3c…"}, "files": [[1200, 800]]}}
+    {"not_repeated": "sessions"}
 
-The size of a text is its characters, of a document those of its sections. Equal ids are equal texts.
+The seconds of a deadline count from the query's arrival. The size of a text is its characters, of a document
+those of its sections. Equal ids are equal texts.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from stretto.cluster.messages import StopInstance
+from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.core import Chunk, Document, Hit
+from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Deployment
 from stretto.errors import StrettoError, UserError
@@ -34,22 +39,26 @@ from stretto.messages import (
     BatchDone,
     BatchFailed,
     CancelTask,
+    Drain,
     Event,
     InstanceLost,
     InstanceStopped,
     LLMReport,
+    Open,
     Reply,
     StartBatch,
     Submit,
     Suspended,
 )
 from stretto.observer import Observer
-from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
+from stretto.tasks import Done, Failed, LLMTask, Objective, Piece, Started, Task
 
 SCHEMA = "stretto-run"
 VERSION = 1
+NOT_REPEATED = {"sessions": "sessions", "fleet": "instances that came or went"}
 _SETTINGS = (
     "policy",
+    "placement",
     "age_limit_s",
     "fill_timeout_s",
     "max_batch",
@@ -111,6 +120,9 @@ class RecordedQuery:
     passes: tuple[str, ...]
     inputs: Mapping[str, Any]
     spans: tuple[RecordedSpan, ...]
+    tenant: str = ""
+    objective: Objective = "throughput"
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +137,29 @@ class RecordedGraph:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedReplica:
+    """The settings of a replica that its simulation depends on."""
+
+    profile: Profile
+    num_slots: int | None = None
+    kv_tokens: int | None = None
+    tp: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedRun:
     """The content of a file with a recorded run: its engines, its graphs, and its queries (runs of apps).
 
-    `engines` are the settings of each engine, by name of the setting, and its latency profile.
+    Attributes:
+        engines: the plain fields of each `Engine`, the `Profile` of its first replica, and its replicas as
+            `RecordedReplica`s.
+        not_repeated: what happened in the run and not in a replay, keys of `NOT_REPEATED`.
     """
 
     engines: tuple[Mapping[str, Any], ...]
     graphs: tuple[RecordedGraph, ...]
     queries: tuple[RecordedQuery, ...]
+    not_repeated: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -176,6 +202,8 @@ class RunRecorder(Observer):
         self._open_queries: dict[str, _Query] = {}
         self._open: dict[tuple[str, int, int], _Open] = {}
         self._zero_s: float | None = None
+        self._num_declared = {deployment.name: len(deployment.replicas) for deployment in deployments}
+        self._not_repeated: set[str] = set()
         try:
             self._file = path.open("w", encoding="utf-8")
         except OSError as error:
@@ -211,6 +239,11 @@ class RunRecorder(Observer):
                 self._open.pop((engine, instance, task_id), None)
             case InstanceLost(engine, instance) | InstanceStopped(engine, instance):
                 self._forget(engine, instance)
+                self._leave_out("fleet")
+            case Drain():
+                self._leave_out("fleet")
+            case Open():
+                self._leave_out("sessions")
 
     def on_action(self, action: Action, now_s: float) -> None:
         """Record what the schedulers have decided; if a query has ended, write it to the file."""
@@ -221,6 +254,8 @@ class RunRecorder(Observer):
                 self._open[engine, instance, task.id] = _Open((task,), 0, now_s, now_s)
             case CancelTask(engine, instance, task_id):
                 self._open.pop((engine, instance, task_id), None)
+            case StartInstance(engine, instance) if instance >= self._num_declared.get(engine, 0):
+                self._leave_out("fleet")  # declared replicas have the first numbers
             case StopInstance(engine, instance, "kill"):
                 self._forget(engine, instance)
             case Reply(query, _, error):
@@ -290,18 +325,29 @@ class RunRecorder(Observer):
         query = self._open_queries.pop(name, None)
         if query is None or self._zero_s is None:
             return
+        submit = query.submit
+        deadline_s = None if submit.deadline_s is None else max(0.0, submit.deadline_s - query.arrival_s)
         self._write(
             {
                 "query": name,
-                "graph": self._graph_id(query.submit),
+                "graph": self._graph_id(submit),
                 "arrival_s": query.arrival_s - self._zero_s,
                 "latency_s": now_s - query.arrival_s,
                 "error": None if error is None else f"{type(error).__name__}: {error}",
-                "passes": list(query.submit.passes),
-                "inputs": {port: _input(value) for port, value in query.submit.inputs.items()},
+                "passes": list(submit.passes),
+                "inputs": {port: _input(value) for port, value in submit.inputs.items()},
                 "spans": [asdict(span) for span in query.spans],
+                "tenant": submit.tenant,
+                "objective": submit.objective,
+                "deadline_s": deadline_s,
             }
         )
+
+    def _leave_out(self, kind: str) -> None:
+        """Note that something happens which a replay does not repeat."""
+        if kind not in self._not_repeated:
+            self._not_repeated.add(kind)
+            self._write({"not_repeated": kind})
 
     def _graph_id(self, submit: Submit) -> int:
         graph = submit.egraph.graph
@@ -380,4 +426,8 @@ def _described(deployment: Deployment) -> dict[str, object]:
         "instances": len(deployment.replicas),
         **{name: getattr(engine, name) for name in _SETTINGS},
         "profile": asdict(deployment.profile),
+        "replicas": [
+            asdict(RecordedReplica(replica.profile, replica.num_slots, replica.kv_tokens, replica.tp))
+            for replica in deployment.replicas
+        ],
     }

@@ -6,11 +6,12 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from stretto.costs.profile import Profile
 from stretto.errors import ConfigError, GraphError, UserError
 from stretto.graph.text import parse_graph
+from stretto.tasks import Objective
 from stretto.trace.row_checks import (
     COUNT,
     FLAG,
@@ -27,10 +28,12 @@ from stretto.trace.row_checks import (
     shortened,
 )
 from stretto.trace.run_file import (
+    NOT_REPEATED,
     SCHEMA,
     VERSION,
     RecordedGraph,
     RecordedQuery,
+    RecordedReplica,
     RecordedRun,
     RecordedSpan,
     total_size,
@@ -57,6 +60,12 @@ _ENGINE = {
     "keeps_state": FLAG,
     "profile": OBJECT,
 }
+_REPLICA = {
+    "profile": OBJECT,
+    "num_slots": or_null(NUMBER),
+    "kv_tokens": or_null(NUMBER),
+    "tp": NUMBER,
+}
 _PROFILE = {
     "base_s": SECONDS,
     "per_unit_s": SECONDS,
@@ -64,7 +73,10 @@ _PROFILE = {
     "per_output_s": SECONDS,
     "per_neighbour_s": SECONDS,
 }
-_PROFILE_DEFAULTS = {"per_neighbour_s": 0.0}  # files of earlier versions do not have it
+# Files of earlier versions lack these. Their engines have equal replicas, made of `instances` and `profile`.
+_PROFILE_DEFAULTS = {"per_neighbour_s": 0.0}
+_PLACEMENT = "least_seconds"
+_QUERY_DEFAULTS = {"tenant": "", "objective": "throughput", "deadline_s": None}
 _GRAPH = {"graph": TEXT, "text": TEXT, "is_optimised": FLAG}
 _QUERY = {
     "query": TEXT,
@@ -75,6 +87,9 @@ _QUERY = {
     "passes": list_of(TEXT),
     "inputs": OBJECT,
     "spans": _ROWS,
+    "tenant": TEXT,
+    "objective": one_of(get_args(Objective)),
+    "deadline_s": or_null(_AGE),
 }
 _SPAN = {
     "engine": TEXT,
@@ -123,7 +138,8 @@ def read_run(path: Path, vocabulary: Vocabulary = DEFAULT) -> RecordedRun:
     if not reader.queries:
         raise UserError(f"{path}: no query has ended in this run")
     queries = sorted(reader.queries.values(), key=lambda query: query.arrival_s)
-    return RecordedRun(tuple(reader.engines.values()), tuple(reader.graphs), tuple(queries))
+    engines, graphs = tuple(reader.engines.values()), tuple(reader.graphs)
+    return RecordedRun(engines, graphs, tuple(queries), tuple(reader.not_repeated))
 
 
 class _Reader:
@@ -131,11 +147,16 @@ class _Reader:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ops = vocabulary.ops
-        self._engine_row = {**_ENGINE, "policy": one_of(vocabulary.policies)}
+        self._engine_row = {
+            **_ENGINE,
+            "policy": one_of(vocabulary.policies),
+            "placement": one_of(vocabulary.placements),
+        }
         self._query_row = {**_QUERY, "passes": list_of(one_of(vocabulary.passes))}
         self.engines: dict[str, Mapping[str, Any]] = {}
         self.graphs: list[RecordedGraph] = []
         self.queries: dict[str, RecordedQuery] = {}
+        self.not_repeated: list[str] = []
         self._num_chars = 0
 
     def read(self, row: Any) -> None:
@@ -144,6 +165,9 @@ class _Reader:
             self._head(row)
         elif isinstance(row, dict) and "text" in row:
             self._graph(row)
+        elif isinstance(row, dict) and "not_repeated" in row:
+            check_row(row, {"not_repeated": one_of(NOT_REPEATED)})
+            self.not_repeated.append(row["not_repeated"])
         else:
             self._query(row)
 
@@ -151,13 +175,18 @@ class _Reader:
         if not isinstance(row, dict) or row.get("schema") != SCHEMA or row.get("version") != VERSION:
             raise UserError(f"expected a {SCHEMA} of version {VERSION}")
         check_row(row, {"schema": TEXT, "version": COUNT, "engines": _ROWS})
-        for fields in row["engines"]:
+        for found in row["engines"]:
+            fields = {"placement": _PLACEMENT, **found}
+            listed = fields.pop("replicas", None)
             check_row(fields, self._engine_row)
-            profile = {**_PROFILE_DEFAULTS, **fields["profile"]}
-            check_row(profile, _PROFILE)
-            if fields["name"] in self.engines:
-                raise ConfigError(f"two engines are called {fields['name']!r}")
-            self.engines[fields["name"]] = {**fields, "profile": Profile(**profile)}
+            name, profile = fields["name"], _profile(fields["profile"])
+            if name in self.engines:
+                raise ConfigError(f"two engines are called {name!r}")
+            if listed is None:
+                replicas = (RecordedReplica(profile),) * fields["instances"]
+            else:
+                replicas = _replicas(listed, name, fields["instances"])
+            self.engines[name] = {**fields, "profile": profile, "replicas": replicas}
 
     def _graph(self, row: Any) -> None:
         check_row(row, _GRAPH)
@@ -167,6 +196,7 @@ class _Reader:
         self.graphs.append(RecordedGraph(graph, row["is_optimised"]))
 
     def _query(self, row: Any) -> None:
+        row = {**_QUERY_DEFAULTS, **row} if isinstance(row, dict) else row
         check_row(row, self._query_row)
         name = row["query"]
         if row["graph"] >= len(self.graphs):
@@ -200,6 +230,20 @@ class _Reader:
     def _check_engine(self, name: str | None) -> None:
         if name is not None and name not in self.engines:
             raise UserError(f"there is no engine {name!r} in the file")
+
+
+def _replicas(listed: Any, engine: str, instances: int) -> tuple[RecordedReplica, ...]:
+    if not _ROWS.holds(listed) or len(listed) != instances:
+        raise UserError(f"replicas of engine {engine!r} must be a list of {instances} objects")
+    for replica in listed:
+        check_row(replica, _REPLICA)
+    return tuple(RecordedReplica(**{**row, "profile": _profile(row["profile"])}) for row in listed)
+
+
+def _profile(row: Mapping[str, Any]) -> Profile:
+    profile = {**_PROFILE_DEFAULTS, **row}
+    check_row(profile, _PROFILE)
+    return Profile(**profile)
 
 
 def _check_input(port: str, size: Any) -> None:

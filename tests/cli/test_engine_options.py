@@ -304,7 +304,15 @@ profile = {{ max_efficient_batch = 5 }}
             LLM + STAND_IN.replace("stand-in", "vllm"),
             r"8: there is no executable 'vllm'; there are transformer, .*server:vllm",
         ),
-        (LLM + STAND_IN + 'runs_in = "loop"\n', r"9: runs_in is 'loop'; .* runs in thread or process or ray"),
+        (LLM + STAND_IN + 'runs_in = "loop"\n', r"9: runs_in is 'loop'; .* runs in thread or process$"),
+        (
+            LLM + STAND_IN + 'runs_in = "ray"\n',
+            r"9: runs_in is 'ray'; .* runs in thread or process; in Ray an LLM is a server .* 'server:vllm'",
+        ),
+        (
+            LLM + STAND_IN.replace("stand-in", "openai") + 'runs_in = "ray"\nconfig = { url = "http://h" }\n',
+            r"9: runs_in is 'ray'; this executable runs in loop; in Ray an LLM is a server process",
+        ),
         (
             LLM.replace('"llm"', '"gpt"', 1) + STAND_IN.replace('"llm"', '"gpt"'),
             r"2: no app uses an engine 'gpt'; they use chunking, embedding, vectors, reranking, llm, llm_sma",
@@ -391,11 +399,6 @@ IN_RAY = (
             "engine 'llm': a replica has runs_in 'ray', but the runtime has no ray_address; give the",
         ),
         (IN_RAY, "127.0.0.1:9", r"the Ray address '127.0.0.1:9' does not answer .* give the address that it"),
-        (
-            LLM + STAND_IN + 'runs_in = "ray"\n',
-            "127.0.0.1:9",
-            "engine 'llm': StandIn runs in no Ray worker; in",
-        ),
     ],
 )
 def test_a_ray_cluster_that_is_not_there_is_refused(

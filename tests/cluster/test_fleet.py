@@ -49,6 +49,36 @@ def test_an_added_replica_starts_and_serves(fleet: Fleet) -> None:
     assert fleet.replica(0) is ONE
 
 
+def test_a_start_is_predicted_and_then_measured(fleet: Fleet) -> None:
+    two = replica(loading_s=7.0)
+    fleet.add(ONE, 0.0)
+    fleet.add(two, 0.0)
+    assert (fleet.loading_s(ONE), fleet.loading_s(two)) == (None, 7.0)
+    fleet.ready(0, 3.0)
+    fleet.ready(1, 4.0)
+    fleet.suspected(0, "silent", 10.0)
+    fleet.ready(0, 20.0)
+    assert (fleet.loading_s(ONE), fleet.loading_s(two)) == (3.0, 4.0), "an answer to a probe is no start"
+    fleet.lost(0, DIED, 20.0)
+    assert fleet.loading_s(ONE) == 3.0
+    fleet.ready(2, 22.0)
+    assert fleet.loading_s(ONE) == 2.0
+    fleet.lost(2, DIED, 30.0)
+    fleet.ready(3, 30.0)
+    assert fleet.loading_s(replica(start_timeout_s=5)) == 2.0, "of an equal replica, and not of no time"
+
+
+def test_the_delay_before_a_start_is_not_measured(fleet: Fleet) -> None:
+    started(fleet)
+    instance = 0
+    for _ in range(2):
+        (start,) = fleet.lost(instance, DIED, 1.0) or fleet.expire(fleet.next_due_s() or 0.0)
+        instance = start.instance
+    begun_s = 1.0 + delay_s(2)
+    fleet.ready(instance, begun_s + 2.0)
+    assert fleet.loading_s(ONE) == pytest.approx(2.0)
+
+
 def test_a_lost_instance_is_restarted_at_once_under_a_new_id(fleet: Fleet) -> None:
     assert fleet.lost(started(fleet), DIED, 1.0) == [StartInstance("llm", 1, ONE)]
     assert fleet.state == {0: "gone", 1: "starting"}

@@ -172,7 +172,9 @@ def test_every_executable_can_be_loaded_and_configured(name: str) -> None:
     run, config = executable.load()
     assert callable(run)
     assert set(executable.fixed) <= set(settable(config))
-    assert executable.runs_in in getattr(run, "RUNS_IN", ("thread", "loop"))
+    assert executable.runs_in in executable.places
+    in_ray = executable.contract == "batch" or "ray" in getattr(run, "RUNS_IN", ())
+    assert ("ray" in executable.places) == in_ray
 
 
 def test_naming_executables_imports_none_of_their_packages() -> None:

@@ -375,6 +375,21 @@ async def test_a_query_with_a_deadline_waits_for_a_starting_instance_until_then(
 
 
 @in_virtual_time
+async def test_a_snapshot_shows_how_long_a_start_takes() -> None:
+    llm = deploy("llm", ThenWell, [0.0, 40.0], contract="llm", runs_in="loop", loading_s=30.0)
+
+    def shown(runtime: Runtime) -> list[tuple[str, float | None]]:
+        (engine,) = runtime.snapshot().engines
+        return [(instance.state, instance.loading_s) for instance in engine.instances]
+
+    async with Runtime([llm]) as runtime:
+        await asyncio.sleep(20)
+        assert shown(runtime) == [("starting", 30.0)], "predicted"
+        await asyncio.sleep(40)
+        assert shown(runtime) == [("serving", 40.0)], "measured"
+
+
+@in_virtual_time
 async def test_a_start_that_takes_too_long_is_given_up_and_repeated() -> None:
     watch = FleetWatch()
     llm = deploy("llm", ThenWell, [0.0, 1000.0, 2.0], contract="llm", runs_in="loop", start_timeout_s=5.0)

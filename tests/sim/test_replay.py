@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.command_line import CommandLine
+from support.machines import compiled
 
 from benchmarks.common.virtual_engines import Lengths, inputs, profiles_of, virtual_engines
 from stretto.apps import APPS
+from stretto.costs.profile import Profile
+from stretto.deployment import Deployment, Engine, Replica
+from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.errors import ConfigError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
+from stretto.messages import Event, Open, Submit
+from stretto.observer import Observer
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.replay import WhatIf, _Repeats, replay
+from stretto.sim.replay import WhatIf, _model_of, _Repeats, replay, replay_engines
 from stretto.tasks import Decode, LLMTask
-from stretto.trace.run_file import RunRecorder
+from stretto.trace.run_file import RecordedReplica, RunRecorder
 from stretto.trace.run_reading import read_run
 
 ENGINES = virtual_engines(Lengths(answer_tokens=30))
@@ -112,6 +120,124 @@ def test_without_the_graph_from_before_the_passes_they_stay_as_they_were(tmp_pat
         replay(run, WhatIf(passes="none"))
 
 
+class Submitted(Observer):
+    """An observer that keeps the queries as they arrive."""
+
+    def __init__(self) -> None:
+        self.queries: list[Submit] = []
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        if isinstance(event, Submit):
+            self.queries.append(event)
+
+
+SLOW = Profile(base_s=0.5, per_unit_s=0.001, per_output_s=0.05)
+FAST = Profile(base_s=0.1, per_unit_s=0.0002, per_output_s=0.01)
+ANSWER = compiled(
+    'graph s(%q: text)\n%k = prefill([c"Say ", %q]) : kv @llm\n%a = decode(%k) : text @llm\nreturn %a'
+)
+
+
+def record_unlike(path: Path, changes: Callable[[VirtualDriver], None] = lambda run: None) -> list[Submit]:
+    """Record queries of an engine whose replicas differ; return the queries."""
+    fake = Replica(FakeLLM, FakeLLMConfig(), runs_in="loop")
+    replicas = (
+        replace(fake, profile=SLOW, num_slots=1, kv_tokens=1000),
+        replace(fake, profile=FAST, num_slots=3, tp=2),
+    )
+    llm = Deployment(Engine("llm", "llm", placement="least_loaded"), replicas)
+    recorder = RunRecorder(path, [llm])
+    run = VirtualDriver([llm], observers=[recorder])
+    queries = [
+        Submit("q0", ANSWER, {"q": "one"}, None, (), "acme", "latency"),
+        Submit("q1", ANSWER, {"q": "two"}, 100.0, (), "other"),
+        Submit("q2", ANSWER, {"q": "three"}),
+    ]
+    for number, query in enumerate(queries):
+        run.send(query, float(number))
+    changes(run)
+    run.run()
+    recorder.close()
+    return queries
+
+
+def test_a_replay_has_the_recorded_placement_and_replicas(tmp_path: Path) -> None:
+    record_unlike(tmp_path / "run.jsonl")
+    run = read_run(tmp_path / "run.jsonl")
+    assert run.not_repeated == ()
+    (llm,) = replay_engines(run, WhatIf())
+    assert llm.engine.placement == "least_loaded"
+    slow, fast = llm.replicas
+    assert (slow.num_slots, slow.kv_tokens, slow.tp) == (1, 1000, 1)
+    assert (fast.num_slots, fast.kv_tokens, fast.tp) == (3, None, 2)
+    assert run.engines[0]["replicas"] == (
+        RecordedReplica(SLOW, 1, 1000, 1),
+        RecordedReplica(FAST, 3, None, 2),
+    )
+    assert {span.instance for query in run.queries for span in query.spans} == {0, 1}
+    for replica, profile in ((slow, SLOW), (fast, FAST)):
+        assert replica.profile.batch_s(3) == pytest.approx(profile.batch_s(3), rel=0.3), "fitted to its own"
+    of = _model_of(llm, run)
+    assert [(of(r).scheduler.max_running, of(r).scheduler.num_blocks) for r in llm.replicas] == [
+        (1, 63),
+        (3, 1 << 14),
+    ]
+
+
+def test_a_replay_has_the_recorded_tenants_objectives_and_deadlines(tmp_path: Path) -> None:
+    wanted = record_unlike(tmp_path / "run.jsonl")
+    seen = Submitted()
+    replayed = replay(read_run(tmp_path / "run.jsonl"), observers=[seen])
+    assert all(one.reason is None for one in replayed)
+    assert [(q.tenant, q.objective, q.deadline_s) for q in seen.queries] == [
+        (q.tenant, q.objective, q.deadline_s) for q in wanted
+    ]
+
+
+def test_a_file_of_an_earlier_version_has_equal_replicas(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for engine in lines[0]["engines"]:
+        del engine["placement"], engine["replicas"]
+    for line in lines[1:]:
+        for key in ("tenant", "objective", "deadline_s"):
+            line.pop(key, None)
+    old = tmp_path / "old.jsonl"
+    old.write_text("\n".join(map(json.dumps, lines)))
+    assert read_run(old) == read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left_out"),
+    [
+        (lambda run: run.send(Open("s"), 0.5), "sessions"),
+        (lambda run: run.drain("llm", 0, 5.0), "instances that came or went"),
+        (lambda run: run.lose("llm", 0, 5.0), "instances that came or went"),
+        (lambda run: run.add("llm", Replica(FakeLLM, FakeLLMConfig()), 5.0), "instances that came or went"),
+        (
+            lambda run: (run.send(Open("s"), 0.5), run.drain("llm", 0, 5.0), run.drain("llm", 1, 6.0)),
+            "sessions and instances that came or went",
+        ),
+    ],
+)
+def test_what_is_not_repeated_is_said_in_a_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changes: Callable[[VirtualDriver], None],
+    left_out: str,
+) -> None:
+    stretto = CommandLine(monkeypatch, capsys)
+    file = tmp_path / "run.jsonl"
+    record_unlike(file)
+    assert stretto("replay", file).err == ""
+    record_unlike(file, changes)
+    done = stretto("replay", file, "--json")
+    assert done.err == f"the run had {left_out}, which the simulation leaves out\n"
+    assert json.loads(done.out)["queries"] == 3
+
+
 def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
     record(tmp_path / "run.jsonl", num=1)
     run = read_run(tmp_path / "run.jsonl")
@@ -148,6 +274,26 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
         (
             lambda lines: [lines[0].replace('"instances": 2', '"instances": 2.5'), *lines[1:]],
             "line 1: instances must be a whole number .*, got 2.5",
+        ),
+        (
+            lambda lines: [lines[0].replace('"replicas": [{', '"replicas": [{}, {', 1), *lines[1:]],
+            "line 1: replicas of engine 'chunking' must be a list of [0-9]+ objects",
+        ),
+        (
+            lambda lines: [lines[0].replace('"tp": 1', '"tp": 0'), *lines[1:]],
+            "line 1: tp must be a whole number from 1 .*, got 0",
+        ),
+        (
+            lambda lines: [lines[0].replace("least_seconds", "most_seconds"), *lines[1:]],
+            "line 1: placement must be one of .*, got 'most_seconds'",
+        ),
+        (
+            lambda lines: [*lines, '{"not_repeated": "jokes"}'],
+            "line 4: not_repeated must be one of sessions, fleet, got 'jokes'",
+        ),
+        (
+            lambda lines: [*lines[:2], lines[2].replace('"throughput"', '"beauty"')],
+            "line 3: objective must be one of latency, throughput, got 'beauty'",
         ),
         (
             lambda lines: [lines[0].replace('"name": "llm"', '"name": "gpu"'), *lines[1:]],

@@ -18,7 +18,7 @@ from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.llm_instance import SimulatedModel
+from stretto.sim.simulated_model import preset_models
 from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
 
 IN_ORDER_OF_ARRIVAL = "per_invocation"
@@ -31,11 +31,8 @@ def simulated_s(policy: str) -> float:
     """Return the latency of the one call at a simulated instance that runs eight sequences."""
     profile = Profile(base_s=0.02, per_unit_s=0.0001, per_output_s=0.02, per_neighbour_s=0.0002)
     preset = load_preset("A100-80G")
-    model = SimulatedModel(
-        SchedulerConfig(num_blocks=1000, block_tokens=16, max_running=8, max_batch_tokens=512),
-        preset.step_cost(preset.model("Llama-2-7b-hf")),
-        filler_output(as_max_tokens),
-    )
+    scheduler = SchedulerConfig(num_blocks=1000, block_tokens=16, max_running=8, max_batch_tokens=512)
+    model = preset_models(preset, "Llama-2-7b-hf", scheduler, filler_output(as_max_tokens))
     engine = deploy(
         "llm", FakeLLM, FakeLLMConfig(), contract="llm", max_running=64, profile=profile, policy=policy
     )

@@ -19,18 +19,21 @@ from stretto.cluster.load_order import Load
 from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
 from stretto.cluster.placement import Placement, PlacementEvent
 from stretto.cluster.placements.least_seconds import LeastSeconds
+from stretto.costs.presets import load_preset
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, Engine, deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.errors import EngineUnavailable, StrettoError
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.messages import Admit, Reprioritise, StartBatch
+from stretto.messages import Admit, Event, InstanceReady, Reprioritise, StartBatch
+from stretto.observer import Observer
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Order, OrderConfig
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import FaultPlan
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
+from stretto.sim.simulated_model import preset_models
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
 from stretto.tasks import Decode, LLMTask
@@ -357,6 +360,54 @@ def test_ranks_that_change_while_an_instance_is_drained(at_s: float, how: DrainH
     finish(run, watch)
     assert all(reply.error is None for reply in run.replies.values())
     assert any(isinstance(action, Reprioritise) for _, action in run.actions)
+
+
+class Starts(Observer):
+    """An observer that notes when instances are ready."""
+
+    def __init__(self) -> None:
+        self.ready_s: list[float] = []
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        if isinstance(event, InstanceReady):
+            self.ready_s.append(now_s)
+
+
+def loading_s(run: VirtualDriver) -> list[float | None]:
+    """Return the seconds of a start that the snapshot shows for each instance."""
+    (engine,) = run.system.snapshot().engines
+    return [instance.loading_s for instance in engine.instances]
+
+
+@pytest.mark.parametrize("is_simulated", [True, False])
+def test_a_start_takes_what_its_replica_predicts(is_simulated: bool) -> None:
+    given = llm(loading_s=2.5)
+    starts = Starts()
+    models = {"llm": model(loading_s=40.0)} if is_simulated else None
+    run = VirtualDriver([given], models=models, observers=[starts])
+    run.add("llm", replace(given.replicas[0], loading_s=1.5), 0.5)
+    run.lose("llm", 0, 1.0)
+    assert loading_s(run) == [2.5]
+    run.run()
+    assert starts.ready_s == [0.5 + 1.5, 1.0 + 2.5]
+    assert loading_s(run) == [1.5, 2.5]
+
+
+def test_a_start_takes_what_the_preset_measured_for_so_many_devices() -> None:
+    (replica,) = llm().replicas
+    starts = Starts()
+    base = model()
+    outputs = base.scheduler, base.output_source
+    a100 = preset_models(load_preset("A100-80G"), "vicuna-13b-v1.5", *outputs)
+    run = VirtualDriver([llm()], models={"llm": a100}, observers=[starts])
+    for tp in (1, 2):
+        run.add("llm", replace(replica, tp=tp), 0.0)
+    assert loading_s(run) == [None], "there at once: nothing predicted, nothing measured"
+    run.run()
+    assert starts.ready_s == [29.981, 49.634]
+    assert loading_s(run) == [29.981, 29.981, 49.634], "the first is of the same replica as the second"
+    a6000 = preset_models(load_preset("A6000"), "Mistral-7B", *outputs, loading_s=40.0)
+    assert a6000(replica).loading_s == 40.0
 
 
 # --- what instances hold

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from support.runtime_engines import SHOUT
+from support.runtime_engines import SHOUT, acting
+from support.virtual_loop import in_virtual_time
 
+from stretto import Runtime
 from stretto.core import Segment
 from stretto.deployment import deploy
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
@@ -27,6 +29,7 @@ from stretto.sim.driver import VirtualDriver
 from stretto.tasks import LLMTask
 from stretto.trace.recorder import MAX_SPANS, Recorder
 from stretto.trace.run_file import RunRecorder
+from stretto.trace.run_reading import read_run
 from stretto.trace.summary import summarise
 
 
@@ -115,6 +118,21 @@ def test_a_run_in_a_file_remembers_nothing_of_what_has_ended(tmp_path: Path) -> 
     assert not recorder._open
     assert not recorder._open_queries
     assert json.loads(path.read_text().splitlines()[-1])["error"] == "EngineFailure: lost"
+
+
+@in_virtual_time
+async def test_a_run_whose_fleet_stays_as_declared_leaves_nothing_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    engine = acting(runs_in="loop", instances=2)
+    recorder = RunRecorder(path, [engine])
+    async with Runtime([engine], observers=[recorder]) as runtime:
+        await runtime.run(SHOUT, {"text": "a"}, tenant="acme", objective="latency", deadline_s=5.0)
+    recorder.close()
+    run = read_run(path)
+    assert run.not_repeated == ()
+    (query,) = run.queries
+    assert (query.tenant, query.objective) == ("acme", "latency")
+    assert query.deadline_s == pytest.approx(5.0), "from the arrival, not from the start of the clock"
 
 
 def test_a_file_that_can_no_longer_be_written_ends_no_query(tmp_path: Path) -> None:
