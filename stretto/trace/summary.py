@@ -143,7 +143,8 @@ def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wai
 
     It is found backwards from the end: before a span (batch or request) began, the query is taken to have
     waited for the span that ended, or delivered a piece, last until then. This is a guess, because a
-    recording has no edges. If two spans end together, the one that began first is taken.
+    recording does not tell which step waited for which. If two spans end together, the one that began first
+    is taken.
     """
     deliveries = sorted(
         (
