@@ -42,8 +42,8 @@ class Engine:
             ended.
         no_replica_s: seconds that a request waits while the engine has no replica before it fails; infinite
             in a plan.
-        recover_s: seconds that a request without a deadline waits for a starting or suspect instance before
-            it fails.
+        recover_s: seconds that a request without a deadline waits before it fails, while the only instances
+            are starting or suspected to be down.
     """
 
     name: str

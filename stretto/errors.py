@@ -58,7 +58,7 @@ def _rebuild(kind: type[StrettoError], message: str, step: str | None) -> Strett
 
 
 class UserError(StrettoError):
-    """A mistake of the user; no work was started."""
+    """A mistake of the user, such as a wrong name or value, found before any work was started."""
 
 
 class TemplateError(UserError):
@@ -122,7 +122,7 @@ class EffectInDoubt(EngineFailure):
 
 
 class QueryEnded(StrettoError):
-    """A query (run of an app) was ended before it had a result, because its caller wanted that."""
+    """A query (run of an app) ended before it had a result: it was cancelled, or its deadline passed."""
 
 
 class QueryCancelled(QueryEnded):

@@ -40,7 +40,7 @@ def options(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Handle the options that are given without a command."""
+    """Handle a call of `stretto` without a command: print the version if asked to, or else the help."""
     if version:
         print(metadata.version("stretto"))
     elif context.invoked_subcommand is None:

@@ -62,9 +62,9 @@ def check_fits(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
 
 
 def shared_accelerator(replica: Replica) -> str | None:
-    """Return the accelerator that a replica uses without claiming it for itself alone; None if it uses none.
+    """Return the accelerator that a replica uses but may share with others, as models in our process do.
 
-    So do replicas that run in our process.
+    None if it uses none, or claims its devices for itself alone.
     """
     device = getattr(replica.config, "device", None)
     if replica.devices or not isinstance(device, str) or not device.startswith("cuda"):

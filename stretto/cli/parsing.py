@@ -90,7 +90,7 @@ def read_questions(path: Path) -> list[str]:
 
 
 def checked_target(option: str, path: Path) -> None:
-    """Check before the work that the output file of an option can be written. Raises UserError if not."""
+    """Check before any work is done that an option's file can be written. Raises UserError if not."""
     if path.is_dir():
         raise UserError(f"{option} {path}: is a folder")
     if not path.parent.is_dir():

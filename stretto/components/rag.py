@@ -58,7 +58,7 @@ class Indexing(Component):
                 raise ConfigError(f"overlap={self.overlap} is not less than tokens={self.tokens}")
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the steps `chunk`, `embed` and `ingest`, each of which is applied item by item."""
+        """Add the steps `chunk`, `embed` and `ingest` to the graph, each applied item by item."""
         chunks = build.add(
             "chunks",
             "chunk",
@@ -108,7 +108,7 @@ class QueryExpansion(Component):
             at_most(64, num_queries=self.num_queries)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the steps of the LLM call: a prefill, and a decode of a list that is used item by item."""
+        """Add the LLM call to the graph: a prefill, and a decode of a list that is used item by item."""
         schema = {"json_schema": _strings(config.num_queries)} if config.constrained else {}
         queries = build.complete(
             "queries",
@@ -161,7 +161,7 @@ class Searching(Component):
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the steps `embed` and `search`; the search waits for `indexed`, the end of the indexing."""
+        """Add the steps `embed` and `search` to the graph; `search` waits for the end of the indexing."""
         texts = build.take_each_if_list("queries", "texts")
         vectors = build.add("query_vectors", "embed", (texts,), engine=config.embedding, hints=_BATCHABLE)
         args = [Arg("queries", vectors, each=texts.each)]
@@ -197,7 +197,7 @@ class Reranking(Component):
             at_least(1, best=self.best)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add a `rerank` step, applied to each list of hits, and a step that keeps the best of all lists."""
+        """Add to the graph a `rerank` step for each list of hits, and one that keeps the best of all."""
         is_nested = item_type(item_type(build.types["hits"]) or "") is not None
         scored = build.add(
             "scored",
@@ -254,7 +254,7 @@ class Synthesis(Component):
             at_most(256, num_hits=self.num_hits, fan_in=self.fan_in)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the steps of one LLM call, a chain of calls, or a tree of calls, depending on the mode."""
+        """Add one LLM call, a chain of calls or a tree of calls to the graph, depending on the mode."""
         lower = {"one_shot": self._one_shot, "refine": self._refine, "tree": self._tree}[config.mode]
         return {"answer": lower(build, config)}
 

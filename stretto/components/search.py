@@ -41,7 +41,7 @@ class Generation(Component):
             at_least(1, max_tokens=self.max_tokens)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the steps of the LLM call: a prefill and a decode."""
+        """Add the steps of the LLM call, a prefill and a decode, to the graph."""
         ports = [port.name for port in self.ports if build.is_fed(port.name)]
         text = build.complete(
             self.name,
@@ -81,7 +81,7 @@ class Judge(Component):
             at_least(1, max_tokens=self.max_tokens)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the steps of the LLM call (a prefill and a decode), and a condition on its text."""
+        """Add the LLM call (a prefill and a decode) to the graph, and a condition on its text."""
         verdict = build.complete(
             "verdict",
             config.prompt,
@@ -119,7 +119,7 @@ class WebSearch(Component):
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add one `web_search` step, which is skipped if `needed` is connected and has no value."""
+        """Add a `web_search` step to the graph, skipped if `needed` is connected and has no value."""
         args = [build.take_each_if_list("queries", "queries")]
         if build.is_fed("needed"):
             args.append(build.take("needed", WHEN))
@@ -141,7 +141,7 @@ class Reading(Component):
     outs: ClassVar[Mapping[str, str]] = {"context": "text"}
 
     def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
-        """Add a step that joins the texts found, and one that chooses between them and the draft."""
+        """Add to the graph a step that joins the texts found, and one that chooses them or the draft."""
         hits, draft = build.value("hits"), build.value("draft")
         texts = build.add("texts", "aggregate", (Arg(str(hits), hits),), config={"join": "\n\n"})
         context = build.add("context", "select", (Arg("texts", texts), Arg("draft", draft)))

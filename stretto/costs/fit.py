@@ -85,12 +85,12 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A pull of each unknown of a fit towards a known value, which decides it where the data do not.
+    """A penalty in a fit: it keeps each unknown near a known value, which decides where the data do not.
 
     Attributes:
-        target: known value of each unknown.
+        target: known value of each unknown, near which it is kept.
         scale: unit in which the distance to `target` is counted.
-        strength: weight of the pull; 0 means no pull.
+        strength: weight of the penalty; 0 means none.
     """
 
     target: Floats
@@ -187,7 +187,7 @@ def fit_largest(
         branches: factors of the unknowns, branch × row × unknown.
         seconds: measured time of each row.
         guesses: starting values of the unknowns; each decides which branch is the largest in which row.
-        pull: known values that the unknowns are pulled towards; None for no pull.
+        pull: penalty that keeps the unknowns near known values; None for none.
     """
     seconds = np.maximum(seconds, 1e-6)
     rows = np.arange(len(seconds))

@@ -31,11 +31,10 @@ class Factor:
         return math.exp(self.log)
 
     def observed(self, predicted_s: float, seconds: float) -> Factor:
-        """Return the factor that has learned from one more step, which took `seconds`.
+        """Return a new factor, which has learned from one more step that took `seconds`.
 
-        `predicted_s` is what was predicted for it without a factor.
-
-        Times that are not positive numbers change nothing.
+        `predicted_s` is what was predicted for the step without a factor. Times that are not positive numbers
+        change nothing.
         """
         if not (0 < predicted_s < math.inf and 0 < seconds < math.inf):
             return self
@@ -69,7 +68,7 @@ class RefinedCost:
         return self._factor(shape).value * self.cost.steps_s(shape, num_repeats)
 
     def observed(self, shape: StepShape, seconds: float, num_repeats: int = 1) -> RefinedCost:
-        """Return the prediction that has learned from an observed step, or several decode steps in a row.
+        """Return a new prediction, which has learned from an observed step or several decode steps in a row.
 
         `shape` is that of the first step, and `seconds` the time that all of them took together.
         """

@@ -84,7 +84,7 @@ def checked(path: Path, line: int, make: Callable[[], MeasuredStep]) -> Measured
 
 
 def measured(shape: StepShape, seconds: float, parts: Mapping[str, float] | None = None) -> MeasuredStep:
-    """Return a measured step, after checking that its sizes and times are possible.
+    """Build a measured step from its shape and times, after checking that these are possible.
 
     Raises:
         ValueError: a number is impossible; the message says which and why.

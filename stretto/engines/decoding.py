@@ -13,7 +13,7 @@ BASIC = frozenset({"max_tokens", "items", "max_items", "stop", "temperature", "s
 
 
 def changed(decode: Decode) -> dict[str, object]:
-    """Return the settings of a decode that differ from their defaults, by name."""
+    """Return the decoding settings (length, form, sampling) that are not at their defaults, by name."""
     return {
         field.name: value
         for field in fields(decode)
@@ -22,7 +22,7 @@ def changed(decode: Decode) -> dict[str, object]:
 
 
 def refuse_others(decode: Decode, understood: Collection[str], engine: str) -> None:
-    """Refuse a decode with settings that an engine does not know, rather than ignore them.
+    """Raise an error if a task has decoding settings that an engine does not support and would ignore.
 
     Args:
         understood: names of the settings that the engine knows; all others must have their defaults.

@@ -7,9 +7,10 @@ from stretto.deployment import Replica
 
 
 def prompt_space(engine: str, replica: Replica) -> PromptSpace | None:
-    """Return how a replica's instances turn a prompt into the block hashes that they report as cached.
+    """Return the rule by which a replica's instances turn a prompt into hashes of the KV blocks they cache.
 
-    None if they report nothing. It is what the executable's own `prompt_space` returns for its configuration.
+    The hashes are those with which they report what they have cached; None if they report nothing. The
+    executable's own `prompt_space` makes the rule for the replica's configuration.
 
     Raises:
         ConfigError: the tokenizer cannot be used.

@@ -71,9 +71,9 @@ def check_keys(values: Iterable[str], known: Iterable[str]) -> None:
 
 
 def settable(kind: type, given: Collection[str] = ()) -> dict[str, Any]:
-    """Return the keys that a table may have from which this dataclass is built, with their types.
+    """Return the keys that may stand in a table of an engines file that describes this dataclass, with types.
 
-    They are the names of the fields that a file can hold, except those in `given`.
+    They are the names of its fields, except those in `given` and those of types that no file can hold.
     """
     hints = get_type_hints(kind)
     return {

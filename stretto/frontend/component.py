@@ -37,7 +37,7 @@ from stretto.graph.types import item_type
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of an app: a named, typed value that each query (run of the app) brings, for components."""
+    """An input of an app: a named and typed value that is given anew for each query (run of the app)."""
 
     name: str
     type: str

@@ -65,7 +65,7 @@ def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
 
 
 def graph_page(title: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """Return an HTML page of sections (heading, text, svg), to show what each pass did to a graph.
+    """Return an HTML page of sections (heading, text, svg), to show a graph after each optimisation pass.
 
     The text is shown line by line, unchanged; the svg is markup from `draw_graph`, or empty.
     """

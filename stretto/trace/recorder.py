@@ -33,7 +33,7 @@ from stretto.tasks import Done, Failed, Piece, Started, Usage
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One query's share of a batch or LLM request: which step ran, and on how many items."""
+    """One query's share of a batch or LLM request: which of its steps ran in it, and on how many items."""
 
     query: str
     step: str

@@ -184,7 +184,7 @@ class RunRecorder(Observer):
     """An observer that writes a run to a file as its queries end.
 
     Args:
-        before_passes: graphs as they were lowered, by name, so that a replay can choose other passes.
+        before_passes: graphs as they were before any optimisation pass, so that a replay can choose others.
 
     Raises:
         UserError: the file cannot be written.

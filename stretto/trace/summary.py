@@ -13,7 +13,7 @@ from stretto.trace.recorder import QuerySpan, Recorder, Span
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """The totals of one engine in a recording.
+    """The totals of one engine in a recording: its batches, their items, its busy time and its tokens.
 
     Attributes:
         num_instances: number of instances that ran something.
@@ -40,7 +40,7 @@ class EngineRow:
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """The totals of one query in a recording.
+    """The times of one query (one run of an app) in a recording, in all and by engine.
 
     Attributes:
         wall_s: seconds from submission to reply, or to the end of the recording.
@@ -74,7 +74,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The totals of a recording, by engine and by query.
+    """A recording summed up: how busy each engine was, and where the time of each query went.
 
     `wall_s` is the time from the first recorded event to the last, in seconds.
     """
@@ -85,7 +85,7 @@ class Summary:
 
 
 def summarise(recorder: Recorder) -> Summary:
-    """Return the totals of a recording, by engine and by query.
+    """Sum up a recording: how busy each engine was, and how long each query took and what it waited for.
 
     A batch or request that still runs counts up to the latest recorded time.
     """
@@ -143,7 +143,8 @@ def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wai
 
     It is found backwards from the end: before a span (batch or request) began, the query is taken to have
     waited for the span that ended, or delivered a piece, last until then. This is a guess, because a
-    recording has no edges. If two spans end together, the one that began first is taken.
+    recording does not tell which step waited for which. If two spans end together, the one that began first
+    is taken.
     """
     deliveries = sorted(
         (

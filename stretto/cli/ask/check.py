@@ -47,7 +47,7 @@ class Checked:
 
 
 def check(request: AskRequest, errors: Console) -> Checked:
-    """Check the options of a call of `stretto ask`, put its engines together, and read its documents.
+    """Check the options of a call of `stretto ask`; return all that it needs: app, engines, documents.
 
     Raises:
         UserError: an option is wrong; the message says what would be right.

@@ -96,7 +96,7 @@ def collection_name(application: Application) -> str | None:
 
 
 def shelf_key(application: Application) -> str:
-    """Return the key of a task's collection: its name, or the task's query if the collection has no name."""
+    """Return the key of a task's collection in `Shelves`: its name, or if it has none the task's query."""
     return collection_name(application) or application.task.query
 
 

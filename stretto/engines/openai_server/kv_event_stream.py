@@ -27,7 +27,7 @@ from stretto.errors import ConfigError
 class KVEventStream:
     """A subscription to one vLLM server's KV events, which tell what its prefix cache stores and evicts.
 
-    It can be iterated once. A server with several ranks has one for each.
+    It can be iterated once. A server with several data-parallel ranks has one for each.
     """
 
     def __init__(self, config: KVEventsConfig) -> None:

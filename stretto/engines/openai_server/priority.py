@@ -18,9 +18,10 @@ _LEAST_MS, _MOST_MS = -(1 << 39), (1 << 39) - 1
 
 
 def priority_of(rank: tuple[float, ...]) -> int:
-    """Return the integer that vLLM gets as the priority of a rank; it keeps the ranks' order.
+    """Convert a request's rank (place among waiting requests, smaller first) to the priority that vLLM takes.
 
-    Missing elements of a rank count as 0.
+    A rank is a tuple of numbers, a priority one integer. Priorities are in the order of the ranks, up to
+    rounding. Missing elements of a rank count as 0.
     """
     first = rank[0] if rank else 0.0
     first_ms = max(_LEAST_MS, min(_MOST_MS, math.floor(max(-1e12, min(1e12, first)) * 1000)))

@@ -28,7 +28,7 @@ class SentPrompt:
 
     @property
     def tokens_per_element(self) -> float:
-        """Number of tokens that an element counts: 1 for a token id, an estimate for a character."""
+        """Number of tokens that one of `elements` stands for: 1 if a token id, an estimate if a character."""
         return 1 / CHARS_PER_TOKEN if isinstance(self.content, str) else 1.0
 
 

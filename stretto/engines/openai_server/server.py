@@ -83,9 +83,9 @@ class OpenAIServer:
     ) -> None:
         """Run one task and pass its events to `emit`. Cancelling closes its connection, which aborts it.
 
-        A prefill alone is `Done` when the server has it in its cache, or at once if a request for it would
-        not pay or no connection is free. It never fails: the later task with the whole prompt will report
-        what is wrong.
+        A task that only prefills (without `decode`) is `Done` when the server has it in its cache, or at once
+        if a request for it would not pay or no connection is free. It never fails: the later task with the
+        whole prompt will report what is wrong.
         """
         if task.decode is None:
             emit(Started(task.id))
@@ -101,7 +101,11 @@ class OpenAIServer:
                 emit(done)
 
     def written(self, task: int) -> tuple[int, ...]:
-        """Return no token ids, because a server sends text: a task that moves elsewhere starts over."""
+        """Return the ids of the tokens that a running task has generated: here always an empty tuple.
+
+        They are not known, because the server sends text, not token ids. So a task that moves to another
+        instance starts over.
+        """
         return ()
 
     async def start(self) -> None:

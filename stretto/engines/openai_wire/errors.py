@@ -25,7 +25,7 @@ _MAX_REASON_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """An HTTP answer that refuses a request.
+    """An HTTP error answer: it refuses a request.
 
     Attributes:
         kind: class of the error, `type` on the wire.
@@ -67,7 +67,7 @@ class RequestRefused(UserError):
 
 
 def malformed(field: str, problem: str) -> RequestRefused:
-    """Return the refusal of a value of the wrong type.
+    """Return the error (HTTP 400) that refuses a request because a value in it has the wrong type.
 
     Args:
         field: path of the value, such as "prompt.0"; "" for the whole body.
@@ -77,18 +77,18 @@ def malformed(field: str, problem: str) -> RequestRefused:
 
 
 def unacceptable(param: str, message: str) -> RequestRefused:
-    """Return the refusal of a value that has the right type but cannot be served."""
+    """Return the error (HTTP 400) that refuses a value which has the right type but cannot be served."""
     return RequestRefused(ApiError(400, message, "BadRequestError", param))
 
 
 def unknown_model(model: str, served: Sequence[str]) -> RequestRefused:
-    """Return the refusal of a request for a model that the server does not have."""
+    """Return the error (HTTP 404) that refuses a request for a model which the server does not have."""
     message = f"The model `{model}` does not exist. Valid aliases: {', '.join(served)}."
     return RequestRefused(ApiError(404, message, "NotFoundError", "model"))
 
 
 def prompt_too_long(num_tokens: int, limit: int) -> RequestRefused:
-    """Return the refusal of a prompt that is so long that no output token fits into the model's context."""
+    """Return the error (HTTP 400) for a prompt so long that no output token fits into the model's context."""
     message = (
         f"This model's maximum context length is {limit} tokens. However, your prompt contains {num_tokens} "
         "input tokens. Please reduce the length of the input prompt."
@@ -97,7 +97,7 @@ def prompt_too_long(num_tokens: int, limit: int) -> RequestRefused:
 
 
 def too_many_tokens_asked(max_tokens: int, limit: int) -> RequestRefused:
-    """Return the refusal of a `max_tokens` larger than the model's context.
+    """Return the error (HTTP 400) that refuses a `max_tokens` larger than the model's context.
 
     Prompt and answer together may exceed the context: the answer is then cut.
     """
@@ -106,12 +106,12 @@ def too_many_tokens_asked(max_tokens: int, limit: int) -> RequestRefused:
 
 
 def no_such_path(path: str) -> RequestRefused:
-    """Return the refusal of a path where nothing is served."""
+    """Return the error (HTTP 404) that refuses a request to a path where nothing is served."""
     return RequestRefused(ApiError(404, f"there is nothing at {path!r:.200}", "NotFoundError"))
 
 
 def overloaded(message: str, retry_after_s: float) -> RequestRefused:
-    """Return the refusal of a request because too many wait already."""
+    """Return the error (HTTP 429) that refuses a request because too many others wait already."""
     return RequestRefused(ApiError(429, message, "RateLimitError", None, retry_after_s))
 
 
@@ -121,7 +121,7 @@ def is_passing(status: int) -> bool:
 
 
 def read_reason(body: bytes) -> str:
-    """Return the reason that the body of a refusal gives. OpenAI, vLLM and llama.cpp wrap it differently."""
+    """Return the message in the body of a server's error answer, as OpenAI, vLLM or llama.cpp write it."""
     try:
         answer = json.loads(body)
         reason = answer["error"]["message"] if "error" in answer else answer["message"]

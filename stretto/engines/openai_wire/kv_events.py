@@ -124,8 +124,8 @@ def write_batch(events: Sequence[KVEvent], published_s: float, salts: Mapping[Bl
 
     Args:
         published_s: seconds since the epoch.
-        salts: the salt of each tenant's root, to which first blocks are chained; "" is the root that all
-            share.
+        salts: cache salt of each tenant, by the root hash with which the hashes of the tenant's first blocks
+            are chained; "" is the salt of the root that all share.
     """
     records: list[dict[str, Any]] = []
     last: BlockHash | None = None

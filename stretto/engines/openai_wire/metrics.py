@@ -28,7 +28,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The declaration of a metric: its name, kind and help text. Its samples are its values.
+    """The declaration of a metric of `/metrics`: its name, kind and help text. Its samples are its values.
 
     Samples have the same `name`; those of a histogram add endings to it.
     """

@@ -49,7 +49,11 @@ class ServerProcess:
         await (await self._started()).generate(task, emit, rank)
 
     def written(self, task: int) -> tuple[int, ...]:
-        """Return no token ids, because a server sends text: a task that moves elsewhere starts over."""
+        """Return the ids of the tokens that a running task has generated: here always an empty tuple.
+
+        They are not known, because the server sends text, not token ids. So a task that moves to another
+        instance starts over.
+        """
         return ()
 
     async def probe(self) -> None:

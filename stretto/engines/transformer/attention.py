@@ -40,7 +40,7 @@ class Keys:
         self._rows = None if is_run else kv.block_rows([blocks])
 
     def read(self, kv: KVCache, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and the values of one layer, each (K, num_tokens, D)."""
+        """Return the keys and values of one layer, each (key-value heads, num_tokens, numbers per head)."""
         if self._rows is None:
             both = kv.run(layer, self._first, self._num_blocks)
         else:
@@ -52,7 +52,10 @@ class Keys:
 
 
 class AttentionPart(Protocol):
-    """The interface of a part of a step: rows [start, stop) whose attention is computed in the same way."""
+    """The interface of a part of a step's tokens whose attention is computed in the same way.
+
+    A step's tensors have one row for each token; the part has rows [start, stop).
+    """
 
     @property
     def start(self) -> int:
@@ -65,7 +68,7 @@ class AttentionPart(Protocol):
         ...
 
     def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """Return the attention outputs of the part's rows in one layer, (T, H, D).
+        """Return the attention outputs of the part's rows in one layer, (rows, heads, numbers per head).
 
         With a `window`, a row attends only to that many tokens, the newest included.
         """
@@ -73,7 +76,7 @@ class AttentionPart(Protocol):
 
 @dataclass(slots=True)
 class PrefillChunk:
-    """A chunk of one sequence's prompt in a step: rows [start, stop) of the step.
+    """A chunk of one sequence's prompt that a step computes: rows [start, stop) of the step's tokens.
 
     Its tokens are the last ones in `keys`, to which they attend. `masks` has a mask for each window.
     """
@@ -85,12 +88,12 @@ class PrefillChunk:
 
     @classmethod
     def of(cls, start: int, stop: int, keys: Keys, windows: tuple[int | None, ...]) -> PrefillChunk:
-        """Create a chunk with its masks; `windows` has the attention window of each layer."""
+        """Create a chunk with its attention masks; `windows` has the attention window of each layer."""
         masks = {window: _chunk_mask(stop - start, keys, window) for window in dict.fromkeys(windows)}
         return cls(start, stop, keys, masks)
 
     def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """Return the attention outputs of the chunk's rows in one layer, (T, H, D)."""
+        """Return the attention outputs of the chunk's rows in one layer, (rows, heads, numbers per head)."""
         k_KLD, v_KLD = self.keys.read(kv, layer)
         mask = self.masks[window]
         if len(q_THD) == 1:
@@ -127,7 +130,7 @@ def _chunk_mask(num_rows: int, keys: Keys, window: int | None) -> Tensor | None:
 
 @dataclass(slots=True)
 class Decodes:
-    """Decodes in a step: rows [start, stop) of the step, the last token of each of several sequences.
+    """The decoding sequences of a step, whose last tokens are rows [start, stop) of the step's tokens.
 
     The keys of a prefix that all of them share, if there is one, are in `prefix`.
     """
@@ -149,9 +152,14 @@ class Decodes:
         kv: KVCache,
         windows: tuple[int | None, ...],
     ) -> Decodes:
-        """Create the decodes of sequences that have `lengths` tokens and share their first blocks.
+        """Prepare the attention of a step's decoding sequences: their masks, and where their keys are stored.
 
-        `num_shared` is the number of these blocks, 0 for none; `windows` has each layer's attention window.
+        Args:
+            start: row of the first sequence's last token among the step's tokens.
+            tables: KV blocks of each sequence, in order.
+            lengths: number of tokens of each sequence.
+            num_shared: number of leading blocks that all of them share; 0 for none.
+            windows: attention window of each layer.
         """
         widest = max(map(len, tables))
         padded = [table[num_shared:] + table[-1:] * (widest - len(table)) for table in tables]
@@ -175,7 +183,7 @@ class Decodes:
         self.masks[None].view(-1).index_fill_(0, self.newest.add_(1), 0)
 
     def attend(self, q_BHD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """Return the attention outputs of the decodes' rows in one layer, (B, H, D)."""
+        """Return the sequences' attention outputs in one layer, (sequences, heads, numbers per head)."""
         mask_BK1L = self.masks[window]
         num_pairs, _, num_keys = mask_BK1L.shape
         dim = q_BHD.shape[-1]
@@ -232,7 +240,10 @@ class StepAttention:
     heads: int
 
     def attend(self, qkv_TRD: Tensor, kv: KVCache, layer: int) -> Tensor:
-        """Store the step's keys and values in `kv`, and return one layer's attention outputs, (T, H, D)."""
+        """Store the step's keys and values in `kv`, and return the attention outputs of one layer.
+
+        They are (tokens, heads, numbers per head).
+        """
         q_THD = qkv_TRD[:, : self.heads]
         kv.write(layer, self.token_rows, qkv_TRD[:, self.heads :])
         window = self.windows[layer]

@@ -198,7 +198,10 @@ class Contexts:
                     self._fills.pop(event.task).fills.remove(event.task)
 
     async def step_for(self, generation: RunningGeneration) -> None:
-        """Run a step in another thread, unless another coroutine's step has advanced `generation`."""
+        """Run a step of the engine in another thread, to get the next piece of `generation`.
+
+        No step is run if one that another coroutine ran meanwhile has brought a piece, or the end.
+        """
         async with self._turn:
             if not generation.is_over and not generation._pieces:
                 await asyncio.to_thread(self.step)

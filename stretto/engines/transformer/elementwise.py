@@ -19,11 +19,11 @@ class Elementwise(Protocol):
     def add_and_norm(
         self, x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the sum of two tensors, and the sum after RMS normalisation, each (T, E)."""
+        """Return the sum of two tensors, and the sum after RMS normalisation, each (tokens, hidden size)."""
         ...
 
     def gate(self, gate_up_TF: Tensor) -> Tensor:
-        """Return SiLU(first half of each row) times the second half, (T, F)."""
+        """Return SiLU(first half of each row) times the second half: the gate of a gated MLP."""
         ...
 
     def rotate(self, qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None:
@@ -32,13 +32,13 @@ class Elementwise(Protocol):
 
 
 def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return the sum of two tensors, and the sum after RMS normalisation with `weight_E`, each (T, E)."""
+    """Return the sum of two tensors, and the sum after RMS normalisation, each (tokens, hidden size)."""
     x_TE = x_TE + delta_TE
     return x_TE, F.rms_norm(x_TE, weight_E.shape, weight_E, eps)
 
 
 def gate(gate_up_TF: Tensor) -> Tensor:
-    """Return SiLU(first half of each row) times the second half, (T, F): the gate of a gated MLP."""
+    """Return SiLU(first half of each row) times the second half: the gate of a gated MLP."""
     gate_TF, up_TF = gate_up_TF.chunk(2, dim=1)
     return F.silu(gate_TF).mul_(up_TF)
 

@@ -142,7 +142,9 @@ class TransformerLLM:
 
     @staticmethod
     def prompt_space(config: TransformerConfig) -> PromptSpace | None:
-        """Return how prompts become the block hashes that instances report as cached; None if they do not.
+        """Return the rule by which instances turn prompts into the block hashes that they report as cached.
+
+        None if they report nothing.
 
         Raises:
             ConfigError: the checkpoint's tokenizer cannot be used.

@@ -21,9 +21,11 @@ from stretto.engines.transformer.device import upload
 
 
 class KVCache:
-    """The memory of an instance's KV blocks: (layer, key or value, K, N, block_tokens, D).
+    """The memory of an instance's KV blocks, which hold the keys and values of all its sequences.
 
-    The memory starts as zeros, because masked values are multiplied by zero and must be finite.
+    It is one tensor, (layer, key or value, K, N, block_tokens, D), with K key-value heads, N blocks, and D
+    numbers for each head. It starts as zeros, because masked values are multiplied by zero and must be
+    finite.
     """
 
     def __init__(
@@ -63,18 +65,20 @@ class KVCache:
             self._data[:, :, :, targets] = self._data[:, :, :, sources]
 
     def token_rows(self, blocks: list[int], positions: list[int]) -> Tensor:
-        """Return the rows of the memory for the keys and values of a step's tokens, (T · 2 · K,).
+        """Return the rows of the memory where the keys and values of a step's tokens belong, for `write`.
 
-        `blocks` and `positions` are the block of each token and its position in its sequence.
+        There are 2 · K rows for each token, with K key-value heads. `blocks` and `positions` are the block of
+        each token and its position in its sequence.
         """
         rows = self._first_rows.ravel() + np.array(blocks)[:, None]
         offsets = np.array(positions)[:, None] % self.block_tokens
         return self.tensor((rows * self.block_tokens + offsets).ravel())
 
     def block_rows(self, tables: list[list[int]]) -> Tensor:
-        """Return the rows of the memory that hold the blocks of these tables, (2 · B · K · N,).
+        """Return the rows of the memory that hold the blocks of these block tables, for `gather`.
 
-        All tables must have the same length.
+        Each table has 2 · K rows for each of its blocks, with K key-value heads. All tables must have the
+        same length.
         """
         blocks_BN = np.array(tables)
         return self.tensor((self._first_rows[:, None, :, None] + blocks_BN[:, None]).ravel())
@@ -84,19 +88,26 @@ class KVCache:
         return upload(array, self.device)
 
     def write(self, layer: int, rows: Tensor, kv_TRD: Tensor) -> None:
-        """Store the keys and values of a step's tokens, (T, K + K, D), at `rows`, from `token_rows`."""
+        """Store the keys and values of a step's tokens in one layer, at the `rows` from `token_rows`.
+
+        `kv_TRD` is (tokens, key heads and value heads, numbers per head).
+        """
         self._by_token[layer].index_copy_(0, rows, kv_TRD.flatten(0, 1))
 
     def gather(self, layer: int, rows: Tensor, use: str) -> Tensor:
-        """Copy blocks, at `rows` from `block_rows`, to a workspace, (rows, block_tokens · D).
+        """Return a copy of one layer's blocks at the `rows` that `block_rows` returned, a block in each row.
 
-        `use` names the workspace, whose memory is reused by the next call with that name.
+        It is (rows, block_tokens · numbers per head). `use` names the workspace, whose memory is reused by
+        the next call with that name.
         """
         blocks = self._by_block[layer]
         return torch.index_select(blocks, 0, rows, out=self.workspace(use, len(rows), blocks.shape[1]))
 
     def planes(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return views of all keys and all values of a layer, each (K, N, block_tokens, D)."""
+        """Return views of all keys and all values of a layer.
+
+        Each is (key-value heads, blocks, block_tokens, numbers per head).
+        """
         keys, values = self._data[layer]
         return keys, values
 
@@ -111,7 +122,10 @@ class KVCache:
         return self._workspaces[use][:num_elements].view(shape)
 
     def run(self, layer: int, first: int, num_blocks: int) -> Tensor:
-        """Return a view of the KV in consecutive blocks, (2, K, num_blocks · block_tokens, D)."""
+        """Return a view of the keys and values that one layer has in `num_blocks` consecutive blocks.
+
+        It is (2, key-value heads, num_blocks · block_tokens, numbers per head), without a copy.
+        """
         return self._data[layer, :, :, first : first + num_blocks].flatten(2, 3)
 
 

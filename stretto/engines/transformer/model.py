@@ -43,9 +43,9 @@ class Transformer:
         self._sin = torch.cat((-angles.sin(), angles.sin()), 1).unsqueeze(1).to(self._cos)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attention: StepAttention, kv: KVCache) -> Tensor:
-        """Run a step's tokens through all layers, and return their normalised last hidden states, (T, E).
+        """Run a step's tokens through all layers, and return their normalised last hidden states.
 
-        The keys and values of the tokens are written to `kv`.
+        They are (tokens, hidden size). The keys and values of the tokens are written to `kv`.
         """
         rotation = self._cos[positions_T], self._sin[positions_T]
         x_TE = F.embedding(tokens_T, self.weights.embedding)
@@ -62,7 +62,10 @@ class Transformer:
         return h_TE
 
     def logits(self, h_SE: Tensor) -> Tensor:
-        """Return the logits of the next tokens, (S, V) in float32, from the last hidden states, (S, E)."""
+        """Return the logits of the next tokens, from the last hidden states of the tokens before them.
+
+        They are (sequences, vocabulary), in float32.
+        """
         return self.weights.vocabulary(h_SE).float()
 
     def _project(self, h_TE: Tensor, layer: LayerWeights, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:

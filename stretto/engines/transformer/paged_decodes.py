@@ -77,7 +77,7 @@ def tuning(device: torch.device, dtype: torch.dtype) -> Tuning:
 
 @dataclass(slots=True)
 class PagedDecodes:
-    """Decodes in a step on a GPU: rows [start, start + B), the last token of each of B sequences.
+    """The decoding sequences of a step on a GPU; their last tokens are rows [start, start + B) of the step.
 
     All tensors are int32, and on the device.
 
@@ -103,7 +103,9 @@ class PagedDecodes:
 
     @classmethod
     def of(cls, start: int, groups: Sequence[Group], heads: int, kv: KVCache) -> PagedDecodes:
-        """Create the decodes of several groups of sequences, whose rows follow each other from `start` on.
+        """Prepare the attention of a step's decoding sequences, whose rows follow each other from `start` on.
+
+        A group is of sequences that may share a prefix, which is then read once for all of them.
 
         `heads` is the number of query heads.
         """
@@ -138,7 +140,7 @@ class PagedDecodes:
         self.lengths_B.add_(1)
 
     def attend(self, q_BHD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """Return the attention outputs of the decodes' rows in one layer, (B, H, D).
+        """Return the sequences' attention outputs in one layer, (sequences, heads, numbers per head).
 
         With a `window`, each row attends only to that many tokens, the newest included.
         """
@@ -155,9 +157,10 @@ def attend_paged(
     window: int | None,
     cut: Tuning,
 ) -> Tensor:
-    """Return the attention outputs of decoding sequences, (B, H, D) in q's type, computed by Triton kernels.
+    """Compute the attention outputs of decoding sequences with Triton kernels.
 
-    The heads of a token in q must be contiguous; k and v must have the same layout.
+    They are (sequences, heads, numbers per head), in the type of q. The heads of a token in q must be
+    contiguous; k and v must have the same layout.
     """
     from stretto.engines.transformer import triton_kernels
 

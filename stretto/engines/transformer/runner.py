@@ -128,9 +128,10 @@ class Runner:
         return chosen
 
     def forward(self, inputs: _Inputs) -> Tensor | None:
-        """Run a prepared step through the model, and return the logits of the next tokens, (S, V).
+        """Run a prepared step through the model, and return the logits of the next tokens.
 
-        None if the step only prefills and no next token is needed.
+        They are (sequences that need a token, vocabulary); None if the step only prefills and no next token
+        is needed.
         """
         step = (inputs.tokens_T, inputs.positions_T, inputs.attention)
         if self._graphs is not None and self._graphs.takes(inputs.attention):

@@ -86,7 +86,7 @@ class Structure:
         self._end = b""  # last bytes of the text so far, marks included
 
     def allowed(self, generated: list[int]) -> Tensor:
-        """Return a mask of the tokens that may follow the tokens `generated`, (V,).
+        """Return a mask over the vocabulary of the tokens that may follow the tokens `generated`.
 
         If the output is complete, only the end of sequence may follow.
 

@@ -50,18 +50,18 @@ class TokenTexts:
         self.elsewhere[list(ends)] = self.behind_mark[list(ends)] = END
 
     def end_behind(self, end: bytes, token: int) -> bytes:
-        """Return the last bytes of a text, as many as a mark has, once `token` is appended to it.
+        """Return the last bytes of an output after `token` is appended to it, as many as a mark is long.
 
-        `end` are the last bytes before that.
+        `end` are its last bytes before. Whether a mark stands there decides the text of the next token.
         """
         return (end + self._tokens[token])[-len(self._mark) :] if self._mark else b""
 
     def is_behind_mark(self, end: bytes) -> bool:
-        """Return whether a text that ends with the bytes `end` ends with a mark."""
+        """Return whether an output whose last bytes are `end` (from `end_behind`) ends with a mark."""
         return bool(self._mark) and end == self._mark
 
     def spelling_mark(self, end: bytes) -> list[int]:
-        """Return the tokens that would complete a mark of which the text's last bytes `end` are the start."""
+        """Return the tokens that would complete a mark if an output's last bytes `end` are its start."""
         size = len(self._mark)
         rests = tuple(self._mark[cut:] for cut in range(1, size) if end.endswith(self._mark[:cut]))
         return [token for token, text in enumerate(self._tokens) if text.startswith(rests)] if rests else []
@@ -71,9 +71,9 @@ class TokenTexts:
 
 
 def mark_of(tokenizer_json: str) -> str:
-    """Return the text that a tokenizer's decoder removes, also with a following space; "" if there is none.
+    """Return a tokenizer's mark: a text that its decoder removes, together with a following space.
 
-    `tokenizer_json` is the content of the tokenizer's file tokenizer.json.
+    "" if it has none. `tokenizer_json` is the content of the tokenizer's file tokenizer.json.
     """
     decoder = json.loads(tokenizer_json)["decoder"] or {}
     removed = [

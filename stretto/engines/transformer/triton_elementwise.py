@@ -75,7 +75,7 @@ def _rotate(
 
 
 def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return the sum of two tensors, and the sum after RMS normalisation with `weight_E`, each (T, E)."""
+    """Return the sum of two tensors, and the sum after RMS normalisation, each (tokens, hidden size)."""
     rows, size = x_TE.shape
     total_TE, normed_TE = torch.empty_like(x_TE), torch.empty_like(x_TE)
     width = triton.next_power_of_2(size)
@@ -94,7 +94,7 @@ def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -
 
 
 def gate(gate_up_TF: Tensor) -> Tensor:
-    """Return SiLU(first half of each row) times the second half, (T, F): the gate of a gated MLP."""
+    """Return SiLU(first half of each row) times the second half: the gate of a gated MLP."""
     rows, double = gate_up_TF.shape
     out_TF = gate_up_TF.new_empty(rows, double // 2)
     _gate[rows, triton.cdiv(double // 2, _COLUMNS)](gate_up_TF, out_TF, SIZE=double // 2, COLUMNS=_COLUMNS)
