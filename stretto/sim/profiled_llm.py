@@ -22,8 +22,8 @@ from stretto.tasks import LLMEvent, LLMTask, Piece, Started
 
 
 class Timeline(Protocol):
-    """The interface of the part of a simulator that a simulated instance uses: the clock, durations, and its
-    own death.
+    """The interface through which a simulated LLM instance reaches its simulator: the clock, durations with
+    jitter and faults, and its own death.
     """
 
     now_s: float

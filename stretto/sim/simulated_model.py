@@ -53,8 +53,8 @@ class SimulatedModel:
 
 
 class Surroundings(Protocol):
-    """The interface of the part of a simulator that a step-by-step instance uses: the clock, faults, and its
-    observers.
+    """The interface through which a step-by-step simulated LLM instance reaches its simulator: the clock, the
+    faults of the run, and the observers.
     """
 
     now_s: float
