@@ -52,7 +52,9 @@ class BlockRun:
         return siblings.get(tuple(tokens[start : start + size])) if siblings else None
 
     def adopt(self, child: BlockRun, block: tuple[int, ...]) -> None:
-        """Add a child node whose first block holds the tokens `block`; it replaces one with equal tokens."""
+        """Add a child node whose first block holds the tokens `block`; it replaces a child with the same
+        first block.
+        """
         self.children.setdefault(block[0], {})[block] = child
         child.parent = self
 

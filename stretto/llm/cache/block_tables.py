@@ -118,7 +118,9 @@ class BlockTables:
             self._cache.lease(last, sequence.query)
 
     def give_up(self, sequence: TokenSequence) -> None:
-        """Release all blocks of a sequence; copies into them that were not made yet are cancelled."""
+        """Release all blocks of a sequence; its blocks in the prefix cache stay there. Copies into its blocks
+        that were not made yet are cancelled.
+        """
         own = sequence.blocks[sequence.num_shared_blocks :]
         if self._copies:
             self._copies = [(source, target) for source, target in self._copies if target not in own]
