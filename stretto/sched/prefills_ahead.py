@@ -49,8 +49,7 @@ class PrefillsAhead:
         self._prefills.setdefault(request.query, {})[request.node.id] = _Prefill(instance, num_tokens)
 
     def end(self, query: str, node: int) -> None:
-        """Mark the recorded prefill of a node (step) as complete; nothing happens if the node is no prefill.
-        """
+        """Mark the recorded prefill of a node (step) as complete; nothing happens if none is recorded."""
         if (prefill := self._prefills.get(query, {}).get(node)) is not None:
             prefill.is_running = False
 
