@@ -107,7 +107,8 @@ class ProgressTable:
         return self._by_task.pop(task, None)
 
     def suspended(self, slices: Sequence[Slice], num_ended: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the ids of the tasks that still report, each with the token ids that it has generated.
+        """Return the ids of the tasks that have neither ended nor been cancelled, each with the token ids
+        that it has generated, so that it can go on elsewhere.
 
         Args:
             slices: the batch that is being computed.
@@ -119,7 +120,7 @@ class ProgressTable:
         ]
 
     def clear(self) -> None:
-        """Stop reporting all tasks, as their instance has died."""
+        """Forget all tasks, so that nothing more is reported of them, because their instance has died."""
         self._by_task.clear()
 
     def drop(self, request: TaskProgress) -> None:
