@@ -148,7 +148,7 @@ class LiveGraph:
         self._watched[value_id] = name
 
     def unwatch(self, value_id: int) -> None:
-        """Stop keeping and reporting a value that was watched."""
+        """Stop keeping a value that was watched, and no longer add it to `settled` when it is set."""
         del self._watched[value_id]
         self.values.leave(value_id)
         if not self.values.is_used(value_id):

@@ -329,7 +329,7 @@ class LLMScheduler:
         return actions
 
     def releases(self) -> list[Action]:
-        """Return nothing: what instances keep for an ended query is freed by `end_query` already, as
+        """Return no actions: what instances keep for an ended query is freed by `end_query` already, as
         cancelled sequences free their KV at once.
         """
         return []

@@ -44,8 +44,8 @@ class ShownParts:
         return False
 
     def set_aside(self, now_s: float) -> bool:
-        """Set the entries (queued work) that `may_go_out` has refused aside in the queue, so that they do not
-        hold up others; return whether there were any.
+        """Set aside, in the queue, the entries (queued work) that `may_go_out` has refused, so that they do
+        not hold up others; return whether there were any.
         """
         if not self._unlike:
             return False
