@@ -78,9 +78,9 @@ class InstanceView:
 
     @property
     def backlog_s(self) -> float:
-        """Predicted seconds by which the requests that run or wait there delay one more.
+        """Predicted seconds by which the requests that run or wait at the instance delay one more request.
 
-        Includes the wait until it fits and the instance's measured slowness.
+        Includes the wait until the tokens of that request fit, and the measured slowness of the instance.
         """
         turn_s = 0.0 if self.room_tokens else self.turn_s
         return self.slowness * (self.outstanding_s + self.waiting_s + turn_s)
