@@ -32,9 +32,9 @@ class BlockTables:
         return -(-num_tokens // self._block_tokens)
 
     def look_up(self, sequence: TokenSequence) -> CacheHit:
-        """Find the longest cached prefix of a sequence.
+        """Find the longest prefix of a sequence that the prefix cache holds.
 
-        If the sequence is to generate, its last token is left out, because it must be computed.
+        If tokens are to be generated, the last token is left out, because it must be computed.
         """
         limit = len(sequence.tokens) - (1 if sequence.max_new_tokens else 0)
         return self._cache.look_up(sequence.salt, sequence.tokens, limit)

@@ -81,7 +81,9 @@ class PrefixCache:
         return node
 
     def touch(self, node: BlockRun) -> int:
-        """Mark the first block of a node as just used, so that it is evicted later, and return its id."""
+        """Mark the first block of a node as just used, so that it is evicted later; return the id of that
+        block.
+        """
         self._clock += 1
         if len(node.blocks) > 1:
             node = self._tree.split(node, 1)

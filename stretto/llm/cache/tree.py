@@ -66,10 +66,10 @@ class PrefixTree:
         return CacheHit(blocks, place + num_in_tail, node if blocks else None, num_in_node, tail)
 
     def num_equal(self, node: BlockRun, tokens: list[int], place: int, limit: int) -> int:
-        """Return how many full blocks of a node hold the same tokens as tokens[place:limit], counted from the
-        first one.
+        """Return how many full blocks of a node, from its first on, hold the same tokens as
+        tokens[place:limit] begins with.
 
-        The first block must be equal.
+        The caller has checked already that the first block does.
         """
         size = self._block_tokens
         most = min(len(node.blocks), (limit - place) // size)
