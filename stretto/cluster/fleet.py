@@ -269,7 +269,9 @@ class Fleet:
         return self._members[instance].probe_s
 
     def replica(self, instance: InstanceId) -> Replica:
-        """Return the replica that an instance runs. The instance must not be gone."""
+        """Return the replica (description of model, place and devices) that an instance runs. The instance
+        must not be gone.
+        """
         return self._members[instance].slot.replica
 
     def loading_s(self, replica: Replica) -> float | None:
@@ -295,8 +297,8 @@ class Fleet:
 
     @property
     def is_hopeful(self) -> bool:
-        """Whether some instance may serve later that does not serve now: one that is starting, or suspect
-        (may be down).
+        """Whether an instance that does not serve now may do so later: one is starting, or suspect (perhaps
+        down).
         """
         return bool(self._in["starting"] or self._in["suspect"])
 

@@ -59,7 +59,9 @@ class InstanceView:
 
     @property
     def room_tokens(self) -> int:
-        """Number of tokens that still fit on the instance; 0 when as many requests run as may."""
+        """Number of tokens that still fit on the instance; 0 when it runs as many requests as it may
+        (`num_slots`).
+        """
         return max(0, self.capacity_tokens - self.running_tokens) if self.num_running < self.num_slots else 0
 
     @property
@@ -76,17 +78,17 @@ class InstanceView:
 
     @property
     def backlog_s(self) -> float:
-        """Predicted seconds by which the requests that run or wait there delay one more.
+        """Predicted seconds by which the requests that run or wait at the instance delay one more request.
 
-        Includes the wait until it fits and the instance's measured slowness.
-        For placement policies of users; those that come with Stretto go by other sums.
+        Includes the wait until the tokens of that request fit, and the measured slowness of the instance.
         """
         turn_s = 0.0 if self.room_tokens else self.turn_s
         return self.slowness * (self.outstanding_s + self.waiting_s + turn_s)
 
 
 class InstanceTable:
-    """The instances of one engine as placement policies see them, by id and sorted by load.
+    """The instances of one engine as placement policies see them, by id and sorted by load, so that the least
+    loaded one is found fast.
 
     Args:
         load: function that gives the load of an instance, as the placement policy measures it.
@@ -117,7 +119,7 @@ class InstanceTable:
         self._suspects.pop(instance, None)
 
     def changed(self, instance: InstanceId) -> None:
-        """Move an instance to its new place in the sorting after its view has changed."""
+        """Sort an instance anew, because the fields of its view have changed."""
         view = self._views[instance]
         if view.state == "serving":
             load = self._load(view)
@@ -134,7 +136,7 @@ class InstanceTable:
             self._suspects.pop(instance, None)
 
     def get(self, instance: InstanceId) -> InstanceView | None:
-        """Return the view of an instance; None if the table does not have it."""
+        """Return the `InstanceView` (state and load) of an instance; None if the table does not have it."""
         return self._views.get(instance)
 
     def __iter__(self) -> Iterator[InstanceView]:
@@ -153,11 +155,11 @@ class InstanceTable:
 
     @property
     def has_hosts(self) -> bool:
-        """Whether some instance serves, full or not. False if the table was made without `with_full`."""
+        """Whether some instance serves, full or not; False if the table was made without `with_full`."""
         return self._hosts is not None and self._hosts.roomiest > 0
 
     def room_for(self, num_tokens: int) -> int:
-        """Return how many tokens must still fit on an instance for it to take a request of `num_tokens`.
+        """Return how many tokens must be free on an instance for it to take a request of `num_tokens` tokens.
 
         It is `num_tokens`, but no more than the largest instance has when idle: a request that is larger than
         every instance runs alone on the largest.
@@ -170,10 +172,11 @@ class InstanceTable:
         return view is not None and view.state == "serving" and view.room_tokens >= room
 
     def candidates(self, room: int, now_s: float) -> list[InstanceView]:
-        """Return the least loaded instance on which `room` more tokens fit, for each cost profile.
+        """Return the least loaded instances on which `room` more tokens fit now: one for each cost profile
+        (predicted speed) that instances have.
 
-        If there is none, return the suspect instances that run nothing and may be tried now. So each suspect
-        gets one request at a time, and none while a serving instance has room.
+        If there is none, return the suspect instances (perhaps down) that run nothing and may be tried now.
+        So each suspect gets one request at a time, and none while a serving instance has room.
         """
         found = [self._views[instance] for instance in self._order.least_loaded(room)]
         return found or self._to_probe(room, now_s)
@@ -187,10 +190,12 @@ class InstanceTable:
         return view is not None and view.state == "serving" and view.capacity_tokens >= room
 
     def hosts(self, room: int, now_s: float) -> list[InstanceView]:
-        """Return the least loaded instance on which `room` tokens fit when it is idle, for each cost profile.
+        """Return the least loaded instances on which `room` tokens fit when they are idle: one for each cost
+        profile (predicted speed) that instances have.
 
-        It may be full now: this is for policies that let a request wait at an instance and count the waiting
-        as part of the price. If there is none, return suspect instances as `candidates` does.
+        They may be full now: this is for policies that let a request wait at an instance and count the
+        waiting as part of the price. If there is none, return suspect instances (perhaps down) as
+        `candidates` does.
         """
         assert self._hosts is not None, "the table was made without full instances"
         found = [self._views[instance] for instance in self._hosts.least_loaded(room)]

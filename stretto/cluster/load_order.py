@@ -32,7 +32,7 @@ class LoadOrder:
 
     @property
     def roomiest(self) -> int:
-        """The largest number of tokens that still fit on one instance; 0 without instances."""
+        """Largest number of tokens that still fit on one of the instances; 0 without instances."""
         return self._by_room[-1] if self._by_room else 0
 
     def update(self, instance: InstanceId, group: Hashable, room: int, load: Load) -> None:

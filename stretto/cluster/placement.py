@@ -193,9 +193,9 @@ class Placement(Protocol):
     uses_keys: KeyUse = "never"
 
     def load(self, instance: InstanceView) -> Load:
-        """Return how loaded an instance is, as a tuple (smaller is less loaded).
+        """Return how loaded an instance is, as a tuple of numbers (smaller is less loaded).
 
-        The table for `choose` is sorted by it.
+        The instances that `choose` is given are sorted by it, so that the least loaded one is found fast.
         """
         ...
 
@@ -207,8 +207,8 @@ class Placement(Protocol):
         ...
 
     def observe(self, event: PlacementEvent) -> None:
-        """Update the policy's own state after an event.
+        """Update what the policy remembers, after an event such as a request sent or an instance gone.
 
-        Called before the table of instances is sorted by the new loads.
+        Called before the instances are sorted by their new loads.
         """
         ...

@@ -33,7 +33,8 @@ _MAX_KEPT = 1024
 
 @dataclass(frozen=True, slots=True)
 class PromptSpace:
-    """A way to cut prompts into blocks and to hash these.
+    """A way to cut prompts into blocks and to hash these, so that prompts can be looked up in the caches of
+    instances.
 
     Instances with the same tokenizer and block length share one.
 
@@ -50,7 +51,7 @@ class PromptSpace:
 
 
 def token_space(name: str, block_tokens: int, encode: Callable[[Prompt], Sequence[int]]) -> PromptSpace:
-    """Return the way to cut prompts into blocks of tokens and to hash these as our own prefix caches do.
+    """Return the way in which our own prefix caches cut prompts into blocks of tokens and hash these.
 
     Args:
         encode: function that returns the tokens of a prompt. Raises UserError if the prompt is no text.
@@ -109,7 +110,7 @@ class PromptKeys:
     def leave(self, instance: InstanceId) -> None:
         """Remove an instance that takes no more work.
 
-        When the last one of a space has left, no keys are computed for it.
+        When no other instance has the same tokenizer and block length, keys for these are no longer computed.
         """
         if self._spaces.pop(instance, None) is not None:
             self._by_name = {space.name: space for space in self._spaces.values()}
@@ -152,4 +153,6 @@ BYTES = PromptSpace("bytes", _BLOCK_BYTES // _BYTES_PER_TOKEN, _hash_text)
 
 
 def no_space(engine: str, replica: Replica) -> None:
-    """Return None for every replica: it says that no instance reports what its cache holds."""
+    """Return None for every replica: a `space_of` for engines of which no instance reports what its cache
+    holds.
+    """

@@ -25,8 +25,8 @@ def delay_s(num_failures: int) -> float:
 
 @dataclass(slots=True)
 class RestartBudget:
-    """Counts the failures of one replica since its last answer, and decides when it is started again or given
-    up.
+    """A count of the failures of one replica since it last answered a request, which decides when the replica
+    is started again or given up.
     """
 
     num_failures: int = 0

@@ -11,11 +11,13 @@ from stretto.sched.orders.sorted_queue import SortedQueue
 
 
 class WaitingQueue:
-    """The waiting sequences of an LLM instance by rank (priority), smallest first; ties by arrival.
+    """The waiting sequences of an LLM instance, sorted by rank (a tuple of numbers, the priority; smallest
+    first), then by arrival.
 
-    The first number of a rank is in seconds. Sequences in which it falls into the same interval of `level_s`
-    make a level; within a level, sequences with more of their prompt cached may go first. Only the first
-    `lookahead` sequences are considered, so a long queue costs no more than a short one.
+    The first number of a rank counts as seconds, such as the time of arrival. Sequences for which it falls
+    into the same interval of `level_s` seconds make a level; within a level, sequences with more of their
+    prompt cached may go first. Only the first `lookahead` sequences are considered, so a long queue costs no
+    more than a short one.
     """
 
     def __init__(self, level_s: float, lookahead: int) -> None:
@@ -42,8 +44,9 @@ class WaitingQueue:
     ) -> Iterator[TokenSequence]:
         """Yield the waiting sequences in the order in which to start them.
 
-        They come level by level: ranks within the same few seconds. Within a level those that were preempted
-        come first, then the others, more of those with a larger share of their prompt cached.
+        They come level by level: a level has the sequences whose ranks (priorities) differ by a few seconds
+        only. Within a level those that were preempted come first, then the others, more of those with a
+        larger share of their prompt cached.
         """
         for _, level in groupby(list(islice(self._sorted, self._lookahead)), self._level):
             members = list(level)

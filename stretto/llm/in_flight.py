@@ -9,7 +9,8 @@ from stretto.llm.sequence import TokenSequence
 
 
 class InFlight:
-    """An index of what running prefills will soon add to the prefix cache, so that others can wait for it.
+    """An index of the KV blocks that running prefills will soon add to the prefix cache, so that sequences
+    that need them can wait for them.
 
     These are full blocks, and the end of a prefill that stops within a block.
 
@@ -24,7 +25,8 @@ class InFlight:
         self._prefills = [(s, s.num_shared_blocks) for s in running if not s.is_decoding]
 
     def has_next(self, sequence: TokenSequence, hit: CacheHit) -> bool:
-        """Return whether a running prefill is computing what `sequence` needs after its cached prefix `hit`.
+        """Return whether a running prefill is computing KV that `sequence` needs right after its cached
+        prefix `hit`, so that it is worth waiting.
 
         That is its next block, or the rest of a shorter prompt that `sequence` continues: the last block of
         that prompt is cached only when its prefill has ended.
@@ -39,7 +41,7 @@ class InFlight:
         )
 
     def add(self, sequence: TokenSequence, hit: CacheHit) -> None:
-        """Add a sequence that has started: it computes all blocks after its cached prefix `hit`."""
+        """Add a sequence that has started a prefill: it computes all blocks after its cached prefix `hit`."""
         self._prefills.append((sequence, len(hit.blocks)))
 
 

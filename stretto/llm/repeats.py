@@ -9,7 +9,8 @@ from stretto.llm.sequence import TokenSequence
 def grow_for_repeats(
     batch: list[TokenSequence], tables: BlockTables, block_tokens: int, max_repeats: int, *, is_awaited: bool
 ) -> int:
-    """Return how many decode steps the sequences of `batch` can do without rescheduling, and acquire blocks.
+    """Return how many decode steps the sequences of `batch` can do without rescheduling, and acquire the KV
+    blocks for them.
 
     The limits are: `max_repeats`, the end of a sequence, and the number of free blocks (nothing is evicted).
     If another sequence waits (`is_awaited`), the steps also end when a block is full: a full block enters the

@@ -69,7 +69,9 @@ class TokenSequence:
 
     @property
     def place(self) -> tuple[tuple[float, ...], int]:
-        """Priority of the sequence as a sort key: the smallest starts first and is preempted last."""
+        """Sort key of the sequence by rank (priority) and arrival: the smallest starts first and is preempted
+        last.
+        """
         return self.rank or (self.arrived_s,), self.order
 
     @property

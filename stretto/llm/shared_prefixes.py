@@ -19,15 +19,18 @@ class Sharers:
 
     @property
     def num_saved(self) -> int:
-        """Number of block reads that the group saves, compared with reading the blocks for each member."""
+        """Number of KV blocks that attention need not read when it reads the shared blocks once for the group
+        instead of once for each member.
+        """
         return self.num_blocks * (len(self.members) - 1)
 
 
 def group_by_prefix(tables: list[list[int]], min_blocks: int) -> list[Sharers]:
-    """Group sequences, given by their block tables, so that attention reads as few blocks as possible twice.
+    """Group sequences that begin with the same KV blocks, so that attention reads as few blocks as possible
+    twice; return the groups.
 
-    Sequences that share fewer than `min_blocks` leading blocks are left out. The last block of a table is
-    never shared.
+    A sequence is given by its block table, the list of its KV blocks. Sequences that share fewer than
+    `min_blocks` leading blocks are left out. The last block of a table is never shared.
     """
     by_depth: dict[int, list[int]] = {}
     for member, table in enumerate(tables):

@@ -45,7 +45,7 @@ class RunningInstances:
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self, action: StartInstance) -> None:
-        """Start an instance; if that fails, post the event that it is lost."""
+        """Start an instance; if that fails, post the event `InstanceLost`."""
         key = action.engine, action.instance
         is_on_loop = action.replica.runs_in in ("loop", "ray")
 
@@ -63,9 +63,11 @@ class RunningInstances:
             self._post(InstanceLost(*key, typed(error)))
 
     def stop(self, action: StopInstance) -> None:
-        """End an instance.
+        """End an instance in the way that the action says, without waiting for it; post `InstanceStopped`
+        when it has ended.
 
-        Its events still count until it has ended; if it is killed, they are ignored at once.
+        Until then its events are still passed on. But if it is killed, they are ignored at once, and its end
+        is not reported.
         """
         key = action.engine, action.instance
         instance = self._running.get(key)
@@ -81,9 +83,9 @@ class RunningInstances:
             self._in_background(self._stop(key, instance))
 
     def send(self, engine: str, instance: InstanceId, command: Command) -> None:
-        """Pass a command (such as to run a batch) to an instance.
+        """Pass a command (such as to run a batch) to an instance; nothing happens if it runs no more.
 
-        If the instance cannot take it, the instance is reported as lost.
+        If the instance cannot take the command, it is reported as lost.
         """
         key = engine, instance
         running = self._running.get(key)

@@ -96,7 +96,7 @@ class RunningQueries:
             await self._all_ended.wait()
 
     def close(self) -> None:
-        """Refuse all callers that wait for a slot. Queries that run go on until they end."""
+        """Refuse all callers that wait for a slot to start a query. Queries that run go on until they end."""
         self._is_closed = True
 
     def end_all(self, bug: InternalError) -> None:

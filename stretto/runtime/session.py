@@ -179,7 +179,9 @@ class Session:
                 await self._news.wait()
 
     def drop(self, name: str) -> None:
-        """Give a variable up: cancel the work that only serves it, and free its value."""
+        """Give a variable up: cancel the work that only serves it, and free its value. Its name may be used
+        again.
+        """
         self._check_open()
         coming = self._variables.pop(name, None)
         if coming is None:
@@ -206,9 +208,11 @@ class Session:
         self._news.set()
 
     def on_settled(self, name: str, value: object) -> None:
-        """Set a variable to its value or failure.
+        """Set a variable to its value or failure, which callers that wait for it then get. Called by the
+        runtime, once for each.
 
-        Called by the runtime, once for each; a dropped name may come again.
+        Variables that were dropped are set in this way too; one that has got the name of a dropped one since
+        comes after it.
         """
         dropped = self._dropped.get(name)
         coming = dropped.popleft() if dropped else self._variable(name)

@@ -207,7 +207,8 @@ class BatchScheduler:
         """Drop all waiting work after a bug in a queue order or here; running batches go on.
 
         Returns:
-            all queries that have work here, which have to be ended, and what `schedule` had decided.
+            ids of all queries that have work here, which the caller has to end, and the actions that
+                `schedule` had decided on before the bug.
         """
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()
@@ -215,7 +216,8 @@ class BatchScheduler:
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Put waiting work of a query in its new place after the demands on its nodes have changed.
+        """Move waiting work of a query to its new place in the queue, because the demands on its nodes have
+        changed.
 
         The demand on a node (step) says how urgently its result is needed.
         """

@@ -32,11 +32,10 @@ class BoundRequest:
 
 
 class BoundRequests:
-    """The requests that wait for a certain instance, in a queue for each instance.
+    """The requests that have been assigned to an instance and wait until they fit there, in one queue for
+    each instance.
 
-    They are also found by query.
-
-    All operations take O(log n) for each request that they concern.
+    They are also found by query. All operations take O(log n) for each request that they concern.
     """
 
     def __init__(self, new_queue: Callable[[], EngineQueue], loads: InstanceLoads) -> None:
@@ -98,10 +97,10 @@ class BoundRequests:
         return self._forget(entry)
 
     def leave(self, instance: InstanceId) -> list[Entry]:
-        """Remove all requests that wait for an instance, and its queue; return their queue entries in order
-        of arrival.
+        """Remove all requests that wait for an instance, and its queue, as it takes no more work; return
+        their queue entries in order of arrival.
 
-        Requests that were sent to the instance keep the queue until they start.
+        Requests that were sent to the instance already are not concerned.
         """
         queue = self._queues.pop(instance, None)
         left = [] if queue is None else sorted(queue, key=lambda entry: entry.arrival)
@@ -116,8 +115,8 @@ class BoundRequests:
         return list(self._of_query.get(query, ()))
 
     def clear(self) -> None:
-        """Remove all waiting requests. Those that were sent to an instance keep its queue until they
-        start.
+        """Remove all waiting requests of all instances. Requests that were sent to an instance already are
+        not concerned.
         """
         for entry in list(self._bound):
             self._forget(entry)

@@ -37,9 +37,9 @@ class Deadlines:
         return float(self._sorted.first_key[0]) if self._sorted else None
 
     def add(self, due_s: float, due: Due) -> None:
-        """Add `due`, which is what to do when the deadline `due_s` has passed.
+        """Add a deadline: when the time `due_s` has passed, `take` returns `due`, which says what to do then.
 
-        If it is there already, it counts once more.
+        The same deadline may be added several times, as by several callers; then `take` returns it as often.
         """
         key, counts = _key(due_s, due), self._counts.setdefault(due.query, {})
         if key not in counts:
@@ -47,7 +47,7 @@ class Deadlines:
         counts[key] = counts.get(key, 0) + 1
 
     def remove(self, due_s: float, due: Due) -> None:
-        """Remove a deadline that was added, once; nothing happens if it is not there."""
+        """Take back one `add` of this deadline; nothing happens if it is not there."""
         key, counts = _key(due_s, due), self._counts.get(due.query, {})
         if key not in counts:
             return
@@ -66,7 +66,7 @@ class Deadlines:
             self._sorted.remove(key)
 
     def take(self, now_s: float) -> list[Due]:
-        """Remove the deadlines that have passed by `now_s`; return what to do for each, as often as it was
+        """Remove the deadlines that have passed by `now_s`; return the `due` of each, as often as it was
         added.
         """
         found: list[Due] = []

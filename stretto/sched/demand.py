@@ -56,10 +56,11 @@ NOBODY = Demand(None)
 
 
 def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> dict[int, Demand]:
-    """Return how urgently each node (step) is needed, from the demands `asked` of values and `of_effects`
-    still to happen.
+    """Return how urgently each node (step) is needed, by its id, given how urgently values and effects are.
 
-    Nodes that nobody needs are left out. It takes time in proportion to the needed nodes and what they read.
+    `asked` has the demands on values that somebody waits for, by id; `of_effects` is the demand on each
+    effect (step that changes something outside) that has still to happen. Nodes that nobody needs are left
+    out. It takes time in proportion to the needed nodes and what they read.
     """
     at_end: dict[int, Demand] = dict.fromkeys(live.effects, of_effects)
     for value_id, demand in asked.items():

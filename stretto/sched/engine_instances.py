@@ -19,9 +19,9 @@ from stretto.sched.results import Completed, failed
 class EngineInstances:
     """The instances of one engine, with the time since which none of them serves.
 
-    While no instance serves, requests wait: `recover_s` seconds where one is starting or suspect,
-    `no_replica_s` where none is; then they fail. A request whose query has a deadline waits until that where
-    an instance is starting or suspect.
+    While no instance serves, requests wait, and then fail: after `recover_s` seconds if an instance is
+    starting or suspect (perhaps down, but it may come back), after `no_replica_s` seconds otherwise. A
+    request whose query has a deadline waits until the deadline as long as an instance is starting or suspect.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -51,8 +51,8 @@ class EngineInstances:
         return self._fleet.state[instance] == "serving" and before != "serving"
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> bool:
-        """Mark an instance as suspect, as it may be down; return whether it was serving or suspect, and not
-        on its way out.
+        """Mark an instance as suspect, that is, perhaps down; return whether it was serving or suspect
+        before, so that the mark counts.
         """
         if self._fleet.state.get(instance) not in ("serving", "suspect"):
             return False

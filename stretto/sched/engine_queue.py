@@ -75,8 +75,8 @@ class EngineQueue:
 
     @property
     def aside(self) -> tuple[Entry, ...]:
-        """Entries that are set aside, so that they wait without being served; the one set aside first comes
-        first.
+        """The entries (queued work) that are set aside: they stay in the queue but are not served until they
+        are brought back. The one set aside first comes first.
         """
         return tuple(self._aside)
 
@@ -109,21 +109,24 @@ class EngineQueue:
         return next(iter(self._alone), None)
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Return which entry (one step's work) goes next, and how many of its items; None if none may go now.
+        """Return which entry (one step's work) goes next, and how many of its items, as a `Take`; a `Hold` if
+        it is better to wait for more work, None if nothing may go now.
 
-        Nothing is removed. `fits` says how many items of an entry there is room for. `to_fill` is the units
-        of work of a full batch, or 0 once a batch has begun.
+        Nothing is removed. `fits` returns for an entry how many of its items there is room for. `to_fill` is
+        how many units of work make a full batch: an order may hold back until as many wait. With 0, as when a
+        batch has begun, it does not hold back.
         """
         if self._fresh:
             self._put_in_order()
         return self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
 
     def take_all(self, room: int) -> list[tuple[Entry, int, int]]:
-        """Remove all waiting work if it fits into one batch of `room` units, whatever the order; return it.
+        """Remove and return all waiting work at once if it fits into one batch of `room` units of work, so
+        that it need not be sorted.
 
-        It is returned as (entry, lo, hi) triples, each for the items `lo` to `hi` of an entry (one step's
-        work), and counts as started. The list is empty, and nothing removed, if it does not fit or needs an
-        order.
+        Returns (entry, lo, hi) triples: items `lo` to `hi` of an entry (one step's work). The list is empty,
+        and nothing is removed, if the work does not fit or may not all go into one batch. No call of
+        `started` follows.
         """
         if not self._takes_all or len(self._fresh) < self._num_entries:
             return []
@@ -140,8 +143,8 @@ class EngineQueue:
         return parts
 
     def heads(self, limit: int, now_s: float) -> list[Entry]:
-        """Return the entries (queued work) that would go next, in order: at most `limit`, and no more than an
-        order considers.
+        """Return the entries (queued work) that would go next, in order, without removing them: at most
+        `limit`, and no more than the order looks at for one choice.
         """
         found: list[Entry] = []
 
@@ -166,17 +169,19 @@ class EngineQueue:
         return lo
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Tell the order that items `lo` to `hi` of an entry (one step's work), removed by `take`, run now or
+        """Record that items `lo` to `hi` of an entry (one step's work), which `take` has removed, run now or
         were given up.
+
+        Until then, the order still counts them as work of their query.
         """
         if not entry.alone and entry.number >= self._num_forgotten:
             self._order_of(entry).started(entry, lo, hi)
 
     def rank(self, entry: Entry) -> Rank:
-        """Return the sort key of an entry that has not started, for the instance that queues it too (smaller
-        goes first).
+        """Return the sort key of an entry that has not started (smaller goes first); an instance that queues
+        it too sorts by the same key.
 
-        It depends on whether somebody wants the entry now, for latency or for throughput.
+        The key depends on whether somebody wants the entry now, for latency or for throughput.
         """
         if self._fresh:
             self._put_in_order()
@@ -197,7 +202,7 @@ class EngineQueue:
             self.remove(entry)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Put waiting work of a query in its new place in the order, after the demands on its nodes have
+        """Move waiting work of a query to its new place in the order, because the demands on its nodes have
         changed.
 
         The demand on a node (step) says how urgently its result is needed.

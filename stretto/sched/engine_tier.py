@@ -48,7 +48,8 @@ EngineEvent: TypeAlias = (
 
 
 class EngineTier:
-    """The schedulers of all engines, by name.
+    """The schedulers of all engines, by name: each event and request is passed on to the scheduler of its
+    engine.
 
     An engine is marked dirty when its scheduler may have something to do.
 

@@ -76,8 +76,10 @@ class GraphScheduler:
         names: Mapping[str, str],
         under: Node | None = None,
     ) -> dict[str, tuple[int, int | None]]:
-        """Add a graph to the running one; return for each output the id of its value, and the index of an
-        item or None.
+        """Add a graph to the running one.
+
+        Returns by the name of each output the id of the value that it is, and the index of the item if it is
+        only one item of that value, else None.
 
         Args:
             inputs: id of the value of each of the graph's inputs, by name.
@@ -168,7 +170,9 @@ class GraphScheduler:
                 self._fail(node, error)
 
     def take_outcome(self) -> Outcome:
-        """Return what has followed from events since the last call, and begin a new, empty outcome."""
+        """Return the `Outcome` (work for engines, news for the caller) of all events since the last call, and
+        begin a new, empty one.
+        """
         outcome, self.outcome = self.outcome, Outcome()
         settled, self.live.settled = self.live.settled, []
         outcome.settled += settled

@@ -58,8 +58,8 @@ class HandedOver:
             del self._unstarted[entry.query]
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Make the ranks of a query's requests worth correcting, after the demands on their nodes have
-        changed.
+        """Note that the demands on nodes of a query have changed, so that `reprioritise` corrects the ranks
+        of their requests.
 
         The demand on a node (step) says how urgently its result is needed.
         """
@@ -68,8 +68,8 @@ class HandedOver:
                 self._num_changes[entry] += len(tasks)
 
     def reprioritise(self, num_changes: Mapping[str, int]) -> list[Reprioritise]:
-        """Return actions that correct the ranks (places in instances' queues) of requests whose query has
-        changed.
+        """Return actions that tell instances the new ranks (places in their queues) of requests whose order
+        has changed since they were sent.
 
         Small changes are left until more have come, as each correction costs a message.
 

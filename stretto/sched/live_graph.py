@@ -115,9 +115,8 @@ class LiveGraph:
     # --- values come
 
     def bring(self, value_id: int, value: object) -> None:
-        """Set a value, once.
-
-        The nodes (steps) that read it may go on, and the values linked to it are set too.
+        """Set a value, once, and tell all that depends on it: nodes (steps) that read it may go on, and
+        values linked to it are set too.
         """
         self.values.set(value_id, value)
         if (name := self._watched.get(value_id)) is not None:
@@ -144,12 +143,12 @@ class LiveGraph:
                 self.woken.append(node_id)
 
     def watch(self, value_id: int, name: str) -> None:
-        """Keep a value until `unwatch`, and add it to `settled` under `name` when it is set."""
+        """Keep a value until `unwatch`; when it is set, (`name`, value) is added to `settled`."""
         self.values.use(value_id)
         self._watched[value_id] = name
 
     def unwatch(self, value_id: int) -> None:
-        """Stop keeping and reporting a value that was watched."""
+        """Stop keeping a value that was watched, and no longer add it to `settled` when it is set."""
         del self._watched[value_id]
         self.values.leave(value_id)
         if not self.values.is_used(value_id):
@@ -171,16 +170,16 @@ class LiveGraph:
         self._links.add(source, Link(index, node=node.id))
 
     def take_returned(self, node: Node) -> object:
-        """Return, and forget, the result that its subgraph gives an `expand` node; `UNSET` if it has not
-        come.
+        """Return, and forget, the result that the subgraph of an `expand` node (the graph that the step was
+        replaced by) has given it; `UNSET` if it has not come.
         """
         return self._returned.pop(node.id, UNSET)
 
     # --- what comes of what
 
     def producer(self, value_id: int) -> Node | None:
-        """Return the node (step) that will produce a value, also through values passed on; None if there is
-        none (yet).
+        """Return the node (step) that will produce a value, directly or through other values that are passed
+        on to it; None if there is none (yet).
         """
         source: int | None = value_id
         while source is not None:
@@ -200,7 +199,9 @@ class LiveGraph:
         return [source for source in found if source is not None]
 
     def behind(self, values: Iterable[int]) -> set[int]:
-        """Return the ids of all nodes that the given values, and the effects still to happen, depend on."""
+        """Return the ids of all nodes that the values with the ids `values`, and the effects (steps that
+        change something outside) still to happen, depend on.
+        """
         found = set(self.effects)
         found.update(node.id for node in map(self.producer, values) if node is not None)
         open_nodes = list(found)

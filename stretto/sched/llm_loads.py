@@ -39,11 +39,12 @@ _LEAST_SLOWNESS = 1.5
 
 
 class InstanceLoads:
-    """The requests at each instance of an LLM engine, and the table from which the placement policy chooses
-    an instance.
+    """The load of each instance of an LLM engine: the requests that run and wait there. The placement policy
+    chooses instances by it.
 
-    A choice changes nothing. What a policy raises when it is told of something is kept until `raise_bug`, so
-    that sums, and the life of an instance, do not depend on it.
+    The policy sees the instances that can take work in a table of `InstanceView`s, which this class keeps up
+    to date. An exception that a policy raises when it is told of an event is kept until `raise_bug`, so that
+    the counts here stay right.
     """
 
     def __init__(
@@ -63,20 +64,20 @@ class InstanceLoads:
 
     @property
     def roomiest(self) -> int:
-        """Largest number of tokens that still fit on one instance."""
+        """Largest number of tokens that still fit on one serving instance."""
         return self._table.roomiest
 
     @property
     def may_place(self) -> bool:
-        """Whether some instance may take a request now: one that serves and is not full, or one that is
-        suspect.
+        """Whether a request may be sent to an instance now: one serves and is not full, or one is suspect
+        (perhaps down, but it may be tried with a request).
         """
         return self._table.roomiest > 0 or self._table.has_suspects
 
     @property
     def may_bind(self) -> bool:
-        """Whether requests may be put into the queue of some instance that serves, or a suspect one may take
-        a request.
+        """Whether a request may be assigned to an instance now, to wait in its queue: one serves, full or
+        not, or one is suspect (perhaps down, but it may be tried with a request).
         """
         return self._table.has_hosts or self._table.has_suspects
 
@@ -86,8 +87,8 @@ class InstanceLoads:
         return self._num_running
 
     def join(self, instance: InstanceId, replica: Replica) -> None:
-        """Add an instance that can take work to the table of the placement policy; nothing happens if it is
-        there.
+        """Add an instance that can take work, so that the placement policy may choose it; nothing happens if
+        it is there.
         """
         self._running.setdefault(instance, {})
         if self._table.get(instance) is None:
@@ -99,8 +100,8 @@ class InstanceLoads:
             self._table.join(view)
 
     def leave(self, instance: InstanceId) -> None:
-        """Remove an instance from the placement policy's table, so that it gets no more work; what runs there
-        goes on.
+        """Remove an instance from those that the placement policy may choose, so that it gets no more work;
+        what runs there goes on.
         """
         if self._table.get(instance) is not None:
             self._keys.leave(instance)
@@ -120,7 +121,7 @@ class InstanceLoads:
             self._table.changed(instance)
 
     def observe(self, report: KVReport | LoadReport) -> None:
-        """Pass an instance's report of its cache or its load on to the placement policy."""
+        """Pass an instance's report on to the placement policy: of changes of its cache, or of its load."""
         view = self._table.get(report.instance)
         if view is None:
             return
@@ -143,8 +144,8 @@ class InstanceLoads:
         self._change(running.instance, running.num_tokens, running.prefill_s)
 
     def answered(self, running: Running, num_output: int, now_s: float) -> None:
-        """Learn how slow an instance is from the time of an answer of `num_output` tokens, compared with the
-        predicted time.
+        """Update the measured slowness of an instance from a request that has ended: the time that it took,
+        with `num_output` tokens, over the predicted time.
         """
         if not self._binds_early or (view := self._table.get(running.instance)) is None:
             return
@@ -195,21 +196,21 @@ class InstanceLoads:
             self._change(running.instance, running.num_output - num_before, -prefill_s)
 
     def wait(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
-        """Add a request that waits in the queue of an instance to the load of that instance.
+        """Count a request that waits in the queue of an instance in the load of that instance.
 
-        `seconds` is the predicted time by which it delays one more request.
+        `seconds` is the predicted time by which it delays the next request there.
         """
         self._tell(Bound(instance, request))
         self._change_waiting(instance, 1, request.all_tokens, seconds)
 
     def wait_no_more(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
-        """Remove a request that has left the queue of an instance from the load of that instance."""
+        """Count a request that has left the queue of an instance no longer in the load of that instance."""
         self._tell(Unbound(instance, request))
         self._change_waiting(instance, -1, -request.all_tokens, -seconds)
 
     def choose(self, request: PlacementRequest, now_s: float, like: object = None) -> Choice | None:
         """Return the instance that the placement policy chooses for a request; None if the request has to
-        wait.
+        wait. Changes nothing.
 
         Args:
             like: key of the model and dtype (`Replica.output_key`) of the instances to choose among; None for
@@ -224,11 +225,15 @@ class InstanceLoads:
         return self._choose(request, table, now_s)
 
     def note_bug(self, bug: Exception) -> None:
-        """Note what a policy has raised where nothing may be left undone."""
+        """Keep an exception that a policy has raised until `raise_bug`, because the caller must finish its
+        changes first. Only the first is kept.
+        """
         self._bug = self._bug or bug
 
     def raise_bug(self) -> None:
-        """Raise what a policy has raised since the last call, if anything."""
+        """Raise the first exception that a placement policy has raised since the last call; nothing happens
+        if there was none.
+        """
         bug, self._bug = self._bug, None
         if bug is not None:
             raise bug
@@ -255,7 +260,9 @@ class InstanceLoads:
         )
 
     def view(self, instance: InstanceId) -> InstanceView | None:
-        """Return the state of an instance as the placement policy sees it; None if it takes no work."""
+        """Return the state of an instance as the placement policy sees it; None if the instance may not get
+        work.
+        """
         return self._table.get(instance)
 
     def share_s(self, request: PlacementRequest, held_tokens: int, instance: InstanceId) -> float:
@@ -271,8 +278,8 @@ class InstanceLoads:
         return self.prefill_s(request.num_tokens - held_tokens, instance) + share * decode_s
 
     def prefill_s(self, num_missing: int, instance: InstanceId) -> float:
-        """Return the predicted seconds of prefilling `num_missing` tokens at an instance; 0 if it takes no
-        work.
+        """Return the predicted seconds of prefilling `num_missing` tokens at an instance; 0 if the instance
+        is not among those that may get work.
         """
         view = self._table.get(instance)
         return 0.0 if view is None else view.profile.batch_s(max(0, num_missing))
@@ -298,7 +305,7 @@ class InstanceLoads:
         return iter(self._table)
 
     def forget(self, instance: InstanceId) -> None:
-        """Drop the record of an instance that is gone, if no request is left of it."""
+        """Drop what is recorded of an instance that is gone, if none of its requests is left."""
         if not self._running.get(instance):
             self._running.pop(instance, None)
 

@@ -82,8 +82,8 @@ class LLMScheduler:
 
     @property
     def not_before_s(self) -> float | None:
-        """Time before which nothing more is sent though there is room, or at which a waiting request fails;
-        None for neither.
+        """Next time at which `schedule` should be called though no event comes: it has held requests back
+        until then, or a waiting request fails then. None if there is none.
         """
         times_s = (self._placing.not_before_s, self._shown.due_s())
         return min((time_s for time_s in times_s if time_s is not None), default=None)
@@ -269,7 +269,8 @@ class LLMScheduler:
         on.
 
         Returns:
-            all queries that have work here, which have to be ended, and what `schedule` had decided.
+            ids of all queries that have work here, which the caller has to end, and the actions that
+                `schedule` had decided on before the bug.
         """
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()
@@ -279,7 +280,8 @@ class LLMScheduler:
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Put the requests of a query in their new places after the demands on its nodes have changed.
+        """Move the requests of a query to their new places in the queues, because the demands on its nodes
+        have changed.
 
         The demand on a node (step) says how urgently its result is needed.
         """
@@ -327,7 +329,7 @@ class LLMScheduler:
         return actions
 
     def releases(self) -> list[Action]:
-        """Return nothing: what instances keep for an ended query is freed by `end_query` already, as
+        """Return no actions: what instances keep for an ended query is freed by `end_query` already, as
         cancelled sequences free their KV at once.
         """
         return []

@@ -40,17 +40,13 @@ class PlaceLate:
             to_fill = 0
 
     def join(self, instance: InstanceId) -> None:
-        """Do nothing: requests are not assigned in advance, and the table of loads says where there is
-        room.
-        """
+        """Do nothing: requests are not assigned in advance; `place` looks for room on the new instance."""
 
     def leave(self, instance: InstanceId) -> None:
         """Do nothing: requests are not assigned in advance, so none waits for this instance."""
 
     def freed(self, instance: InstanceId) -> None:
-        """Do nothing: requests are not assigned in advance, and the table of loads says where there is
-        room.
-        """
+        """Do nothing: requests are not assigned in advance; `place` looks for the room that became free."""
 
     def end_query(self, query: str) -> None:
         """Do nothing: requests are not assigned to instances in advance, so there is none to drop."""

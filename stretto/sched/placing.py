@@ -77,7 +77,8 @@ class Placing(Protocol):
         ...
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Put waiting requests of a query in their new places after the demands on its nodes have changed.
+        """Move waiting requests of a query to their new places in the queues of instances, because the
+        demands on its nodes have changed.
 
         The demand on a node (step) says how urgently its result is needed.
         """

@@ -34,8 +34,10 @@ class _Prefill:
 
 
 class PrefillsAhead:
-    """A record of the prefills of one LLM engine, by query (run of an app) and node (step), until the query
-    ends.
+    """A record of which instance of an LLM engine has prefilled, or is prefilling, the beginnings of prompts
+    ahead of the requests that need them, so that these can be sent there.
+
+    Prefills are known by query (run of an app) and node (step), until the query ends.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -43,16 +45,17 @@ class PrefillsAhead:
         self._prefills: dict[str, dict[int, _Prefill]] = {}
 
     def start(self, request: Request, instance: int, num_tokens: int) -> None:
-        """Record that a prefill of `num_tokens` was sent to `instance`."""
+        """Record that the prefill in `request`, of `num_tokens` tokens, was sent to `instance`."""
         self._prefills.setdefault(request.query, {})[request.node.id] = _Prefill(instance, num_tokens)
 
     def end(self, query: str, node: int) -> None:
-        """Mark the prefill of a node (step) as complete; nothing happens if the node is no prefill."""
+        """Mark the recorded prefill of a node (step) as complete; nothing happens if none is recorded."""
         if (prefill := self._prefills.get(query, {}).get(node)) is not None:
             prefill.is_running = False
 
     def stop(self, query: str, node: int, started_s: float | None, now_s: float) -> None:
-        """Mark the prefill of a node (step) as cancelled, and estimate how many of its tokens were computed.
+        """Mark the recorded prefill of a node (step) as cancelled, and estimate how many of its tokens were
+        computed.
 
         The estimate is the time since `started_s`, at the speed in the engine's profile.
         """
@@ -66,13 +69,15 @@ class PrefillsAhead:
             prefill.num_tokens = min(prefill.num_tokens, int(elapsed_s / token_s)) if token_s else 0
 
     def lose(self, instance: int) -> None:
-        """Forget the prefills of an instance that has died with its cache."""
+        """Forget all recorded prefills of an instance that has died, because their KV was lost with its
+        cache.
+        """
         for prefills in self._prefills.values():
             for node in [node for node, prefill in prefills.items() if prefill.instance == instance]:
                 del prefills[node]
 
     def forget(self, query: str) -> None:
-        """Forget the prefills of a query (one run of an app) that has ended."""
+        """Forget all recorded prefills of a query (one run of an app) that has ended."""
         self._prefills.pop(query, None)
 
     def hint_of(self, request: Request) -> Hint:

@@ -108,8 +108,8 @@ class Entry:
 
     @property
     def like(self) -> object:
-        """Key of the model and dtype at which alone its answer, shown in part, may go on; None if any replica
-        may.
+        """Key of the model and dtype of the replicas that may continue the answer, a part of which was shown
+        already; None if nothing was shown, so that any replica may.
         """
         return self.said_by if self.is_shown else None
 

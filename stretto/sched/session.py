@@ -177,7 +177,9 @@ class Session:
         return [(name, Failure(error)) for name in self.open_variables]
 
     def complete_all(self, reports: Iterable[Completed]) -> Outcome:
-        """Record results that have come at the same time, so that what they lead to is started together."""
+        """Record results of several nodes (steps) that engines have computed at the same time, so that what
+        they lead to is started together.
+        """
         for report in reports:
             self.graph.complete(report.node, report.lo, report.results)
         return self._take()

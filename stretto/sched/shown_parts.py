@@ -16,11 +16,12 @@ from stretto.sched.results import Completed, failed
 
 
 class ShownParts:
-    """The requests that must go on at a replica of the same model and dtype, while no such replica serves.
+    """The requests whose answers were shown in part, so that only a replica of the same model and dtype may
+    continue them, and that wait because no such replica serves.
 
-    Their answers were shown in part. They are set aside in the queue, so that they hold up no others. A
-    request comes back when a like replica serves. It fails when there has been none, not even one that is
-    starting, for the `no_replica_s` of the engine.
+    They are set aside in the queue, so that they hold up no others. A request comes back when such a replica
+    serves. It fails when there has been none, not even one that is starting, for the engine's `no_replica_s`
+    seconds.
     """
 
     def __init__(self, queue: EngineQueue, engine: Engine, fleet: Fleet, loads: InstanceLoads) -> None:
@@ -43,10 +44,8 @@ class ShownParts:
         return False
 
     def set_aside(self, now_s: float) -> bool:
-        """Take the entries (queued work) that no serving instance may continue out of the queue's order;
-        return whether there were any.
-
-        They are those that `may_go_out` has refused.
+        """Set aside, in the queue, the entries (queued work) that `may_go_out` has refused, so that they do
+        not hold up others; return whether there were any.
         """
         if not self._unlike:
             return False
@@ -57,13 +56,13 @@ class ShownParts:
         return True
 
     def clear(self) -> None:
-        """Forget what was to be set aside: nothing waits any more."""
+        """Forget all entries (queued work) recorded here, because the queue has been emptied."""
         self._unlike.clear()
         self._hopeless_s.clear()
 
     def update(self, now_s: float) -> None:
-        """Put entries (queued work) that were set aside back into the queue's order, if a serving instance
-        may continue them now.
+        """Put entries (queued work) that were set aside back into the queue's order, if some serving instance
+        can continue them now.
         """
         aside = self._queue.aside
         self._hopeless_s = {entry: since_s for entry, since_s in self._hopeless_s.items() if entry in aside}
@@ -80,8 +79,8 @@ class ShownParts:
                 self._queue.bring_back(entry)
 
     def due_s(self) -> float | None:
-        """Return the earliest time at which an entry has waited too long for a like replica; None if none
-        waits like that.
+        """Return the earliest time at which an entry (queued work) fails because it has waited too long for a
+        replica of the same model and dtype; None if none waits without hope.
         """
         due_s = min(map(self._limit_s, self._hopeless_s), default=math.inf)
         return None if due_s == math.inf else due_s

@@ -9,27 +9,33 @@ from stretto.sched.values import Values
 
 
 class ShownText:
-    """The text of unfinished outputs that callers have already seen, for one query (run of an app)."""
+    """The text of unfinished outputs that callers of one query (run of an app) have already seen, and which
+    must not change.
+    """
 
     def __init__(self) -> None:
         self._streamed: dict[int, tuple[StreamedOutput, ...]] = {}
         self._shown: dict[tuple[int, str], str] = {}
 
     def add(self, node_id: int, outputs: tuple[StreamedOutput, ...]) -> None:
-        """Add a decode node whose text may be shown to callers before it ends, with the outputs that it may
-        become.
+        """Register a decode node whose text may be shown to callers while it is still decoded.
+
+        `outputs` are the outputs of the query that may turn out to be the decode's text; which one does may
+        only be known later, for example when a branch has been chosen.
         """
         self._streamed[node_id] = outputs
 
     def may_show(self, node: Node) -> bool:
-        """Return whether some output may show the text of a decode before the decode ends."""
+        """Return whether the text of a decode may be shown to the caller before the decode ends, as it may be
+        the text of an output.
+        """
         return node.id in self._streamed
 
     def show(self, node: Node, offset: int, text: str, values: Values) -> list[tuple[str, str]]:
         """Record a piece of a decode's text; return (output, new text) pairs that may be shown to the caller
         now.
 
-        Text is shown once it is certain that the decode becomes that output, and only the part that was not
+        Text is shown once it is certain that it is the text of that output, and only the part that was not
         shown before.
 
         Raises:

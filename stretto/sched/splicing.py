@@ -87,7 +87,7 @@ class Links:
         return self._to_value.get(value_id)
 
     def behind_node(self, node_id: int) -> int | None:
-        """Return the id of the value that will become the result of an `expand` node; None if there is
-        none.
+        """Return the id of the value that will become the result of an `expand` node (a step that is replaced
+        by a graph); None if there is none.
         """
         return self._to_node.get(node_id)

@@ -171,7 +171,7 @@ class VirtualDriver(VirtualTime):
         self._submit_next(iter(arrivals))
 
     def send(self, event: Event, at_s: float = 0.0) -> None:
-        """Plan that the schedulers get an event at `at_s`, for example one that opens a session."""
+        """Plan an event for the schedulers at `at_s`, for example one that opens a session."""
         self._post(at_s, event)
 
     def cancel(self, query: str, at_s: float) -> None:
@@ -248,7 +248,7 @@ class VirtualDriver(VirtualTime):
             yield action
 
     def duration_s(self, seconds: float) -> float:
-        """Return a predicted duration, multiplied by a random factor (jitter)."""
+        """Return a predicted duration, multiplied by a random factor between 1 and 1 + `jitter`."""
         return seconds * (1.0 + self._jitter * self._random.random())
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
@@ -267,8 +267,8 @@ class VirtualDriver(VirtualTime):
         self.observers.on_steps(steps)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
-        """Report changes of an instance's prefix cache to observers and schedulers, late if the faults say
-        so.
+        """Report changes of an instance's prefix cache to observers and schedulers, after the delay that the
+        faults of the run say.
 
         A dead instance reports nothing.
         """

@@ -102,8 +102,8 @@ class FaultPlan:
 
 
 class LostMessages:
-    """A filter that drops those messages of instances that a fault plan names by number; it counts what it
-    has seen.
+    """A filter that drops the messages of instances that a fault plan names by their number. It counts the
+    messages that it has seen.
     """
 
     def __init__(self, lost: Mapping[str, frozenset[int]]) -> None:
@@ -111,9 +111,9 @@ class LostMessages:
         self._num_heard = dict.fromkeys(lost, 0)
 
     def takes(self, event: Event) -> bool:
-        """Return whether a message to the schedulers is to be dropped.
+        """Return whether a message from an instance is to be dropped, so that it never arrives.
 
-        Must be called exactly once for each, in order.
+        Must be called exactly once for each message, in order.
         """
         if not isinstance(event, BatchDone | BatchFailed | LLMReport) or event.engine not in self._lost:
             return False

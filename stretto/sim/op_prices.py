@@ -16,10 +16,10 @@ from stretto.messages import StartBatch
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Predicts the seconds of a batch by op, from a cost profile for each op.
+    """Predicts the seconds of a batch of any ops, from a cost profile for each op.
 
-    A batch costs the largest base cost of its ops, and the cost of all its units. Units are tokens of the
-    value at the port `by_tokens` (a text, or a list of hits); if that is empty, the units that the op's
+    A batch costs the largest base cost of its ops, and the cost of all its units of work. Units are tokens of
+    the value at the port `by_tokens` (a text, or a list of hits); if that is empty, the units that the op's
     specification counts.
 
     Attributes:
@@ -31,7 +31,7 @@ class Prices:
     specs: Ops = field(default_factory=lambda: OPS)
 
     def base_s(self, op: str) -> float:
-        """Return the seconds that one batch with this op costs, whatever its size."""
+        """Return the seconds that a batch with this op costs at least, whatever its size."""
         return self.ops[op].base_s
 
     def item_s(self, op: str, inputs: Mapping[str, object]) -> float:

@@ -22,16 +22,27 @@ from stretto.tasks import LLMEvent, LLMTask, Piece, Started
 
 
 class Timeline(Protocol):
-    """The interface of the part of a simulator that a simulated instance uses: the clock, durations, and its
-    own death.
+    """The interface through which a simulated LLM instance reaches its simulator: the clock, durations with
+    jitter and faults, and its own death.
     """
 
     now_s: float
 
-    def at(self, at_s: float, happen: Callable[[], Sequence[Event]]) -> None: ...
-    def duration_s(self, seconds: float) -> float: ...
-    def slowness(self, engine: str, instance: int, at_s: float) -> float: ...
-    def break_down(self, engine: str, instance: int) -> None: ...
+    def at(self, at_s: float, happen: Callable[[], Sequence[Event]]) -> None:
+        """Plan to call `happen` at the time `at_s`. The events that it returns go to the schedulers."""
+        ...
+
+    def duration_s(self, seconds: float) -> float:
+        """Return a predicted duration, multiplied by a random factor (jitter)."""
+        ...
+
+    def slowness(self, engine: str, instance: int, at_s: float) -> float:
+        """Return the factor by which faults slow an instance down at time `at_s`; 1 without faults."""
+        ...
+
+    def break_down(self, engine: str, instance: int) -> None:
+        """Let an instance die at the present time, as it does when its engine raises an exception."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

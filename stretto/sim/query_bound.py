@@ -44,11 +44,11 @@ _QUERY = "bound"
 class EngineWork:
     """The least work that a query (one run of an app) asks of one engine, as seconds.
 
-    All instances together work for `work_s`, which begins no earlier than `head_s` after the query's arrival
-    and ends at least `tail_s` before the query's end. Batches are full, with work of other queries. An LLM
-    has two entries: every token of a prompt after its leading constants is prefilled once, at `per_unit_s`;
-    and tokens are decoded side by side in as many sequences as may run. The two do not add up, as a step may
-    do both.
+    The instances together work `work_s` seconds for it, beginning no earlier than `head_s` after the query's
+    arrival and ending at least `tail_s` before its end. Batches are assumed to be full, with work of other
+    queries. An LLM has two such descriptions: in one, every token of a prompt after its leading constants is
+    prefilled once, at the profile's `per_unit_s`; in the other, tokens are decoded side by side in as many
+    sequences as may run. The two do not add up, as a step may do both.
     """
 
     head_s: float

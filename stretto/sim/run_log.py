@@ -39,7 +39,7 @@ class RunLog(Observer):
 
     @property
     def digest(self) -> str:
-        """Hash of all lines so far. Two runs with equal digests have, line by line, the same log."""
+        """Hash of all lines written so far. Two runs with equal digests have written the same lines."""
         return self._hash.hexdigest()
 
     def on_event(self, event: Event, now_s: float) -> None:

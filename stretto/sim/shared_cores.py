@@ -40,7 +40,9 @@ class BusyProcesses(Observer):
         self._running: dict[tuple[str, int], set[int]] = {}
 
     def engines_with(self, key: tuple[str, int]) -> list[str]:
-        """Return the engine of each busy instance, once per instance; the instance `key` counts as busy."""
+        """Return the names of the engines of all busy instances, one for each instance, so that a name may
+        occur several times. The instance `key` (engine, id) counts as busy.
+        """
         return [engine for engine, _ in {key, *self._running}]
 
     def on_event(self, event: Event, now_s: float) -> None:

@@ -15,8 +15,11 @@ from stretto.llm.step_batch import StepBatch
 
 @dataclass(slots=True)
 class StepJump:
-    """Several simulated steps of an LLM instance in one jump of the clock: one batch, repeated, and the times
-    at which its steps end.
+    """One or more steps of the same batch at a simulated LLM instance, computed at once: the clock jumps to
+    the end of the last.
+
+    The time at which each step ends is known, so that an event from outside can end the jump at the next of
+    them.
 
     Attributes:
         num_repeats: number of steps; may be less than the batch's own.
@@ -34,19 +37,19 @@ class StepJump:
     factors: list[float] = field(default_factory=list)
 
     def num_repeats_by(self, now_s: float) -> int:
-        """Return how many steps of the jump have begun before `now_s`, at least 1."""
+        """Return how many steps of the jump have begun before `now_s`; at least 1."""
         return bisect_left(self.ends_s, now_s) + 1
 
     def extend(self, times_s: list[float]) -> None:
-        """Append the end times of the next steps, which take `times_s` seconds each."""
+        """Append the end times of the jump's next steps, which take `times_s` seconds each."""
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         self.ends_s += islice(accumulate(times_s, initial=end_s), 1, None)
 
     def extend_unsteadily(
         self, times_s: list[float], factors: list[float], slowness: Callable[[float], float]
     ) -> None:
-        """Append the end times of the next steps, which take `times_s` seconds, times a random factor each,
-        times the slowness of the instance when the step begins.
+        """Append the end times of the jump's next steps. Each takes its time in `times_s`, times its random
+        factor, times the slowness of the instance when the step begins.
         """
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         for factor, seconds in zip(factors, times_s, strict=True):
@@ -86,5 +89,7 @@ class Jitter:
         return factors
 
     def give_back(self, factors: list[float]) -> None:
-        """Take back the factors of steps that were not made; the next `take` returns them first."""
+        """Take back random factors of steps that were not made after all, so that the next `take` returns
+        them first.
+        """
         self._unused = factors + self._unused

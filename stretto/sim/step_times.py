@@ -13,8 +13,8 @@ from stretto.llm.step_batch import StepBatch
 
 
 def batch_shape(batch: StepBatch) -> StepShape:
-    """Return what the cost of an LLM step depends on, such as numbers of tokens, for the first step of a
-    batch.
+    """Return the `StepShape` of the first step of a batch: the numbers (of prefills, decodes, tokens) that
+    the time of an LLM step depends on.
 
     Later steps of the batch repeat it with longer contexts.
     """
@@ -36,12 +36,12 @@ def batch_shape(batch: StepBatch) -> StepShape:
 
 
 def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -> list[float]:
-    """Return the seconds of each step of a batch from number `first` on, `num_steps` of them, in whole
-    nanoseconds.
+    """Return the predicted seconds of `num_steps` steps of a batch, from step number `first` on, each in
+    whole nanoseconds.
 
-    `shape` is what the cost of the batch's first step depends on. Costs grow evenly with the context for long
-    stretches; within one, three steps determine those between. Rounded, these are the times that each step by
-    itself would give.
+    `shape` has the numbers on which the cost of the batch's first step depends. Costs grow evenly with the
+    context for long stretches; within one, three steps determine those between. Rounded, these are the times
+    that each step by itself would give.
     """
     if num_steps < 5:
         shapes = (shape.after(repeat) if repeat else shape for repeat in range(first, first + num_steps))
@@ -60,17 +60,19 @@ def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -
 
 @dataclass(frozen=True, slots=True)
 class ProfileCost:
-    """The cost of an LLM step as an engine's cost profile predicts it: prompts as a batch, decodes by their
-    number.
+    """A predictor of the time of an LLM step, from an engine's cost profile: its prompts cost what a batch of
+    them does, its decodes what their number says.
     """
 
     profile: Profile
 
     def step_s(self, shape: StepShape) -> float:
-        """Return the predicted seconds of one LLM step of this shape."""
+        """Return the predicted seconds of one LLM step with these numbers of prompt tokens and decodes."""
         seconds = self.profile.batch_s(shape.prefill_tokens) if shape.prefill_tokens else 0.0
         return seconds + (self.profile.decode_s(shape.num_decodes) if shape.num_decodes else 0.0)
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Return the predicted seconds of `num_repeats` LLM steps that only decode."""
+        """Return the predicted seconds of `num_repeats` LLM steps in a row, all like `shape`, that only
+        decode.
+        """
         return num_repeats * self.step_s(shape)

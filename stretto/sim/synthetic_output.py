@@ -118,8 +118,8 @@ def filler_output(length: OutputLength, *, num_items: int = 3) -> OutputSource:
 
 
 def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
-    """Return a function that looks up the output length of a simulated task by its query's name, as a trace
-    gives it.
+    """Return a function that gives the output length of each simulated task: the one that `lengths` has for
+    the name of its query, as with a trace.
     """
     return lambda task, decode: lengths[task.query]
 

@@ -44,14 +44,16 @@ class TaskProgress:
             self.stop += max(first, sequence.num_generated + 1)
 
     def generated(self, num_ahead: int = 0) -> tuple[int, ...]:
-        """Return the ids of the output tokens generated so far, and of the next `num_ahead`."""
+        """Return the ids of the output tokens generated so far, followed by those of the next `num_ahead`
+        tokens.
+        """
         return tuple(self.ids[: self.sequence.num_generated + num_ahead])
 
     def tell(self, now_s: float, told: list[LLMEvent]) -> bool:
-        """Append reports of the output that exists and was not reported to `told`; return whether the output
-        is complete.
+        """Append events for the output that has been generated since the last report (`Piece`s) to `told`;
+        return whether the output is complete.
 
-        At least one token must exist.
+        At least one token must have been generated.
         """
         said, num_output = self.said, self.sequence.num_generated
         assert said is not None
@@ -75,7 +77,7 @@ class TaskProgress:
 
 
 class ProgressTable:
-    """All tasks of a simulated LLM instance and their progress, by task and by sequence.
+    """The progress of all tasks of a simulated LLM instance, found by task and by sequence.
 
     A cancelled task is removed at once, its sequence at the end of the step. Each task that writes a text
     reports at least every `beat_s` seconds, from its first step on.
@@ -105,7 +107,8 @@ class ProgressTable:
         return self._by_task.pop(task, None)
 
     def suspended(self, slices: Sequence[Slice], num_ended: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the ids of the tasks that still report, each with the token ids that it has generated.
+        """Return the ids of the tasks that have neither ended nor been cancelled, each with the token ids
+        that it has generated, so that it can go on elsewhere.
 
         Args:
             slices: the batch that is being computed.
@@ -117,16 +120,17 @@ class ProgressTable:
         ]
 
     def clear(self) -> None:
-        """Stop reporting all tasks, as their instance has died."""
+        """Forget all tasks, so that nothing more is reported of them, because their instance has died."""
         self._by_task.clear()
 
     def drop(self, request: TaskProgress) -> None:
-        """Remove the sequence of a task that was cancelled."""
+        """Remove the sequence of a task that was cancelled, which `cancel` has left here."""
         if self._by_sequence.pop(request.sequence.id, None) is not None and request.told_s is None:
             self._num_unstarted -= 1
 
     def nearest_stop(self, running: list[TokenSequence]) -> int:
-        """Return after how many more tokens one of the running sequences has something to report.
+        """Return how many more tokens each sequence must get until one of the running sequences has something
+        to report.
 
         The number is not positive while prompts are computed.
         """
@@ -151,8 +155,8 @@ class ProgressTable:
     def sample(
         self, batch: StepBatch, num_repeats: int, now_s: float
     ) -> tuple[dict[int, list[int]], list[TaskProgress]]:
-        """Return what `num_repeats` steps of a batch generate: token ids by sequence, and the tasks that may
-        have something to report after them.
+        """Return what `num_repeats` steps of a batch generate, without reporting it: the token ids by
+        sequence, and the tasks that may have something to report after these steps.
         """
         sampled: dict[int, list[int]] = {}
         to_tell: list[TaskProgress] = []
@@ -170,8 +174,11 @@ class ProgressTable:
         return sampled, to_tell
 
     def tell(self, requests: list[TaskProgress], now_s: float, told: list[LLMEvent]) -> list[TaskProgress]:
-        """Append the reports that are due after a step to `told`; remove the tasks that have ended, and
-        return them.
+        """Append events to `told` for those of the tasks `requests` that have something to report after a
+        step: pieces of their outputs, and `Done` for those that have ended.
+
+        A task reports when an item or the whole of its output is complete, or when its last report is too
+        long ago. Tasks that have ended are removed and returned.
         """
         over = []
         for request in requests:
@@ -198,7 +205,9 @@ class ProgressTable:
         return over
 
     def note_beat(self, now_s: float) -> None:
-        """Compute when the tasks must report again at the latest, if the last such time has come by now."""
+        """Set `beat_due_s`, the time at which the next task must report again at the latest, anew if it has
+        passed by `now_s`.
+        """
         if now_s >= self.beat_due_s:
             told_s = (request.told_s for request in self._by_sequence.values())
             dues_s = (at_s + self._beat_s for at_s in told_s if at_s is not None)

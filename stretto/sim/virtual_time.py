@@ -10,8 +10,10 @@ from stretto.messages import Event
 
 
 class VirtualTime:
-    """A simulated clock, with a heap of functions to call at given times; `now_s` is the time of the last
-    calls.
+    """A simulated clock that jumps from each time at which something is planned to the next; functions are
+    planned to be called at given times.
+
+    `now_s` is the present time, that of the last calls.
     """
 
     def __init__(self) -> None:

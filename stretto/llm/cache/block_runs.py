@@ -52,7 +52,9 @@ class BlockRun:
         return siblings.get(tuple(tokens[start : start + size])) if siblings else None
 
     def adopt(self, child: BlockRun, block: tuple[int, ...]) -> None:
-        """Add a child node whose first block holds the tokens `block`; it replaces one with equal tokens."""
+        """Add a child node whose first block holds the tokens `block`; it replaces a child with the same
+        first block.
+        """
         self.children.setdefault(block[0], {})[block] = child
         child.parent = self
 
@@ -106,7 +108,11 @@ class Owners:
         return parent.parent is None or owner in parent.owners
 
     def own(self, node: BlockRun, owner: str) -> None:
-        """Record that a query (run of an app) uses a cached node, unless it was forgotten meanwhile."""
+        """Record that a query (run of an app) uses a cached node.
+
+        Ignored if the query was forgotten while its sequence ran, so that it does not own the node before
+        this one.
+        """
         assert node.parent is not None
         if owner not in node.owners and self._may_own(node.parent, owner):
             node.owners.add(owner)

@@ -32,9 +32,9 @@ class BlockTables:
         return -(-num_tokens // self._block_tokens)
 
     def look_up(self, sequence: TokenSequence) -> CacheHit:
-        """Find the longest cached prefix of a sequence.
+        """Find the longest prefix of a sequence that the prefix cache holds.
 
-        If the sequence is to generate, its last token is left out, because it must be computed.
+        If tokens are to be generated, the last token is left out, because it must be computed.
         """
         limit = len(sequence.tokens) - (1 if sequence.max_new_tokens else 0)
         return self._cache.look_up(sequence.salt, sequence.tokens, limit)
@@ -118,7 +118,9 @@ class BlockTables:
             self._cache.lease(last, sequence.query)
 
     def give_up(self, sequence: TokenSequence) -> None:
-        """Release all blocks of a sequence; copies into them that were not made yet are cancelled."""
+        """Release all blocks of a sequence; its blocks in the prefix cache stay there. Copies into its blocks
+        that were not made yet are cancelled.
+        """
         own = sequence.blocks[sequence.num_shared_blocks :]
         if self._copies:
             self._copies = [(source, target) for source, target in self._copies if target not in own]

@@ -12,10 +12,11 @@ _Rank: TypeAlias = tuple[bool, int]
 
 
 class EvictionQueue:
-    """Queue of nodes that can be evicted: least recently used first, nodes under a lease last.
+    """Queue of the prefix cache's nodes that can be evicted: least recently used first; nodes under a lease
+    (computed ahead for a query that still needs them) last.
 
-    A node is offered again whenever its rank changes. Outdated entries stay in the queue and are dropped when
-    they come up: their rank differs from the node's rank.
+    A node is offered again whenever its place in this order changes. Outdated entries stay in the queue and
+    are dropped when they come up.
     """
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ class PrefixCache:
         return self.pool.num_free + self._num_idle
 
     def num_idle_in(self, hit: CacheHit) -> int:
-        """Number of blocks of a cached prefix that no sequence uses, so that they could be evicted."""
+        """Return how many blocks of a cached prefix no sequence uses, so that they could be evicted."""
         if hit.node is None or hit.node.num_holders:
             return 0
         before = (len(node.blocks) for node in hit.node.path() if not node.num_holders)
@@ -64,10 +64,11 @@ class PrefixCache:
         return self._tree.look_up(salt, tokens, limit)
 
     def hold(self, hit: CacheHit, owner: str) -> BlockRun | None:
-        """Protect the blocks of a cached prefix from eviction until the returned node is released.
+        """Protect the blocks of a cached prefix from eviction, because a sequence uses them; return the
+        prefix's last node, to be given to `release`, or None if the prefix has no full block.
 
         The leases (which delay eviction) that the query `owner` has on them end. A node is split if the
-        prefix ends within it. Returns the last node, or None if the prefix has no full block.
+        prefix ends within it.
         """
         self._clock += 1
         node = hit.node
@@ -80,7 +81,9 @@ class PrefixCache:
         return node
 
     def touch(self, node: BlockRun) -> int:
-        """Mark the first block of a node as just used, so that it is evicted later, and return its id."""
+        """Mark the first block of a node as just used, so that it is evicted later; return the id of that
+        block.
+        """
         self._clock += 1
         if len(node.blocks) > 1:
             node = self._tree.split(node, 1)

@@ -35,7 +35,9 @@ class PrefixTree:
         self._roots: dict[str, BlockRun] = {}
 
     def root(self, salt: str) -> BlockRun:
-        """Return the root of a tenant's prefixes; a new one joins the tree when a node is added to it."""
+        """Return the root of a tenant's prefixes in the tree. A new root only joins the tree when a node is
+        added to it.
+        """
         return self._roots.get(salt) or BlockRun(salt, [], [], None)
 
     def look_up(self, salt: str, tokens: list[int], limit: int) -> CacheHit:
@@ -64,9 +66,10 @@ class PrefixTree:
         return CacheHit(blocks, place + num_in_tail, node if blocks else None, num_in_node, tail)
 
     def num_equal(self, node: BlockRun, tokens: list[int], place: int, limit: int) -> int:
-        """Return how many of the node's full blocks tokens[place:limit] begins with.
+        """Return how many full blocks of a node, from its first on, hold the same tokens as
+        tokens[place:limit] begins with.
 
-        The first block must be equal.
+        The caller has checked already that the first block does.
         """
         size = self._block_tokens
         most = min(len(node.blocks), (limit - place) // size)

@@ -70,7 +70,7 @@ class RayCluster:
         """Start a worker on a node that Ray chooses; the worker waits until there is room for it.
 
         Raises:
-            ConfigError: no node could hold it, nor could one before.
+            ConfigError: no node that is there can hold it, and none could at an earlier call.
         """
         nodes = [
             RayNode(node["NodeID"], node["NodeManagerAddress"], node["Resources"])

@@ -28,14 +28,47 @@ class QueryEntries(Protocol):
     It sorts them as one order wants: `places` yields them best first.
     """
 
-    def add(self, entry: Entry) -> None: ...
-    def all_taken(self, entry: Entry) -> None: ...
-    def started(self, entry: Entry, lo: int, hi: int) -> None: ...
-    def is_empty(self) -> bool: ...
-    def first(self) -> Entry: ...
-    def first_key(self) -> PlaceKey | None: ...
-    def places(self) -> Places: ...
-    def rank(self, entry: Entry) -> Rank: ...
+    def add(self, entry: Entry) -> None:
+        """Add an entry (one step's queued work) of the query, which waits from now on."""
+        ...
+
+    def all_taken(self, entry: Entry) -> None:
+        """Count an entry (one step's queued work) as no longer waiting, as all its items were taken or
+        dropped.
+        """
+        ...
+
+    def started(self, entry: Entry, lo: int, hi: int) -> None:
+        """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
+        were given up.
+        """
+        ...
+
+    def is_empty(self) -> bool:
+        """Return whether nothing is left here: all items of all entries have started."""
+        ...
+
+    def first(self) -> Entry:
+        """Return the best waiting entry (one step's queued work), which would go next. There must be one."""
+        ...
+
+    def first_key(self) -> PlaceKey | None:
+        """Return the sort key of the best waiting entries, which `places` yields first; None if nothing
+        waits.
+        """
+        ...
+
+    def places(self) -> Places:
+        """Yield (sort key, entries with that key) pairs of what waits; smaller keys are better and come
+        first.
+        """
+        ...
+
+    def rank(self, entry: Entry) -> Rank:
+        """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
+        first.
+        """
+        ...
 
 
 class ByQuery:

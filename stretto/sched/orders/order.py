@@ -42,8 +42,8 @@ class Take:
 
 @record
 class Hold:
-    """Decision of a queue order: nothing goes before the time `until_s`, though there is room, as more work
-    may come until then and fill the batch.
+    """Decision of a queue order: nothing goes before the time `until_s`, though there is room, because more
+    work may come until then and fill the batch.
     """
 
     until_s: float
@@ -68,8 +68,8 @@ class OrderConfig:
 
     @classmethod
     def of(cls, engine: Engine, profile: Profile) -> OrderConfig:
-        """Return the settings for an engine, with costs from `profile`, which is about that of all its
-        replicas.
+        """Return the settings for the queue orders of an engine, with costs from `profile`, a cost profile
+        that fits all of its replicas roughly.
 
         A generated token is priced at its share of a step of a full batch.
         """
@@ -81,8 +81,8 @@ class Order(Protocol):
     """The interface of a queue order, which decides what goes next among the entries of one queue.
 
     An entry is the queued work of one step, as a number of items. No operation costs more than O(log n) of
-    what waits. An order that never holds back or divides what fits into one batch says so by `takes_all =
-    True`; it is not asked while all that waits fits.
+    what waits. An order has `takes_all = True` if it never holds back or divides what fits into one batch;
+    then it is not asked while all that waits fits.
     """
 
     def add(self, entry: Entry) -> None:
@@ -114,14 +114,16 @@ class Order(Protocol):
         ...
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Stop counting items `lo` to `hi` of an entry as unstarted: they were taken, and now they run or
+        """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
         were given up.
+
+        Until then they still count as work that its query has to do.
         """
         ...
 
     def rank(self, entry: Entry) -> Rank:
-        """Return the sort key of an entry that has not started; the smaller goes first, also in an instance's
-        own queue.
+        """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
+        first. An instance that queues it too sorts by the same key.
         """
         ...
 

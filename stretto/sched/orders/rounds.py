@@ -20,8 +20,8 @@ from stretto.sched.request import Entry
 
 
 class TopologyAware(ByQuery):
-    """A queue order that goes round by round over all queries (runs of an app), serving the deepest steps of
-    each first.
+    """A queue order that serves the deepest waiting steps of every query (run of an app) first, in order of
+    the queries' arrival, then the next deepest of each, and so on, round by round.
 
     Sort keys are (round, arrival of the query, depth).
     """
@@ -31,8 +31,8 @@ class TopologyAware(ByQuery):
 
 
 class CriticalPath(ByQuery):
-    """A queue order that goes round by round over all queries, first the steps of each with the longest way
-    to its end.
+    """A queue order that serves of every query (run of an app) first the steps with the longest way to the
+    query's end, then those with the next longest, and so on, round by round.
 
     The way is measured in predicted seconds (Teola §8 leaves it open).
     """
