@@ -155,7 +155,10 @@ class InstanceTable:
 
     @property
     def has_hosts(self) -> bool:
-        """Whether some instance serves, full or not; False if the table was made without `with_full`."""
+        """Whether some instance is up, even if it has no room now.
+
+        Always False in a table without `with_full`, which does not list full instances.
+        """
         return self._hosts is not None and self._hosts.roomiest > 0
 
     def room_for(self, num_tokens: int) -> int:

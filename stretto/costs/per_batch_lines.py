@@ -25,7 +25,8 @@ class PerBatchLines:
     """A prediction of step times that has a line for each batch size, through two measured points.
 
     Attributes:
-        lines: points (variable, seconds), by (whether it is a prefill, part of the step) and batch size.
+        lines: measured points of each part of a step (such as attention), by (whether it is a prefill, part)
+            and batch size; a point is what that part's time grows with (such as tokens), and seconds.
     """
 
     model: LLMModel

@@ -59,14 +59,15 @@ class Node:
             start. Hints and streams do not count.
         is_mapped: the op is applied to each item of the inputs marked `each`.
         is_effect: the node changes something outside the graph; its value only says that this has happened.
-        depth: edges on the longest way to an output (Teola, Algorithm 2, event 1).
+        depth: edges on the longest way to an output (Teola, Algorithm 2).
         path_s: predicted seconds on the slowest way to an output, this node included.
         fused: id of the decode that runs as one LLM request together with this prefill; or None.
         decode: decoding settings of a decode; None for other ops.
         fused_into: id of the prefill that a fused decode runs with; or None.
         template: name of the graph. Outputs of one step of one template have similar lengths.
         own_s: predicted seconds of the node alone.
-        hints: nodes that take this node's value as a hint, if every reader does; else empty.
+        hints: nodes that take this node's value as a hint, if every reader does; else empty. A hint is a
+            value that a node uses if it is there, and does not wait for.
         hint_from: the node whose value this one takes as a hint, then that node's own hint, and so on.
     """
 

@@ -36,9 +36,9 @@ class HandedOver:
         self._num_changes: dict[Entry, int] = {}
 
     def add(self, running: Running, rank: Rank) -> Rank:
-        """Add a request that goes to its instance; return the rank (place in the queue) that it gets there.
+        """Add a request that is sent to its instance; return the rank (priority) that it has there.
 
-        It is `rank`, or the one that earlier requests of the same step have.
+        Requests of one step have one rank: if an earlier one has not started, its rank holds, else `rank`.
         """
         entry = running.entry
         self._unstarted.setdefault(entry.query, {}).setdefault(entry, {})[running.task] = running
@@ -58,10 +58,8 @@ class HandedOver:
             del self._unstarted[entry.query]
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that the demands on nodes of a query have changed, so that `reprioritise` corrects the ranks
-        of their requests.
-
-        The demand on a node (step) says how urgently its result is needed.
+        """Mark requests of a query that instances have not started, as their steps have become more or less
+        urgent: the next `reprioritise` gives them new ranks.
         """
         for entry, tasks in self._unstarted.get(query, {}).items():
             if entry.request.node.id in demands:

@@ -27,9 +27,10 @@ def prepare_request(
     demand: Demand,
     shows: bool = False,
 ) -> Request:
-    """Return the request to an engine for items `lo` to `hi` of `node` (a step whose inputs have come).
+    """Return the request to an engine for items `lo` to `hi` of `node`, a step whose inputs have come.
 
-    `inputs` has values by port; at ports in `each`, the items from `lo` on.
+    A step that runs once for each element of a list has that many items; any other step has one. `inputs` has
+    the value of each port. At ports in `each` that is a list, whose first element belongs to item `lo`.
 
     Args:
         decode_node: the decode that is fused with `node`, if that is a prefill.

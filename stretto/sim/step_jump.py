@@ -15,8 +15,8 @@ from stretto.llm.step_batch import StepBatch
 
 @dataclass(slots=True)
 class StepJump:
-    """One or more steps of the same batch at a simulated LLM instance, computed at once: the clock jumps to
-    the end of the last.
+    """One or more engine iterations (steps) of the same batch, simulated at once: the clock jumps to the
+    end of the last one.
 
     The time at which each step ends is known, so that an event from outside can end the jump at the next of
     them.

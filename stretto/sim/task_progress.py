@@ -138,8 +138,8 @@ class ProgressTable:
         return min([by_sequence[s.id].stop - len(s.tokens) for s in running])
 
     def start(self, batch: StepBatch, now_s: float) -> list[LLMEvent]:
-        """Mark the tasks of a batch as started, as a step begins; return a `Started` for each whose first
-        step it is.
+        """Record that the engine begins an iteration over a batch; return a `Started` event for each task
+        that has had no iteration before.
         """
         started: list[LLMEvent] = []
         for piece in batch.slices if self._num_unstarted else ():

@@ -39,7 +39,10 @@ _LIST_MARKER = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 
 @dataclass(frozen=True, slots=True)
 class StandInConfig:
-    """Configuration of `StandIn`; `max_running` sequences run at the same time."""
+    """Configuration of `StandIn`, an LLM engine without a model whose answers are made of its prompts.
+
+    At most `max_running` sequences run at the same time.
+    """
 
     max_running: int = 16
 
