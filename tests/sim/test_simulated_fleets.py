@@ -389,7 +389,7 @@ def test_a_start_takes_what_its_replica_predicts(is_simulated: bool) -> None:
     run.lose("llm", 0, 1.0)
     assert loading_s(run) == [2.5]
     run.run()
-    assert starts.ready_s == [0.5 + 1.5, 1.0 + 2.5]
+    assert starts.ready_s == [0.0, 0.5 + 1.5, 1.0 + 2.5]
     assert loading_s(run) == [1.5, 2.5]
 
 
@@ -404,7 +404,7 @@ def test_a_start_takes_what_the_preset_measured_for_so_many_devices() -> None:
         run.add("llm", replace(replica, tp=tp), 0.0)
     assert loading_s(run) == [None], "there at once: nothing predicted, nothing measured"
     run.run()
-    assert starts.ready_s == [29.981, 49.634]
+    assert starts.ready_s == [0.0, 29.981, 49.634]
     assert loading_s(run) == [29.981, 29.981, 49.634], "the first is of the same replica as the second"
     a6000 = preset_models(load_preset("A6000"), "Mistral-7B", *outputs, loading_s=40.0)
     assert a6000(replica).loading_s == 40.0
