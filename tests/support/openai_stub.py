@@ -174,9 +174,8 @@ class OpenAIStub:
         reply: Reply,
     ) -> None:
         (kind,) = EVENT_STREAM.values()
-        writer.write(
-            f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-        )
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\nConnection: close"
+        writer.write(f"{head}\r\n\r\n".encode())
         num_choices = _num_choices(request)
         choices = [Choice(role="assistant")] if api == "chat" else []
         choices += [Choice(text=delta, logprobs=_logprobs(request, (delta,))) for delta in reply.deltas]
