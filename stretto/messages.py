@@ -262,12 +262,8 @@ class Wake:
     """
 
 
-Event: TypeAlias = (
-    Submit
-    | Cancel
-    | Open
-    | SessionEvent
-    | BatchDone
+EngineEvent: TypeAlias = (
+    BatchDone
     | BatchFailed
     | LLMReport
     | AddInstance
@@ -279,8 +275,10 @@ Event: TypeAlias = (
     | Suspended
     | KVReport
     | LoadReport
-    | Wake
 )
+"""What concerns an engine: its instances, and what they report."""
+
+Event: TypeAlias = Submit | Cancel | Open | SessionEvent | EngineEvent | Wake
 
 
 @record

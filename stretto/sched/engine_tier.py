@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import count
-from typing import TypeAlias
 
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.cluster.prompt_keys import SpaceOf
@@ -17,6 +16,7 @@ from stretto.messages import (
     BatchDone,
     BatchFailed,
     Drain,
+    EngineEvent,
     InstanceLost,
     InstanceReady,
     InstanceStopped,
@@ -30,21 +30,6 @@ from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.request import Request
 from stretto.sched.results import Report
 from stretto.vocabulary import Vocabulary
-
-EngineEvent: TypeAlias = (
-    BatchDone
-    | BatchFailed
-    | LLMReport
-    | AddInstance
-    | Drain
-    | InstanceReady
-    | InstanceSuspected
-    | InstanceLost
-    | InstanceStopped
-    | Suspended
-    | KVReport
-    | LoadReport
-)
 
 
 class EngineTier:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
-from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice, PlacementRequest
-from stretto.sched.demand import Demand
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.llm_loads import InstanceLoads
 from stretto.sched.orders.order import Hold
-from stretto.sched.placing import Describe, Placed
+from stretto.sched.placing import Describe, Placed, Placing
 from stretto.sched.request import Entry
 from stretto.sched.shown_parts import ShownParts
 
 
-class PlaceLate:
+class PlaceLate(Placing):
     """Late binding: requests wait in the engine's queue, and each gets an instance only when one has room for
     it.
     """
@@ -38,27 +36,6 @@ class PlaceLate:
                 return
             yield placed
             to_fill = 0
-
-    def join(self, instance: InstanceId) -> None:
-        """Do nothing: requests are not assigned in advance; `place` looks for room on the new instance."""
-
-    def leave(self, instance: InstanceId) -> None:
-        """Do nothing: requests are not assigned in advance, so none waits for this instance."""
-
-    def freed(self, instance: InstanceId) -> None:
-        """Do nothing: requests are not assigned in advance; `place` looks for the room that became free."""
-
-    def end_query(self, query: str) -> None:
-        """Do nothing: requests are not assigned to instances in advance, so there is none to drop."""
-
-    def withdraw(self, query: str, node: int) -> None:
-        """Do nothing: requests are not assigned to instances in advance, so there is none to drop."""
-
-    def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Do nothing: requests are not assigned to instances in advance, so none has to change its place."""
-
-    def clear(self) -> None:
-        """Do nothing: requests are not assigned to instances in advance, so there is none to drop."""
 
     def bound(self) -> Collection[Entry]:
         return ()

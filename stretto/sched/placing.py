@@ -42,6 +42,8 @@ class Placing(Protocol):
     """The interface of what decides which of an LLM engine's waiting requests goes to an instance, to which,
     and when.
 
+    What has to be told of instances and queries does nothing where no request waits for an instance.
+
     Attributes:
         not_before_s: time before which nothing more is sent though there is room, as found by the last
             `place`; None if it need not wait.
@@ -58,23 +60,23 @@ class Placing(Protocol):
 
     def join(self, instance: InstanceId) -> None:
         """Begin to send requests to an instance, which serves now."""
-        ...
+        return
 
     def leave(self, instance: InstanceId) -> None:
         """Send no more requests to an instance. Those that wait for it go back to the engine's queue."""
-        ...
+        return
 
     def freed(self, instance: InstanceId) -> None:
         """Take into account that a request has left an instance, so that there may be room for others."""
-        ...
+        return
 
     def end_query(self, query: str) -> None:
         """Drop the requests of a query (one run of an app) that wait in the queues of instances."""
-        ...
+        return
 
     def withdraw(self, query: str, node: int) -> None:
         """Drop the requests of one node (step) of a query that wait in the queues of instances."""
-        ...
+        return
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Move waiting requests of a query to their new places in the queues of instances, because the
@@ -82,11 +84,11 @@ class Placing(Protocol):
 
         The demand on a node (step) says how urgently its result is needed.
         """
-        ...
+        return
 
     def clear(self) -> None:
         """Drop all requests that wait in the queues of instances, after a bug in a queue order."""
-        ...
+        return
 
     def bound(self) -> Collection[Entry]:
         """Return the queue entries that wait in the queues of instances, each with one item."""

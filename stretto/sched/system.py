@@ -22,6 +22,7 @@ from stretto.messages import (
     Close,
     Drop,
     Emit,
+    EngineEvent,
     Event,
     Extend,
     Open,
@@ -37,7 +38,7 @@ from stretto.messages import (
 )
 from stretto.sched.deadlines import Deadlines, Expired
 from stretto.sched.demand import Demand
-from stretto.sched.engine_tier import EngineEvent, EngineTier
+from stretto.sched.engine_tier import EngineTier
 from stretto.sched.outcome import Outcome
 from stretto.sched.results import Completed, Delivered, Report
 from stretto.sched.session import Session
