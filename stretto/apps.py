@@ -1,15 +1,17 @@
-"""Ready-made apps of the Teola paper: document question answering, and search-empowered generation.
+"""Ready-made apps of the Teola paper: document question answering, search-empowered generation, an agent.
 
-Source: Teola Figure 2a, 2c and 2d, §7.
+Source: Teola Figure 2, §7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from stretto.components.agent import Agent
 from stretto.components.rag import Indexing, QueryExpansion, Reranking, Searching, Synthesis
 from stretto.components.search import Generation, Judge, Reading, WebSearch
+from stretto.components.tools import Tool
 from stretto.frontend.component import Input
 from stretto.frontend.template import Template
 
@@ -52,7 +54,7 @@ def advanced_rag(*, named_collection: bool = False) -> Template:
 
 
 def search_empowered() -> Template:
-    """Return the app that searches the web only if an LLM cannot answer a question without.
+    """Return the app that searches the web only if an LLM cannot answer a question by itself.
 
     A small LLM drafts an answer and judges it; if it is not good, the web is searched; then the main LLM
     answers. It reads the search results, or the draft if there was no search or nothing was found. Engines:
@@ -69,6 +71,17 @@ def search_empowered() -> Template:
         proxy >> judge >> search >> reading >> answer,
         {"answer": answer["text"], "sources": search["hits"]},
     )
+
+
+def agent(tools: Sequence[Tool], *, max_turns: int = 4) -> Template:
+    """Return the app in which an LLM answers a question with the help of tools, in at most `max_turns` turns.
+
+    Engines: `llm`, and `tools`, which `stretto.engines.catalogue.tools_engine` makes of the same tools.
+
+    Source: Teola Figure 2b.
+    """
+    answering = Agent(question=Input("question", "text"), tools=tuple(tools), max_turns=max_turns)
+    return Template("agent", answering, {"answer": answering["answer"]})
 
 
 def _inputs(named_collection: bool) -> tuple[Input, Input, dict[str, Any]]:

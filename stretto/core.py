@@ -43,7 +43,7 @@ ABSENT: Final = AbsentType()
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The value in place of a step's result when the step has failed; `error` names that step.
+    """The value that stands in place of a step's result when the step has failed; `error` names that step.
 
     A step that needs the value fails with the same error. The op `select` skips failures, and a failed item
     of a list stays a failure in its place.
@@ -74,7 +74,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed document, as sections of text.
+    """A parsed document: its source and its text, in sections.
 
     Attributes:
         source: name that the user gave the document, usually a path.
@@ -88,7 +88,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a document that is embedded and retrieved as a unit.
+    """A piece of a document that is embedded and retrieved as a whole.
 
     Attributes:
         index: number of the chunk in its document, from 0; (`source`, `index`) is the document order, which
@@ -116,7 +116,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A retrieved chunk. Higher `score` is better; scores of different engines are not comparable."""
+    """A search result: a retrieved chunk with its score. Higher `score` is better; scores of different
+    engines are not comparable.
+    """
 
     chunk: Chunk
     score: float
@@ -124,7 +126,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a prompt whose text is known: a constant of the template, or the value of a variable.
+    """A part of a prompt whose text is known: a constant of the prompt template, or the value of a variable.
 
     Every segment is tokenised separately, in every mode, so that cutting a prompt between segments never
     changes its tokens.
@@ -132,10 +134,13 @@ class Segment:
     Attributes:
         name: the variable's name (`question`, `context`…), or None for a constant of the template. Only
             constants may hold special tokens; a variable's text is data and is never parsed again.
+        role: role of the message that begins with this segment ("system", "user" or "assistant"); None for a
+            segment that goes on with the message before it. A prompt without roles is a message of the user.
     """
 
     text: str
     name: str | None = None
+    role: str | None = None
 
 
 Prompt: TypeAlias = tuple[Segment, ...]
@@ -143,7 +148,7 @@ Prompt: TypeAlias = tuple[Segment, ...]
 
 @dataclass(frozen=True, slots=True)
 class KV:
-    """The result of a prefill: a hint that `instance` of an LLM engine has cached the keys and values of
+    """The result of a prefill step: a hint that `instance` of an LLM engine has cached the keys and values of
     `prompt`.
 
     A hint is never needed for a right answer, because every task carries its whole prompt.

@@ -62,14 +62,20 @@ class Engine:
 
     def __post_init__(self) -> None:
         where = f"engine {self.name!r}"
-        if not self.name:
-            raise ConfigError("an engine needs a name; it has an empty one")
+        if not self.name or not isinstance(self.name, str):
+            raise ConfigError(f"an engine needs a name, a text; got {self.name!r}")
+        for name in ("contract", "policy", "placement"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{where}: {name} is {getattr(self, name)!r}; it must be a name")
         if self.contract not in get_args(Contract):
             raise ConfigError(f"{where}: contract is {self.contract!r}; it must be one of {_names(Contract)}")
         for name in ("max_running", "max_attempts"):
             _check_count(where, name, getattr(self, name))
         if self.max_batch is not None:
             _check_count(where, "max_batch", self.max_batch)
+        for name in ("timeout_s", "age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s"):
+            if not (name == "timeout_s" and self.timeout_s is None):
+                _check_number(where, name, getattr(self, name))
         if self.timeout_s is not None and not 0 < self.timeout_s < math.inf:
             raise ConfigError(
                 f"{where}: timeout_s is {self.timeout_s!r}; it must be positive and finite, or None"
@@ -86,7 +92,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One way to run an engine: the code, where it runs, and on which devices.
+    """One way to run an engine (one copy of it): the code, where it runs, and on which devices.
 
     The replicas of one engine may differ in everything.
 
@@ -128,6 +134,16 @@ class Replica:
         where = f"replica {self.label}"
         if not callable(self.executable):
             raise ConfigError(f"{where}: the executable is not callable; it must be a class or a function")
+        if not isinstance(self.devices, tuple) or not all(isinstance(device, str) for device in self.devices):
+            raise ConfigError(f"{where}: devices is {self.devices!r}; it must be a tuple of names")
+        if not isinstance(self.host, str):
+            raise ConfigError(f"{where}: host is {self.host!r}; it must be an address")
+        if not isinstance(self.profile, Profile):
+            raise ConfigError(f"{where}: profile is {self.profile!r}; it must be a Profile")
+        for name in ("port", "loading_s"):
+            if getattr(self, name) is not None:
+                _check_number(where, name, getattr(self, name))
+        _check_number(where, "start_timeout_s", self.start_timeout_s)
         if self.runs_in not in get_args(RunsIn):
             raise ConfigError(f"{where}: runs_in is {self.runs_in!r}; it must be one of {_names(RunsIn)}")
         places: tuple[str, ...] = getattr(self.executable, "RUNS_IN", get_args(RunsIn))
@@ -152,7 +168,7 @@ class Replica:
 
     @property
     def label(self) -> str:
-        """Name of the executable, for error messages."""
+        """Name of the replica's executable (its code), for error messages."""
         return str(getattr(self.executable, "__name__", self.executable))
 
     @property
@@ -196,7 +212,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """An engine with its replicas, checked to fit each other.
+    """The declaration of an engine with its replicas (ways to run it), checked to fit each other.
 
     It may have no replica at first and get some later.
     """
@@ -205,12 +221,16 @@ class Deployment:
     replicas: tuple[Replica, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.engine, Engine):
+            raise ConfigError(f"a deployment has an Engine, got {self.engine!r}")
+        if not isinstance(self.replicas, tuple) or not all(isinstance(r, Replica) for r in self.replicas):
+            raise ConfigError(f"engine {self.engine.name!r}: replicas must be a tuple, got {self.replicas!r}")
         for index, replica in enumerate(self.replicas):
             check_replica(self.engine, replica, f"engine {self.engine.name!r}, replica {index}")
 
     @property
     def name(self) -> str:
-        """Name of the engine."""
+        """Name of the engine that is deployed."""
         return self.engine.name
 
     @property
@@ -237,7 +257,7 @@ class Deployment:
 def deploy(
     name: str, executable: Callable[[Any], Any], config: object = None, *, instances: int = 1, **settings: Any
 ) -> Deployment:
-    """Return the deployment of an engine with equal replicas.
+    """Declare an engine with equal replicas (copies), and return the declaration.
 
     Args:
         instances: number of replicas, which is the number of instances at the beginning.
@@ -265,8 +285,8 @@ def _split(name: str, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[st
 
 
 def check_replica(engine: Engine, replica: Replica, where: str) -> None:
-    """Check that `replica` can serve `engine`, for example that it does not ask for devices where it can have
-    none.
+    """Check that `replica`, a way to run an engine, fits the settings of `engine`, for example that it does
+    not ask for devices where it can have none.
 
     Raises:
         ConfigError: the replica cannot serve the engine. The message begins with `where`.
@@ -302,6 +322,11 @@ def check_replica(engine: Engine, replica: Replica, where: str) -> None:
 def _check_count(where: str, name: str, value: object) -> None:
     if type(value) is not int or value < 1:
         raise ConfigError(f"{where}: {name} is {value!r}; it must be a whole number of at least 1")
+
+
+def _check_number(where: str, name: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ConfigError(f"{where}: {name} is {value!r}; it must be a number")
 
 
 def _names(choices: Any) -> str:

@@ -10,8 +10,10 @@ StrettoError
 │   └── Overloaded             it does not fit now; says when to come back
 ├── EngineFailure              the other side went wrong; says which step and why
 │   ├── EngineUnavailable      the instance died or cannot be reached (retried)
+│   │   └── EngineUnreachable  no connection: the request has not been sent (no attempt is counted)
 │   ├── EngineTimeout          no answer in time
 │   ├── BadReply               an answer that is not what the contract says
+│   │   └── NotFound           the server does not know what was asked for, such as a model
 │   └── EffectInDoubt          an effect had begun when its instance was lost: it may have happened
 ├── QueryEnded                 the query ended early, on request
 │   ├── QueryCancelled
@@ -45,7 +47,7 @@ class StrettoError(Exception):
         return _rebuild, (type(self), self.message, self.step)
 
     def at(self, step: str) -> StrettoError:
-        """Return the same error, which says that it happened in `step`, unless it already names a step."""
+        """Return the same error with the note that it happened in `step`, unless it already names a step."""
         if self.step is not None:
             return self
         located = type(self)(self.message, step=step)
@@ -62,30 +64,30 @@ class UserError(StrettoError):
 
 
 class TemplateError(UserError):
-    """A template (an app) cannot be built; the message names the component and the port."""
+    """Error: a template (an app) cannot be built; the message names the component and the port."""
 
 
 class GraphError(UserError):
-    """A graph breaks a rule, optimisation passes never end, or a text cannot be parsed as a graph.
+    """Error: a graph breaks a rule, optimisation passes never end, or a text cannot be parsed as a graph.
 
     The message names the primitive (step) or the passes.
     """
 
 
 class ConfigError(UserError):
-    """A configuration has an unknown or unusable name, key or value."""
+    """Error: a configuration has an unknown or unusable name, key or value."""
 
 
 class DocumentError(UserError):
-    """A document cannot be read; the message names the file."""
+    """Error: a document cannot be read; the message names the file."""
 
 
 class CapacityError(StrettoError):
-    """The work is too large ever to be done, as a prompt that is longer than the model's context."""
+    """Error: the work is too large ever to be done, as a prompt that is longer than the model's context."""
 
 
 class Overloaded(CapacityError):
-    """The runtime runs too many queries (runs of apps) to take another one now.
+    """Error: the runtime runs too many queries (runs of apps) to take another one now.
 
     It may take one in about `retry_after_s` seconds.
     """
@@ -99,46 +101,59 @@ class Overloaded(CapacityError):
 
 
 class EngineFailure(StrettoError):
-    """An engine failed while it ran a step."""
+    """Error: an engine (such as an LLM or a vector store) failed while it ran a step."""
 
 
 class EngineUnavailable(EngineFailure):
-    """An instance of an engine died, or cannot be reached. The work is retried at another one."""
+    """Error: an instance of an engine died, or cannot be reached. The work is retried at another one."""
+
+
+class EngineUnreachable(EngineUnavailable):
+    """A server took no connection, so the request has not been sent. It is sent again without limit of number
+    until its deadline, or until the engine is given up.
+    """
 
 
 class EngineTimeout(EngineFailure):
-    """An instance of an engine gave no answer in time."""
+    """Error: an instance of an engine gave no answer in time."""
 
 
 class BadReply(EngineFailure):
-    """An instance of an engine gave an answer that its interface or API does not allow."""
+    """Error: an instance of an engine gave an answer that its interface or API does not allow."""
+
+
+class NotFound(BadReply):
+    """A server does not know what was asked for, such as a model that it served before it was restarted."""
 
 
 class EffectInDoubt(EngineFailure):
-    """A step that changes something outside, such as a user's function, was running when its instance died.
+    """Error: a step that changes something outside, such as a user's function, was running when its instance
+    died.
 
     The change may have been made, so the step is not run again.
     """
 
 
 class QueryEnded(StrettoError):
-    """A query (run of an app) ended before it had a result: it was cancelled, or its deadline passed."""
+    """Error: a query (run of an app) ended before it had a result: it was cancelled, or its deadline
+    passed.
+    """
 
 
 class QueryCancelled(QueryEnded):
-    """A query (run of an app) was cancelled by its caller."""
+    """Error: a query (run of an app) was cancelled by its caller."""
 
 
 class DeadlineExceeded(QueryEnded):
-    """A query (run of an app) was ended because its deadline passed."""
+    """Error: a query (run of an app) was ended because its deadline passed."""
 
 
 class InternalError(StrettoError):
-    """A bug in Stretto itself."""
+    """Error: there is a bug in Stretto itself."""
 
 
 class IllegalTransition(InternalError):
-    """A message about an instance contradicts the state that the instance is in, which is a bug.
+    """Error: a message about an instance contradicts the state that the instance is in, which is a bug.
 
     Attributes:
         instance: number of the instance.

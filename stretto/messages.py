@@ -28,12 +28,13 @@ from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Task
 
 @record
 class Submit:
-    """Event to the schedulers: a new query (one run of an app).
+    """Event to the schedulers: a caller has submitted a new query (one run of an app).
 
     It runs one graph and ends when all outputs of the graph have come.
 
     `deadline_s` is a time by the clock of the driver (the runtime or the simulator). `passes` are the
-    rewriting passes for the subgraphs that its `expand` steps produce while it runs.
+    rewriting passes for the subgraphs that its `expand` steps (steps that become graphs) produce while it
+    runs.
     """
 
     query: str
@@ -57,10 +58,11 @@ class Cancel:
 
 @record
 class Open:
-    """Event to the schedulers: a new session, which is a query that takes further graphs until it is closed.
+    """Event to the schedulers: a caller has opened a session, a query that takes further graphs until it is
+    closed.
 
-    `record` has its tenant, objective and deadline. `passes` are the rewriting passes for the subgraphs that
-    `expand` steps of its graphs produce.
+    `record` has its tenant (owner), objective and deadline. `passes` are the rewriting passes for the
+    subgraphs that `expand` steps (steps that become graphs) of its graphs produce.
     """
 
     query: str
@@ -70,7 +72,7 @@ class Open:
 
 @record
 class Extend:
-    """Event to the schedulers: one more graph for a session.
+    """Event to the schedulers: a caller adds one more graph (app) to a session.
 
     `bind` maps names of the graph's inputs and outputs to names of the session's variables, where these
     differ.
@@ -114,8 +116,8 @@ class Want:
 
 @record
 class Unwant:
-    """Event to the schedulers: a caller that waited for a variable with these criteria and this deadline
-    waits no longer.
+    """Event to the schedulers: a caller that waited for a variable of a session, with these criteria
+    ("latency" or "throughput") and this deadline, waits no longer.
 
     No work is cancelled.
     """
@@ -128,7 +130,7 @@ class Unwant:
 
 @record
 class Drop:
-    """Event to the schedulers: a variable of a session is given up.
+    """Event to the schedulers: a caller gives up a variable of a session.
 
     Nobody will ask for it again, and work that only serves it is cancelled.
     """
@@ -184,7 +186,9 @@ class LLMReport:
 
 @record
 class AddInstance:
-    """Event to the schedulers: an engine is to get one more instance, which runs `replica`."""
+    """Event to the schedulers: an engine is to get one more instance, which runs `replica` (a way to run the
+    engine).
+    """
 
     engine: str
     replica: Replica
@@ -236,7 +240,7 @@ class InstanceLost:
 
 @record
 class InstanceStopped:
-    """Event to the schedulers: an instance has ended because they asked for it with `StopInstance`."""
+    """Event to the schedulers: an instance has ended, as the schedulers had asked with `StopInstance`."""
 
     engine: str
     instance: InstanceId
@@ -257,7 +261,7 @@ class Suspended:
 
 @record
 class Wake:
-    """Event to the schedulers: the time that they asked for with `WakeAt` has come, so they check timeouts
+    """Event to the schedulers: the time for which they asked with `WakeAt` has come, so they check timeouts
     and deadlines.
     """
 
@@ -285,7 +289,9 @@ Event: TypeAlias = Submit | Cancel | Open | SessionEvent | EngineEvent | Wake
 class StartBatch:
     """Action of the schedulers: run `tasks` as one batch on an idle instance of a batch engine.
 
-    `num_units` is the size of the batch, in the units of work of which the engine's profile has the cost.
+    `num_units` is the size of the batch, in the units of work (texts, pairs, rows) in which the engine's
+    profile has its costs. `num_tokens` is the estimated tokens of its texts; None where the profile does not
+    depend on them.
     """
 
     engine: str
@@ -293,6 +299,7 @@ class StartBatch:
     batch: int
     tasks: tuple[Task, ...]
     num_units: int
+    num_tokens: int | None = None
 
 
 @record
@@ -301,8 +308,8 @@ class Admit:
 
     `rank` is its place among the tasks that wait there (smaller goes first).
 
-    `terms` are the predicted seconds, by name, for which the placement policy chose this instance; `reason`
-    gives the choice in words.
+    `terms` are predicted seconds by name, from which the placement policy chose this instance; `reason` gives
+    the choice in words.
     """
 
     engine: str
@@ -315,8 +322,8 @@ class Admit:
 
 @record
 class Reprioritise:
-    """Action of the schedulers: change the rank (place in the queue; smaller goes first) of a task at an LLM
-    instance that has probably not started it.
+    """Action of the schedulers: change the rank (sort key in the instance's queue; smaller goes first) of a
+    task at an LLM instance that has probably not started it.
 
     Instances that cannot do so, such as those behind servers, ignore it.
     """
@@ -350,7 +357,8 @@ class Release:
 
 @record
 class WakeAt:
-    """Action of the schedulers: send them a `Wake` event at `time_s`, or a little later.
+    """Action of the schedulers: ask the driver (the runtime or the simulator) to send them a `Wake` event at
+    `time_s`, or a little later.
 
     Replaces any earlier `WakeAt`.
     """
@@ -360,8 +368,8 @@ class WakeAt:
 
 @record
 class Emit:
-    """Action of the schedulers: pass more text of a query's output to the caller, while the output is still
-    being decoded.
+    """Action of the schedulers: pass more text of an output of a query (run of an app) to the caller, while
+    the output is still being generated.
     """
 
     query: str
@@ -371,8 +379,8 @@ class Emit:
 
 @record
 class Settled:
-    """Action of the schedulers: deliver a variable of a session to its callers, once: a value, `ABSENT`
-    (there is none), or a `Failure`.
+    """Action of the schedulers: tell the callers that wait for a variable of a session its value, `ABSENT`
+    (there is none), or a `Failure`; sent once.
     """
 
     query: str
@@ -382,8 +390,8 @@ class Settled:
 
 @record
 class Reply:
-    """Action of the schedulers: end a query (one run of an app) with its outputs by name, or with an error;
-    sent once.
+    """Action of the schedulers: tell the caller that a query (one run of an app) has ended, with its outputs
+    by name or with an error; sent once.
 
     A session has no outputs here, as `Settled` has delivered its variables.
     """

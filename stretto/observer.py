@@ -20,7 +20,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """A series of steps of a simulated LLM instance, which ran without a gap from `start_s` on.
+    """A series of completed steps (engine iterations) of a simulated LLM instance, which ran without a gap
+    from `start_s` on.
 
     `ends_s` has the end time of each step. Each step served `num_sequences` sequences and computed
     `num_tokens` tokens.
@@ -35,7 +36,8 @@ class StepsDone:
 
 
 class Observer(Protocol):
-    """The base class of observers, which are told of everything that happens in a run.
+    """The base class of observers: objects that are told of everything that happens in a run, for example to
+    record it.
 
     A subclass overrides the methods it needs. Times are seconds by the clock of the runtime or the simulator.
     """
@@ -53,7 +55,7 @@ class Observer(Protocol):
         return
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Called with completed steps of an LLM instance that is simulated step by step.
+        """Called with completed steps (engine iterations) of an LLM instance that is simulated step by step.
 
         A real run reports none.
         """
@@ -69,7 +71,8 @@ class Observer(Protocol):
 
 
 class Observers:
-    """The observers of one run, to all of which each call is passed on; false when there are none.
+    """The observers of one run; each call is passed on to all of them. The object is false when there are
+    none.
 
     An observer that raises is removed: the log says so, and `dropped` lists it with its exception.
     """
@@ -82,7 +85,7 @@ class Observers:
         return bool(self._observers)
 
     def on_event(self, event: Event, now_s: float) -> None:
-        """Pass an event (what has happened, for the schedulers) to all observers."""
+        """Pass an event (what has happened, as the schedulers are told) to all observers."""
         for observer in self._observers:
             try:
                 observer.on_event(event, now_s)
@@ -98,7 +101,7 @@ class Observers:
                 self._drop(observer, error)
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Pass completed steps of a simulated LLM instance to all observers."""
+        """Pass completed steps (engine iterations) of a simulated LLM instance to all observers."""
         for observer in self._observers:
             try:
                 observer.on_steps(steps)

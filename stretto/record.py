@@ -25,7 +25,8 @@ def record(*, kw_only: bool = False, eq: bool = True) -> Callable[[type[_Class]]
 def record(
     cls: type[_Class] | None = None, /, *, kw_only: bool = False, eq: bool = True
 ) -> type[_Class] | Callable[[type[_Class]], type[_Class]]:
-    """Make a class a dataclass with slots. A type checker refuses assignments to its fields.
+    """Make a class a dataclass with slots that counts as immutable. Only a type checker refuses assignments
+    to its fields.
 
     Args:
         kw_only: whether fields can be given by name only.

@@ -14,11 +14,15 @@ from stretto.record import record
 
 @record
 class Task:
-    """One task of a batch: the op of one step of an app, with its inputs.
+    """One task of a batch for an engine: the op (kind of work, such as "embed") of one step of an app, with
+    its inputs.
 
-    If `num_items` is None, the op is applied once, and `inputs` maps its ports to values. Otherwise it is
-    applied `num_items` times: the ports in `each` hold lists of that length, the other ports hold values used
-    for every item, and the answer is a list of that length.
+    If `num_items` is None, the op is applied once, and `inputs` maps its ports (named inputs) to values.
+    Otherwise it is applied `num_items` times: the ports in `each` hold lists of that length, the other ports
+    hold values used for every item, and the answer is a list of that length.
+
+    Attributes:
+        tenant: owner of the task. Named collections are never shared between tenants.
     """
 
     id: int
@@ -29,17 +33,21 @@ class Task:
     config: Mapping[str, object]
     num_items: int | None = None
     each: tuple[str, ...] = ()
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Settings of a decode: length, form of the output, and sampling.
+    """Settings of a decode (LLM generation): length, form of the output, and sampling.
 
     Attributes:
         max_tokens: largest number of generated tokens.
         items: None for text; "json_list" for a `splittable` decode, whose value is the parsed list of
-            strings and which stops at the end of its JSON.
+            strings and which stops at the end of its JSON. Numbered lists and lists of objects are parsed
+            too.
         max_items: number of items after which the decode stops ("json_list" only).
+        fallback: name of a variable of the prompt, whose text becomes the only item where the output is no
+            list ("json_list" only); None fails then.
         stop: stop strings; the text ends before the first of them.
         temperature: 0 is greedy.
         seed: seed of the sampler, used if temperature > 0.
@@ -54,6 +62,8 @@ class Decode:
         stop_tokens: ids that end the output and are not part of it.
         ignore_eos: whether the end of sequence is treated like any other token.
         json_schema: JSON schema of the output, as text; needs the package llguidance.
+        schema_if_able: whether `json_schema` is a wish, which only engines that are known to be able to hold
+            an output to it follow; else all others refuse it.
         regex: regular expression that the whole output matches; needs the package llguidance.
         logprobs: number of most likely tokens whose log-probabilities are reported, besides that of the
             chosen token; None for no report.
@@ -62,6 +72,7 @@ class Decode:
     max_tokens: int = 128
     items: str | None = None
     max_items: int | None = None
+    fallback: str | None = None
     stop: tuple[str, ...] = ()
     temperature: float = 0.0
     seed: int = 0
@@ -76,6 +87,7 @@ class Decode:
     ignore_eos: bool = False
     logprobs: int | None = None
     json_schema: str | None = None
+    schema_if_able: bool = False
     regex: str | None = None
 
 
@@ -93,11 +105,13 @@ class QueryRecord:
         criteria: "latency" or "throughput", what the query asks of the instances that serve it.
         deadline_s: time by the clock of the runtime or simulator at which the query fails if it has not
             ended.
+        arrival_s: time by the same clock at which the query began.
     """
 
     tenant: str = ""
     criteria: Objective = "throughput"
     deadline_s: float | None = None
+    arrival_s: float = 0.0
 
 
 @record

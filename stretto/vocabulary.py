@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from stretto.cluster.placement import Placement
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.components.expansions import EXPANSIONS
 from stretto.errors import ConfigError
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS, Ops, OpSpec
@@ -27,12 +28,14 @@ from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import NewOrder
 
 Expansion: TypeAlias = Callable[[Mapping[str, object]], Graph]
-"""A function that makes the graph of an `expand` from its input values: same inputs, one output."""
+"""A function that makes the graph of an `expand` from its input values and settings, by name. The graph reads
+any of these as its inputs and has one output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The names that apps, queries and engines may use in a runtime, and what they mean.
+    """The names that apps, queries and engines may use in a runtime (of kinds of steps, optimisation passes,
+    queue policies and more), and what they mean.
 
     Each table is in the order in which names were added.
 
@@ -46,7 +49,7 @@ class Vocabulary:
 
     ops: Ops = field(default_factory=lambda: OPS)
     passes: Mapping[str, Pass] = field(default_factory=lambda: PASSES)
-    expansions: Mapping[str, Expansion] = field(default_factory=dict)
+    expansions: Mapping[str, Expansion] = field(default_factory=lambda: EXPANSIONS)
     policies: Mapping[str, NewOrder] = field(default_factory=lambda: ORDERS)
     placements: Mapping[str, Callable[[], Placement]] = field(default_factory=lambda: PLACEMENTS)
 
@@ -55,7 +58,8 @@ class Vocabulary:
             object.__setattr__(self, table, MappingProxyType(dict(getattr(self, table))))
 
     def with_type(self, name: str) -> Vocabulary:
-        """Return this vocabulary with one more type of value. The type has no textual form for prompts.
+        """Return a copy of this vocabulary (table of known names) with one more type of value. The type has
+        no textual form for prompts.
 
         Raises:
             ConfigError: the name is taken, or is no name.
@@ -63,22 +67,26 @@ class Vocabulary:
         return replace(self, ops=Ops(self.ops.values(), _added(self.ops.types, "type", name)))
 
     def with_op(self, spec: OpSpec) -> Vocabulary:
-        """Return this vocabulary with one more op (kind of step).
+        """Return a copy of this vocabulary (table of known names) with one more op (kind of step).
 
         Raises:
             ConfigError: its name is taken or is no name, or it names a type that there is not.
         """
+        if not isinstance(spec, OpSpec):
+            raise ConfigError(f"an op is an OpSpec, got {spec!r:.80}")
         _added(self.ops, "op", spec.name)
         return replace(self, ops=Ops([*self.ops.values(), spec], self.ops.types))
 
     def with_pass(self, name: str, function: Pass, *, before: str | None = None) -> Vocabulary:
-        """Return this vocabulary with one more pass, a function that rewrites graphs before they run.
+        """Return a copy of this vocabulary (table of known names) with one more pass, a function that
+        rewrites graphs before they run.
 
-        It goes to the end of the pipeline, or `before` another pass.
+        The pass goes to the end of the pipeline, or `before` another pass.
 
         Raises:
             ConfigError: the name is taken or is no name, or there is no pass `before`.
         """
+        _check_callable("pass", name, function)
         order = _added(self.passes, "pass", name)
         if name in ("all", "none"):
             raise ConfigError(f"pass {name!r}: the name stands for {name} of the passes")
@@ -90,37 +98,40 @@ class Vocabulary:
         return replace(self, passes={pass_: passes[pass_] for pass_ in order})
 
     def with_expansion(self, name: str, function: Expansion) -> Vocabulary:
-        """Return this vocabulary with one more expansion, a function that makes the subgraph of an `expand`
-        step.
+        """Return a copy of this vocabulary (table of known names) with one more expansion, a function that
+        makes the graph by which an `expand` step is replaced while a query runs.
 
         Raises:
             ConfigError: the name is taken, or is no name.
         """
+        _check_callable("expansion", name, function)
         _added(self.expansions, "expansion", name)
         return replace(self, expansions={**self.expansions, name: function})
 
     def with_policy(self, name: str, policy: NewOrder) -> Vocabulary:
-        """Return this vocabulary with one more policy, an order in which the queue of an engine may be
-        served.
+        """Return a copy of this vocabulary (table of known names) with one more policy, an order in which the
+        queue of an engine may be served.
 
         Raises:
             ConfigError: the name is taken, or is no name.
         """
+        _check_callable("policy", name, policy)
         _added(self.policies, "policy", name)
         return replace(self, policies={**self.policies, name: policy})
 
     def with_placement(self, name: str, placement: Callable[[], Placement]) -> Vocabulary:
-        """Return this vocabulary with one more placement policy, a rule that chooses the instance of a
-        request.
+        """Return a copy of this vocabulary (table of known names) with one more placement policy, a rule that
+        chooses the instance of a request.
 
         Raises:
             ConfigError: the name is taken, or is no name.
         """
+        _check_callable("placement", name, placement)
         _added(self.placements, "placement", name)
         return replace(self, placements={**self.placements, name: placement})
 
     def select_passes(self, names: str | Collection[str]) -> tuple[str, ...]:
-        """Return names of passes (functions that rewrite graphs) in pipeline order.
+        """Return the chosen names of passes (functions that rewrite graphs), in pipeline order.
 
         `names` is "all", "none", "a,b,c" or a collection of names.
 
@@ -129,6 +140,8 @@ class Vocabulary:
         """
         if names == "all":
             return tuple(self.passes)
+        if not isinstance(names, Collection):
+            raise ConfigError(f"passes must be names of passes, got {names!r:.80}")
         if isinstance(names, str):
             names = [] if names == "none" else [name.strip() for name in names.split(",")]
         if unknown := [name for name in names if name not in self.passes]:
@@ -144,6 +157,11 @@ def _added(taken: Iterable[str], kind: str, name: Any) -> list[str]:
     if name in names:
         raise ConfigError(f"the {kind} {name!r} is there already")
     return [*names, name]
+
+
+def _check_callable(kind: str, name: object, function: object) -> None:
+    if not callable(function):
+        raise ConfigError(f"{kind} {name!r} must be a function, got {function!r:.80}")
 
 
 DEFAULT = Vocabulary()

@@ -17,6 +17,7 @@ from reportlab.pdfgen.canvas import Canvas
 
 from stretto.core import Section
 from stretto.documents import load_documents
+from stretto.documents.parse import parse_file
 from stretto.documents.sentences import split_sentences
 from stretto.errors import ConfigError, DocumentError
 
@@ -264,7 +265,7 @@ def test_missing_parser_says_what_to_install(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "pypdfium2", None)
     path = write_pdf(tmp_path / "a.pdf", [["text"]])
     with pytest.raises(ConfigError, match=r"pip install 'stretto\[local\]'"):
-        load_documents([path])
+        parse_file(str(path))
 
 
 def test_importing_the_package_imports_no_parser() -> None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from support.local_models import models_loaded_once
+from support.openai_stub import OpenAIStub, Reply
 
+from stretto import DEFAULT, load_documents
+from stretto.engines.catalogue import SMALL_MODEL, llm_engine
+from stretto.graph.graph import Graph
 from stretto.graph.verify import verify
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -54,17 +62,153 @@ def test_per_query_configuration(paths: list[Path], capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == wanted
 
 
-def test_map_reduce(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    with models_loaded_once():
-        asyncio.run(load("map_reduce").main(paths))
-    assert capsys.readouterr().out == "The Admiral Benbow is an inn near a cove.\n"
+def documented_command(name: str) -> list[str]:
+    """The command that the docstring of an example shows, with this interpreter."""
+    docstring = load(name).__doc__ or ""
+    python, *arguments = next(line.split() for line in docstring.splitlines() if line.startswith("python "))
+    assert python == "python"
+    return [sys.executable, *arguments]
 
 
-@pytest.mark.parametrize(("num_summaries", "num_calls"), [(1, 0), (4, 1), (5, 3), (17, 8)])
-def test_map_reduce_grows_by_as_many_calls_as_it_takes(num_summaries: int, num_calls: int) -> None:
-    graph = load("map_reduce").reduce_summaries({"summaries": ["a summary"] * num_summaries})
+def run_documented_command(name: str) -> str:
+    """Run an example as its docstring shows it, with the models that ship; return what it prints."""
+    pytest.importorskip("sentence_transformers")
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        documented_command(name),
+        cwd=EXAMPLES.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_map_reduce() -> None:
+    """The parts' summaries are sentences of the document, and nothing is said again and again."""
+    *parts, summary = run_documented_command("map_reduce").splitlines()
+    text = (EXAMPLES / "documents" / "treasure-island-opening.txt").read_text("utf-8")
+    known = set(text.split())
+    assert len(parts) > 10
+    assert all(part.startswith("- ") and len(part.split()) > 3 for part in parts)
+    assert summary.startswith("In short: TREASURE ISLAND by Robert Louis Stevenson")
+    for line in (*parts, summary):
+        words = line.split()
+        assert sum(word in known for word in words) >= 0.8 * len(words) - 2, line
+        assert all(len(set(words[i : i + 4])) > 1 for i in range(len(words) - 3)), line
+
+
+def test_llm_call(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["The captain lived at the inn.", "It was a cold day."]
+    with models_loaded_once(SMALL_MODEL):
+        asyncio.run(load("llm_call").main("Where did the captain live?", texts))
+    assert capsys.readouterr().out == (
+        "'The captain lived at the inn.': The captain lived at the inn.\n"
+        "'It was a cold day.': The context does not answer the question.\n"
+    )
+
+
+def test_tool_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "How many spaces per indentation level?"
+    notes = tmp_path / "notes.txt"
+    with models_loaded_once(SMALL_MODEL):
+        asyncio.run(load("tool_call").main(asked, str(EXAMPLES / "documents" / "pep-0008.rst"), str(notes)))
+    assert capsys.readouterr().out == "Use 4 spaces per indentation level.\n"
+    assert notes.read_text() == f"{asked}\n  Use 4 spaces per indentation level.\n"
+
+
+def test_condition(capsys: pytest.CaptureFixture[str]) -> None:
+    inn, day = "The captain lived at the inn.", "It was a cold day in January."
+    with models_loaded_once(SMALL_MODEL):
+        asyncio.run(load("condition").main("Where did the captain live?", inn, day))
+        asyncio.run(load("condition").main("Where did the captain live?", day, inn))
+    assert capsys.readouterr().out == f"{inn} (read the first text)\n{inn} (read both texts)\n"
+
+
+def test_agent(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("bm25s")
+    agent = load("agent")
+    asked = "What is 79 - 72, and what may be 72 characters long?"
+    asyncio.run(agent.main(asked, [EXAMPLES / "documents" / "pep-0008.rst"], agent.rule()))
+    said = capsys.readouterr().out
+    assert said.startswith("79 - 72 = 7. ")
+    assert "(and docstrings/comments to 72)" in said
+
+
+def test_agent_on_a_server(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """The same example runs on a chat server, which sees the results of both tools in its last request."""
+    pytest.importorskip("bm25s")
+    calls = ('["search: sea ', 'chest", "calcu', 'late: 6 * 7"]')
+    replies = [Reply(calls), Reply(("Let me think: []",)), Reply(("It was ", "at the inn."))]
+
+    async def ask() -> list[str]:
+        rest = iter(replies)
+        async with OpenAIStub(lambda _: next(rest)) as stub:
+            await load("agent").main("Where was it?", paths, llm_engine(stub.url, api="chat"))
+            return [str(request["messages"][-1]["content"]) for request in stub.requests]
+
+    requests = asyncio.run(ask())
+    assert capsys.readouterr().out == "It was at the inn.\n"
+    assert "- search: passages" in requests[0]
+    assert "lived at the inn with his sea chest" in requests[-1]
+    assert "calculate: 6 * 7\n42" in requests[-1]
+
+
+@pytest.mark.parametrize(("place", "num_rounds"), [(0, 0), (2, 2)])
+def test_self_refine(place: int, num_rounds: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """It goes on until the text with the answer has been read, and no further."""
+    texts = ["It was a cold day in January.", "He had a chest.", "The day was over."]
+    texts.insert(place, "The captain lived at the inn.")
+    example = load("self_refine")
+    rounds: list[object] = []
+
+    def after_verdict(inputs: Mapping[str, object]) -> Graph:
+        rounds.append(inputs["place"])
+        made: Graph = example.after_verdict(inputs)
+        return made
+
+    example.vocabulary = DEFAULT.with_expansion("after_verdict", after_verdict)
+    with models_loaded_once(SMALL_MODEL):
+        asyncio.run(example.main("Where did the captain live?", texts))
+    assert capsys.readouterr().out == "The captain lived at the inn.\n"
+    assert rounds == list(range(1, num_rounds + 2))
+
+
+def test_iterative_retrieval(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("bm25s")
+    documents = load_documents([EXAMPLES / "documents" / "pep-0008.rst"])
+    with models_loaded_once(SMALL_MODEL):
+        asyncio.run(load("iterative_retrieval").main("When should tabs be used?", documents))
+    said = "Tabs should be used solely to remain consistent with code that is already indented with tabs.\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(
+    ("drafts", "verdict", "goes_on"),
+    [
+        (["a"], "no", True),
+        (["a"], "yes", False),
+        (["a", "a"], "no", False),
+        (list("abc"), "no", True),
+        (list("abcd"), "no", False),
+    ],
+)
+def test_iterative_retrieval_is_bounded(drafts: list[str], verdict: str, goes_on: bool) -> None:
+    known = {f"draft{place}": draft for place, draft in enumerate(drafts, start=1)}
+    graph = load("iterative_retrieval").next_round({"question": "?", **known, "verdict": verdict})
     verify(graph)
-    assert sum(primitive.op == "decode" for primitive in graph) == num_calls
+    assert any(primitive.op == "web_search" for primitive in graph) == goes_on
+
+
+def test_search_if_needed() -> None:
+    at_hand, searched = run_documented_command("search_if_needed").splitlines()
+    answer = "The key of the library is kept in the office."
+    assert at_hand == f"Where is the key of the library kept? {answer} (without a search)"
+    assert "silver fourpenny" in searched
+    assert searched.endswith("(4 passages found)")
 
 
 def test_own_parts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,8 +22,9 @@ LAYERS = (
     "llm",
     "engines documents models",
     "engines_file trace",
+    "agent_traces",
     "runtime sim",
-    "apps",
+    "apps emulate",
     "cli",
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}

@@ -17,9 +17,11 @@ from dataclasses import asdict, dataclass, field
 
 from benchmarks.overhead.peers import EXPECTED, NUM_NODES, PEERS, Peer, RunOnce, ours
 from benchmarks.overhead.planning import (
+    BUILDING,
     PLANNING,
     PLANNING_BY_CHUNKS,
     SCHEDULING_BY_CHUNKS,
+    building_rows,
     chunk_rows,
     plan_rows,
 )
@@ -73,6 +75,7 @@ class OverheadSize:
         plans: measurements of each planning step.
         schedules: queries scheduled for each number of chunks.
         chunks: numbers of chunks in ascending order; the first one is for planning alone.
+        components: numbers of parallel components of a template that is built, in ascending order.
         waiting: numbers of LLM requests that wait while others end.
         ends: number of measurements for each of them.
         waits: queries that wait for `block_s`.
@@ -83,6 +86,7 @@ class OverheadSize:
     plans: int = 1000
     schedules: int = 7
     chunks: tuple[int, ...] = (10, 666, 20_000)
+    components: tuple[int, ...] = (200, 2000)
     waiting: tuple[int, ...] = (100, 1000, 10_000)
     ends: int = 50
     waits: int = 5
@@ -109,6 +113,7 @@ def measure(size: OverheadSize, options: BenchmarkOptions) -> Report:
     """Measure everything as often as `size` says."""
     options.say("planning")
     plans = plan_rows(size.plans)
+    plans += building_rows(size.schedules, size.components)
     options.say("planning and scheduling, by the number of chunks")
     plans += chunk_rows(size.schedules, size.chunks)
     options.say("queues, by the number of requests that wait")
@@ -230,6 +235,7 @@ def _goals(rows: Sequence[Row], size: OverheadSize) -> tuple[Goal, ...]:
     per_chunk = {n: value(SCHEDULING_BY_CHUNKS, n, "us_per_chunk") for n in (few, many)}
     start_us = {n: value(PLANNING_BY_CHUNKS, n, "median_us") for n in (least, many)}
     cold = value(PLANNING, "advanced_rag: lower, passes, compile", "median_us")
+    build_s = value(BUILDING, f"{size.components[-1]} components", "median_s")
     cached = value(PLANNING, "advanced_rag: found in the cache", "median_us")
     return (
         Goal("µs per no-op primitive", value(NODES, "stretto", "median_us_per_node"), 25, "lower"),
@@ -247,6 +253,7 @@ def _goals(rows: Sequence[Row], size: OverheadSize) -> tuple[Goal, ...]:
         ),
         Goal("ms to lower, optimise and compile advanced RAG", cold / 1000, 1.0, "lower"),
         Goal("µs to find a plan in the cache", cached, 50, "lower"),
+        Goal(f"s to build a template of {size.components[-1]} components", build_s, 0.2, "lower"),
         Goal(f"plan and start, {many} chunks over {least}", start_us[many] / start_us[least], 1.5, "lower"),
         Goal(
             f"scheduler CPU per chunk, {many} chunks over {few}",

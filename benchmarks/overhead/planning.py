@@ -11,7 +11,9 @@ from benchmarks.common.virtual_engines import PROFILES, inputs, virtual_engines
 from benchmarks.report import Row, Value, spread
 from stretto.apps import advanced_rag, naive_rag
 from stretto.cluster.messages import StartInstance
+from stretto.components import Generation
 from stretto.deployment import Deployment
+from stretto.frontend.component import Input, parallel
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
@@ -23,6 +25,7 @@ from stretto.sim.driver import VirtualDriver
 PLANNING = "planning"
 PLANNING_BY_CHUNKS = "planning, by chunks"
 SCHEDULING_BY_CHUNKS = "scheduling, by chunks"
+BUILDING = "building a template of parallel components"
 _CALLS = 100
 _PASSES = tuple(PASSES)
 
@@ -72,6 +75,23 @@ def _times_us(step: Callable[[], object], repetitions: int, calls: int) -> dict[
         if number >= repetitions // 10:
             times.append((time.perf_counter() - start) / calls * 1e6)
     return spread(times, "us")
+
+
+def building_rows(repetitions: int, numbers: Sequence[int]) -> list[Row]:
+    """Measure the CPU time of building a template whose components, LLM calls, run side by side."""
+    rows = []
+    for number in numbers:
+        times_s = []
+        for _ in range(repetitions):
+            question = Input("question", "text")
+            calls = [Generation(name=f"call{i}", question=question) for i in range(number)]
+            outputs = {call.name: call["text"] for call in calls}
+            gc.collect()
+            start = time.process_time()
+            Template("wide", parallel(*calls), outputs)
+            times_s.append(time.process_time() - start)
+        rows.append(Row(BUILDING, f"{number} components", spread(times_s, "s")))
+    return rows
 
 
 class TimedSystem(System):

@@ -57,7 +57,7 @@ class LeastProfile(Profile):
 
     cost: StepCost | None = None
 
-    def batch_s(self, units: int) -> float:
+    def batch_s(self, units: int, tokens: int | None = None) -> float:
         """Seconds of a prompt's tokens, beyond a step of one token."""
         assert self.cost is not None
         return max(0.0, self.cost.step_s(prompt(units)) - self.per_output_s)

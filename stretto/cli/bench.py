@@ -45,6 +45,18 @@ def bench(
             metavar="DIR",
         ),
     ] = None,
+    cells: Annotated[
+        Path | None,
+        typer.Option(
+            "--cells",
+            help="Folder that keeps finished runs, so that an interrupted benchmark goes on (fleet only). "
+            "Default: runs/fleet.",
+            metavar="DIR",
+        ),
+    ] = None,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="Measure what faults of servers cost (fleet only).")
+    ] = False,
 ) -> None:
     """Run a benchmark and say which goals it meets."""
     _find_benchmarks()
@@ -62,7 +74,7 @@ def bench(
         if folder is not None and not folder.is_dir():
             raise UserError(f"{option} {folder}: there is no such folder")
     with Console(stderr=True).status(name) as status:
-        options = registry.BenchmarkOptions(quick, data, seed, status.update, vllm, checkpoint)
+        options = registry.BenchmarkOptions(quick, data, seed, status.update, vllm, checkpoint, cells, faults)
         result = registry.run(name, options)
     report.print_report(result, console)
     if json is not None:

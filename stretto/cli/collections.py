@@ -60,7 +60,7 @@ def collections(
 
 @contextlib.contextmanager
 def opened(dsn: str | None) -> Iterator[PostgresVectors]:
-    """Context that gives access to the named collections of documents.
+    """Context manager that gives access to the named collections of documents.
 
     They are in the database `dsn`, or if that is None on an embedded server, which runs at least until the
     context ends.
@@ -72,7 +72,9 @@ def opened(dsn: str | None) -> Iterator[PostgresVectors]:
 
 
 def collections_engine(dsn: str | None) -> Deployment:
-    """Return the engine "vectors" on the database `dsn`, or on an embedded server if that is None."""
+    """Return the declaration of the engine "vectors" (search in stored documents) on the database `dsn`, or
+    on an embedded server if that is None.
+    """
     from stretto.engines.batch.postgres import PostgresVectors
 
     return deploy("vectors", PostgresVectors, _config(dsn), profile=PROFILES["vectors"], max_batch=1024)

@@ -10,7 +10,9 @@ import typer
 from stretto.cli.ask.command import ask
 from stretto.cli.bench import bench
 from stretto.cli.collections import collections
+from stretto.cli.emulate import emulate
 from stretto.cli.explain import explain
+from stretto.cli.load import load
 from stretto.cli.profile import profile
 from stretto.cli.replay import replay_run
 
@@ -32,7 +34,9 @@ app.command()(explain)
 app.command()(profile)
 app.command()(collections)
 app.command()(bench)
+app.command()(emulate)
 app.command(name="replay")(replay_run)
+app.command()(load)
 
 
 @app.callback()

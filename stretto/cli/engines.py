@@ -15,7 +15,6 @@ from stretto.engines.batch.embedding import MINILM, model_name
 from stretto.engines.catalogue import (
     RAG_ENGINES,
     SEARCH_ENGINES,
-    is_small_model,
     is_url,
     llm_deployment,
     llm_replica,
@@ -36,7 +35,7 @@ _PLACES = ("thread", "process")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """The options of a command that concern engines; None where an option was not given."""
+    """The options of a command that say which engines to run; None where an option was not given."""
 
     file: Path | None = None
     llms: tuple[str, ...] = ()
@@ -54,12 +53,12 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """The engines of a command, put together and checked.
+    """The engines with which a command runs, put together from its options and files, and checked.
 
     Attributes:
         machine: devices that they are checked against; None if no replica names one.
         from_file: names of the engines that the engines file describes.
-        embedder: model of the engine "embedding".
+        embedder: model of the engine "embedding", or the URL of a server that names none.
     """
 
     deployments: tuple[Deployment, ...]
@@ -68,8 +67,13 @@ class Assembled:
     embedder: str
 
     def named(self, name: str) -> Deployment:
-        """Return the engine of this name, with its replicas."""
+        """Return the engine of this name, with its replicas (ways to run it)."""
         return next(deployment for deployment in self.deployments if deployment.name == name)
+
+    @property
+    def counted_by(self) -> str:
+        """Model in whose tokens chunks are measured. That is the embedder, unless a server embeds."""
+        return str(self.named("chunking").replicas[0].config.model)  # type: ignore[attr-defined]
 
     def with_engine(self, deployment: Deployment) -> Assembled:
         """Return the same engines, but with `deployment` instead of the engine that has its name."""
@@ -101,7 +105,9 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
     usual = (
         search_engines(llm, options.search, ())
         if searches
-        else local_engines(llm=llm, embedding_model=embedder, reranking_model=options.reranker)
+        else local_engines(
+            llm=llm, embedding_model=_server_url(file) or embedder, reranking_model=options.reranker
+        )
     )
     chosen = tuple(measured(file.get(engine.name, engine)) for engine in usual)
     if machine is None and any(r.devices or shared_accelerator(r) for _, r in labelled(chosen)):
@@ -112,11 +118,6 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
             check_fits(machine, new, placed)
             placed.append(new)
     return Assembled(chosen, machine, frozenset(file), embedder)
-
-
-def has_small_model(engines: Assembled) -> bool:
-    """Return whether one of these engines' LLMs is the small model that ships with Stretto."""
-    return is_small_model(engines.named("llm"))
 
 
 def _llm(options: EngineOptions, default: str | None) -> Deployment:
@@ -151,15 +152,20 @@ def _llm(options: EngineOptions, default: str | None) -> Deployment:
 def _embedder(options: EngineOptions, file: Mapping[str, Deployment]) -> str:
     """Return the model that embeds, which all replicas must share, and the chunking must count by.
 
+    A server stands for the model that its configuration names, or else for its URL. Chunking cannot count by
+    a server's tokens, and may count by any model's then.
+
     Raises:
         ConfigError: they name different models.
     """
-    named = [
-        (label, replica.config.model)  # type: ignore[attr-defined]
-        for engine in ("embedding", "chunking")
-        if engine in file
-        for label, replica in labelled([file[engine]])
-    ]
+    is_at_server = is_url(options.embedder)
+    named = []
+    for engine in ("embedding", "chunking"):
+        for label, replica in labelled([file[engine]] if engine in file else []):
+            served = getattr(replica.config, "served", None)
+            is_at_server = is_at_server or served is not None
+            if engine == "embedding" or not is_at_server:
+                named.append((label, served or replica.config.model))  # type: ignore[attr-defined]
     model = named[0][1] if "embedding" in file else options.embedder or MINILM
     for label, other in named:
         if model_name(other) != model_name(model):
@@ -168,6 +174,13 @@ def _embedder(options: EngineOptions, file: Mapping[str, Deployment]) -> str:
                 "all replicas of 'embedding' and 'chunking' must name the same model"
             )
     return str(model)
+
+
+def _server_url(file: Mapping[str, Deployment]) -> str | None:
+    """Return the URL of the server that embeds, if a replica of the file is one."""
+    replicas = file["embedding"].replicas if "embedding" in file else ()
+    urls = (getattr(replica.config, "url", None) for replica in replicas)
+    return next((url for url in urls if url is not None), None)
 
 
 def _check_rows(tables: Tables, deployments: Sequence[Deployment]) -> None:

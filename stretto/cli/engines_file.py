@@ -14,10 +14,10 @@ from stretto.runtime.devices import detect_machine
 
 
 def read_tables(path: Path) -> Tables:
-    """Read and parse an engines file.
+    """Read and parse an engines file (TOML that describes engines).
 
     Raises:
-        ConfigError: it cannot be read, or is no engines file.
+        ConfigError: the file cannot be read, or is no engines file.
     """
     try:
         text = path.read_text("utf-8")
@@ -49,10 +49,10 @@ def deployed(tables: Tables) -> tuple[Machine, tuple[Deployment, ...]]:
 
 
 def check_fits(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
-    """Check that a machine has devices and memory for a new replica beside the `others`.
+    """Check that a machine has devices and memory for a new replica (copy of an engine) beside the `others`.
 
     Raises:
-        ConfigError: it does not fit, or it uses an accelerator that the machine does not have.
+        ConfigError: the replica does not fit, or uses an accelerator that the machine does not have.
     """
     check_free(machine, new, others)
     label, replica = new
@@ -62,7 +62,8 @@ def check_fits(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
 
 
 def shared_accelerator(replica: Replica) -> str | None:
-    """Return the accelerator that a replica uses but may share with others, as models in our process do.
+    """Return the name of the accelerator that a replica (copy of an engine) uses but may share with others,
+    as models in our process do.
 
     None if it uses none, or claims its devices for itself alone.
     """
@@ -73,7 +74,9 @@ def shared_accelerator(replica: Replica) -> str | None:
 
 
 def labelled(deployments: Iterable[Deployment]) -> list[Placed]:
-    """Return all replicas of these engines, each with a label for messages, as "engine 'llm', replica 0"."""
+    """Return all replicas (ways to run them) of these engines, each with a label for messages, such as
+    "engine 'llm', replica 0".
+    """
     return [
         (f"engine {deployment.name!r}, replica {index}", replica)
         for deployment in deployments

@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from stretto.cli import options, parsing
+from stretto.cli.documents import read_documents
 from stretto.cli.engines import EngineOptions, assemble
-from stretto.documents import load_documents
 from stretto.engines.catalogue import STAND_IN
+from stretto.frontend.choices import Choices
 from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
@@ -49,6 +50,7 @@ def explain(
         Path | None, typer.Option(help="Write everything, with drawings, as one HTML page.", metavar="FILE")
     ] = None,
     max_bytes: options.MaxBytes = options.MAX_BYTES,
+    strict: options.Strict = False,
 ) -> None:
     """Show an app's graph before, between and after the passes."""
     console = Console()
@@ -66,7 +68,7 @@ def explain(
     profiles = {engine.name: engine.profile for engine in assembled.deployments}
     graph = template.lower(parsing.configuration(settings))
     names = DEFAULT.select_passes(passes)
-    lengths = _lengths(docs, graph, max_bytes)
+    lengths = _lengths(docs, graph, max_bytes, is_strict=strict)
     steps = [("p-graph", graph, print_graph(graph))]
     chosen = {name: DEFAULT.passes[name] for name in names}
     for number, (name, changed) in enumerate(run_passes(graph, profiles, chosen)):
@@ -97,17 +99,21 @@ def _settings(template: Template) -> str:
         lines.append(f"{component.name}: {inspect.getdoc(component.Config)}\n")
         for name, value in vars(component.config).items():
             lines.append(f"  {component.name}.{name}={json.dumps(value)}\n")
+    lines.append(f"every component: {inspect.getdoc(Choices)}\n")
+    for component in template.components:
+        for name, value in vars(component.choices).items():
+            lines.append(f"  {component.name}.{name}={json.dumps(value)}\n")
     return "".join(lines)
 
 
-def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int) -> dict[str, int]:
+def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int, *, is_strict: bool) -> dict[str, int]:
     """Lengths of the graph's lists; chunks are counted if there are documents."""
     if not docs:
         return {}
     from stretto.engines.batch.chunking import Chunking, ChunkingConfig
     from stretto.tasks import Task
 
-    documents = load_documents(docs, max_bytes=max_bytes)
+    documents = read_documents(docs, max_bytes, Console(stderr=True), is_strict=is_strict)
     lengths = {"files": len(documents)}
     for primitive in graph:
         if primitive.op == "chunk":

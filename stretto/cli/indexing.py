@@ -17,7 +17,7 @@ NAME = "indexing"
 
 
 def indexing_of(template: Template) -> Component:
-    """Return the component of a RAG app that indexes the documents."""
+    """Return the component (part) of a RAG app that indexes the documents."""
     return next(component for component in template.components if component.name == NAME)
 
 
@@ -29,21 +29,26 @@ def indexing_template(template: Template) -> Template:
     )
 
 
-def recipe(template: Template, configuration: Configuration, embedder: str) -> str:
+def recipe(template: Template, configuration: Configuration, embedder: str, counted_by: str) -> str:
     """Return a text that says how documents are cut and embedded: chunk sizes and embedding model.
 
     It is stored with a collection's documents; those with another text are indexed again.
 
+    Args:
+        counted_by: model in whose tokens chunks are measured.
+
     Raises:
-        ConfigError: chunks of that size are too large for the embedder.
+        ConfigError: chunks of that size are too large for that model.
     """
     settings = {**vars(indexing_of(template).config), **configuration.get(NAME, {})}
-    check_sizes(settings["tokens"], settings["overlap"], max_tokens(embedder))
+    check_sizes(settings["tokens"], settings["overlap"], max_tokens(counted_by))
     return f"tokens={settings['tokens']} overlap={settings['overlap']} model={model_name(embedder)}"
 
 
 def embedder_of(recipe: str) -> str:
-    """Return the embedding model that a recipe, a text of how documents were cut and embedded, names."""
+    """Return the name of the embedding model in a recipe, a text that says how documents were cut and
+    embedded.
+    """
     return recipe.partition(" model=")[2]
 
 

@@ -8,24 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import signal
 import sys
+import time
 from types import FrameType
 from typing import NoReturn
 
 from stretto.errors import StrettoError, UserError
 
 _INTERRUPTED = 128 + signal.SIGINT
+_REPEATED_S = 3.0
 
 
 def main() -> NoReturn:
-    """Run the `stretto` command, and exit."""
+    """Run the `stretto` command line: parse its arguments, carry out the command, and exit with its code.
+
+    A signal that comes again while the first one is obeyed is not obeyed twice.
+    """
     received: list[int] = []
+    obeyed_s = -_REPEATED_S
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         """Call the current handler of Ctrl-C, which asyncio replaces while it runs."""
+        nonlocal obeyed_s
         received.append(number)
+        if time.monotonic() - obeyed_s < _REPEATED_S:
+            return
+        obeyed_s = time.monotonic()
         ctrl_c = signal.getsignal(signal.SIGINT)
         (ctrl_c if callable(ctrl_c) else signal.default_int_handler)(number, frame)
 
@@ -37,6 +48,9 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         code = _INTERRUPTED
     if code == _INTERRUPTED:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        logging.getLogger("asyncio").disabled = True  # tasks that an interrupted clean-up has left
         _complain("interrupted")
         code = 128 + received[0] if received else code
     sys.exit(code)

@@ -43,7 +43,11 @@ Settings = Annotated[
     ),
 ]
 MaxBytes = Annotated[
-    int, typer.Option("--max-bytes", help="Refuse documents larger than this.", metavar="BYTES")
+    int, typer.Option("--max-bytes", help="Do not read documents larger than this.", metavar="BYTES")
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Refuse to run when a document cannot be read, instead of skipping it."),
 ]
 EnginesFile = Annotated[
     Path | None,
@@ -121,15 +125,19 @@ Tokenizer = Annotated[
 Embedder = Annotated[
     str | None,
     typer.Option(
-        "--embedder", help=f"Name or path of an embedding model. Default: {MINILM}.", metavar="NAME|PATH"
+        "--embedder",
+        help="Name or path of an embedding model, or URL of a server that embeds (OpenAI's API, or Text "
+        f"Embeddings Inference). Default: {MINILM}.",
+        metavar="NAME|PATH|URL",
     ),
 ]
 Reranker = Annotated[
     str | None,
     typer.Option(
         "--reranker",
-        help="Name or path of a cross-encoder. Default: words are compared.",
-        metavar="NAME|PATH",
+        help="Name or path of a cross-encoder, or URL of a server that reranks (vLLM, or Text Embeddings "
+        "Inference). Default: words are compared.",
+        metavar="NAME|PATH|URL",
     ),
 ]
 SearchUrl = Annotated[

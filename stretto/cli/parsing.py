@@ -17,7 +17,8 @@ MAX_QUESTION_CHARS = 4000
 
 
 def template(app: str, *, named_collection: bool = False) -> Template:
-    """Return the ready-made app of this name. Raises ConfigError if there is none.
+    """Return the ready-made app of this name, as a template that can be run. Raises ConfigError if there is
+    none.
 
     With `named_collection`, its queries bring the name of the collection that documents are stored in.
     """
@@ -29,7 +30,8 @@ def template(app: str, *, named_collection: bool = False) -> Template:
 
 
 def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]]:
-    """Parse the values of `--set`, texts of the form `component.setting=value`, to a configuration.
+    """Parse the values of the option `--set`, texts of the form `component.setting=value`, to settings of the
+    app's components (parts).
 
     A value is JSON, or else text. Returns the settings by component. Raises ConfigError for other forms.
     """
@@ -50,10 +52,10 @@ def configuration(settings: Iterable[str] | None) -> dict[str, dict[str, object]
 
 
 def checked_question(question: str) -> str:
-    """Return a question without white space around it.
+    """Return a question without white space around it, after checking it.
 
     Raises:
-        UserError: it is empty, too long, or not Unicode.
+        UserError: the question is empty, too long, or not Unicode.
     """
     question = question.strip()
     if not question:
@@ -66,7 +68,7 @@ def checked_question(question: str) -> str:
 
 
 def read_questions(path: Path) -> list[str]:
-    """Read questions from a JSONL file: strings, or objects with the key `question`."""
+    """Read the questions in a JSONL file: a line is a string, or an object with the key `question`."""
     try:
         lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -90,7 +92,9 @@ def read_questions(path: Path) -> list[str]:
 
 
 def checked_target(option: str, path: Path) -> None:
-    """Check before any work is done that an option's file can be written. Raises UserError if not."""
+    """Check, before any work is done, that the output file that an option names can be written. Raises
+    UserError if not.
+    """
     if path.is_dir():
         raise UserError(f"{option} {path}: is a folder")
     if not path.parent.is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,8 @@ from stretto.cli.fit import fit_steps
 from stretto.cli.saved import profiles_file, save_profile
 from stretto.deployment import Deployment
 from stretto.engines.catalogue import engine_and_model
-from stretto.engines.profiling import Measurement, profile_engine
+from stretto.engines.measurement import Measurement
+from stretto.engines.profiling import profile_engine
 from stretto.errors import ConfigError
 from stretto.runtime.devices import claim
 
@@ -25,10 +27,16 @@ from stretto.runtime.devices import claim
 def profile(
     engine: Annotated[
         str,
-        typer.Argument(help="Engine: chunking, embedding, vectors, reranking or llm.", metavar="[ENGINE]"),
+        typer.Argument(
+            help="Engine: chunking, embedding, vectors, reranking or llm. Default: the one that --llm, "
+            "--embedder or --reranker describes.",
+            metavar="[ENGINE]",
+        ),
     ] = "",
     engines: options.EnginesFile = None,
     llm: options.Llms = None,
+    api: options.Api = None,
+    tokenizer: options.Tokenizer = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     embedder: options.Embedder = None,
@@ -73,6 +81,8 @@ def profile(
             as_json=as_json,
         )
         return
+    described = {"llm": llm, "embedding": embedder, "reranking": reranker}
+    engine = engine or _only(described)
     if not engine:
         raise ConfigError("give an engine (chunking, embedding, vectors, reranking or llm) or --fit FILE")
     if save:
@@ -80,6 +90,8 @@ def profile(
     said = EngineOptions(
         file=engines,
         llms=tuple(llm or ()),
+        api=api,
+        tokenizer=tokenizer,
         device=device,
         dtype=dtype,
         embedder=embedder,
@@ -87,13 +99,17 @@ def profile(
     )
     measurable = _measurable(assemble(said), engine)
     (replica,) = measurable.replicas
-    claim(replica.devices, replica.threads)
+    if replica.runs_in != "loop":
+        claim(replica.devices, replica.threads)
     console = Console(stderr=as_json)
-    table = Table("units", "median ms", "min ms", "max ms", "units/s", title=engine)
+    table = Table("units", "tokens", "median ms", "min ms", "max ms", "units/s", title=engine)
 
     def add(measured: Measurement) -> None:
         times = (measured.median_s, measured.min_s, measured.max_s)
-        table.add_row(str(measured.units), *(f"{1000 * s:.2f}" for s in times), f"{measured.units_per_s:.0f}")
+        tokens = "" if measured.tokens is None else str(measured.tokens)
+        table.add_row(
+            str(measured.units), tokens, *(f"{1000 * s:.2f}" for s in times), f"{measured.units_per_s:.0f}"
+        )
 
     with console.status(f"measuring {engine}"):
         measurements, fitted = profile_engine(measurable, add)
@@ -102,8 +118,14 @@ def profile(
         print(json.dumps({"engine": engine, "rows": rows, "profile": asdict(fitted)}))
     else:
         console.print(table)
+        per_token_us = 1e6 * fitted.per_token_s
         console.print(
             f"{1000 * fitted.base_s:.2f} ms per call + {1000 * fitted.per_unit_s:.3f} ms per unit"
+            + (
+                f" of {fitted.unit_tokens:.0f} tokens, {per_token_us:.1f} µs per token"
+                if per_token_us
+                else ""
+            )
             + (f" + {1000 * fitted.per_output_s:.2f} ms per token of output" if fitted.per_output_s else "")
             + f"; maximum efficient batch {fitted.max_efficient_batch}",
             highlight=False,
@@ -111,6 +133,12 @@ def profile(
     if save:
         path = save_profile(engine_and_model(measurable), fitted)
         console.print(f"saved to {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _only(described: Mapping[str, object]) -> str:
+    """Return the one engine that an option describes; an empty text if there are none or several."""
+    names = [name for name, option in described.items() if option]
+    return names[0] if len(names) == 1 else ""
 
 
 def _measurable(engines: Assembled, name: str) -> Deployment:

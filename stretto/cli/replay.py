@@ -1,4 +1,6 @@
-"""`stretto replay`: simulates a recorded run, as it was and with other engines, policies or passes."""
+"""`stretto replay`: simulates a recorded run, as it was and with other engines, policies or passes; or a
+trace of agents on simulated GPU servers.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from stretto.cli.agent_replay import DEFAULT_DEVICE, DEFAULT_MODEL, is_agent_trace, replay_agents
 from stretto.cli.terminal import shown
 from stretto.errors import UserError
 from stretto.sim.replay import Replayed, WhatIf, replay
@@ -24,7 +27,13 @@ _MAX_INSTANCES = 10_000
 
 
 def replay_run(
-    file: Annotated[Path, typer.Argument(help="File that `stretto ask --record` wrote.", metavar="FILE")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="File that `stretto ask --record` wrote; or a trace of agents, as `stretto load` takes it.",
+            metavar="FILE",
+        ),
+    ],
     instances: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,9 +54,37 @@ def replay_run(
             metavar="NAMES",
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help=f"Model that a trace of agents is replayed on. Default: {DEFAULT_MODEL}.",
+            metavar="NAME",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            help=f"Device of each instance of that model, with known costs. Default: {DEFAULT_DEVICE}.",
+            metavar="NAME",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run a recorded run again in simulation, as it was and with other engines, policies or passes."""
+    """Run a recorded run again in simulation, as it was and with other engines, policies or passes.
+
+    A trace of agents is replayed on simulated servers: each request arrives when those that it waits for have
+    ended, plus its think or tool time.
+    """
+    if is_agent_trace(file):
+        if passes is not None:
+            raise UserError("--passes: a trace of agents has no graphs to rewrite")
+        replay_agents(file, _numbers(instances or ()), policy, model, device, as_json=as_json)
+        return
+    for option, value in (("--model", model), ("--device", device)):
+        if value is not None:
+            raise UserError(f"{option} is for traces of agents; {file} is none")
     change = WhatIf(_numbers(instances or ()) or None, policy, passes)
     run = read_run(file)
     if run.not_repeated:

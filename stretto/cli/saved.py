@@ -53,7 +53,7 @@ def save_profile(key: str, profile: Profile) -> Path:
     """Add a latency profile to the file of saved ones under a key (engine and model); return the file's path.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
     path = profiles_file()
     saved = {name: asdict(known) for name, known in {**saved_profiles(), key: profile}.items()}
@@ -66,7 +66,8 @@ def save_profile(key: str, profile: Profile) -> Path:
 
 
 def measured(deployment: Deployment) -> Deployment:
-    """Return an engine whose replicas have the latency profiles that were measured and saved on this machine.
+    """Return an engine with the latency profiles of its replicas replaced by those that were measured and
+    saved on this machine.
 
     They replace built-in profiles only; a profile that an engines file gives stays.
     """

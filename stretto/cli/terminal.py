@@ -9,5 +9,7 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS}
 
 
 def shown(text: str, stream: TextIO | None) -> str:
-    """Return a text for printing to `stream`: if that is a terminal, control characters are escaped."""
+    """Return a text in the form in which it is printed to `stream`: if that is a terminal, control characters
+    are escaped.
+    """
     return text.translate(_ESCAPES) if stream is not None and stream.isatty() else text

@@ -26,9 +26,9 @@ class Hasher:
         self.block_tokens = block_tokens
 
     def root(self, salt: str) -> BlockHash:
-        """Return the hash that stands before a prompt's first block.
+        """Return the hash from which the chain of a prompt's block hashes starts.
 
-        It depends on `salt`, which differs by tenant.
+        It depends on `salt`, which differs by tenant, so that tenants share no hashes.
         """
         return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16, person=b"stretto-kv").digest()
 
@@ -37,9 +37,11 @@ class Hasher:
         return _chained(parent, array("q", tokens).tobytes())
 
     def extend(self, hashes: list[BlockHash], salt: str, tokens: Sequence[int]) -> None:
-        """Append to `hashes` the hashes of those full blocks of `tokens` that it lacks.
+        """Complete the list of a prompt's block hashes: append those of the full blocks of `tokens` that
+        `hashes` lacks.
 
-        `hashes` must hold the hashes of the first blocks of the same tokens under the same salt.
+        `hashes` has the hashes of the first blocks of the same tokens under the same `salt` (which differs by
+        tenant).
         """
         first, end = len(hashes), len(tokens) // self.block_tokens
         if first == end:
@@ -53,9 +55,10 @@ class Hasher:
 
 
 def hash_bytes(data: bytes, block_bytes: int, salt: str) -> list[BlockHash]:
-    """Return the chained hashes of the full blocks of `data`, each of `block_bytes` bytes.
+    """Return the chained hashes of the full blocks of `data`, each of `block_bytes` bytes. A hash depends on
+    all bytes before its block's end.
 
-    `salt` differs by tenant.
+    `salt` differs by tenant, so that tenants share no hashes.
     """
     hashes: list[BlockHash] = []
     parent = Hasher(block_bytes).root(salt)

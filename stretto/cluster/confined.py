@@ -10,10 +10,10 @@ from stretto.cluster.devices import cores_of
 
 
 def confined(config: Any, devices: Sequence[str], threads: int | None) -> Any:
-    """Return an engine's configuration, changed for a process that is confined to these devices and threads.
+    """Return a copy of an engine's configuration for a process that is confined to these devices and threads.
 
-    Its fields `device` and `num_threads` are set, if it has them. Such a process sees its own accelerator
-    alone, so it is "cuda" there whatever its number is here.
+    Its fields `device` and `num_threads` are set, if it has them. Such a process sees no other accelerators,
+    so its own is called "cuda" there, whatever its number is on the machine.
     """
     cores = cores_of(devices)
     told: dict[str, object] = {}

@@ -35,8 +35,8 @@ def environment_of(devices: Sequence[str], threads: int | None) -> dict[str, str
     """Return the environment variables that confine a process to `devices` and `threads`.
 
     They must be set before the process imports a library for models, such as torch. Without `threads`, a
-    process on cores uses one thread for each. It sees no accelerator; a process without devices sees all of
-    the machine.
+    process that has cores among its devices uses one thread for each. It sees no accelerators but those in
+    `devices`; a process without devices sees all of the machine.
     """
     found: dict[str, str] = {}
     cores = cores_of(devices)

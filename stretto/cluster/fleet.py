@@ -81,7 +81,8 @@ class _Member:
 
 
 class Fleet:
-    """The instances of one engine: a state machine that starts, restarts, drains and gives up instances.
+    """The instances (running copies) of one engine: a state machine that starts, restarts, drains and gives
+    up instances.
 
     Methods return actions for the runtime or the simulator to carry out. (`transitions.py` has the states.)
 
@@ -104,15 +105,15 @@ class Fleet:
         self._in: dict[State, dict[InstanceId, None]] = {state: {} for state in TRANSITIONS}
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
-        """Add a replica and start its first instance; return the one action that does this and names the
-        instance.
+        """Add a replica (declaration of a copy of the engine) and start its first instance; return a list
+        with the action that starts it.
         """
         return self._begin(_Slot(replica), 0.0, now_s)
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
-        """Let an instance serve: it has started, or it was suspect and has answered.
+        """Mark an instance as serving: it has started, or it was suspect (perhaps down) and has answered.
 
-        One that is draining or gone stays so.
+        An instance that is draining or gone stays so.
         """
         if self._move(instance, "ready", now_s) == "serving":
             member = self._members[instance]
@@ -123,8 +124,8 @@ class Fleet:
             member.has_served = True
 
     def answered(self, instance: InstanceId) -> None:
-        """Forget the earlier failures of an instance's replica, because the instance has answered a
-        request.
+        """Reset the failure counts of an instance's replica, which delay its restarts, because the instance
+        has answered a request.
         """
         if (member := self._members.get(instance)) is not None:
             member.slot.budget.answered()
@@ -141,9 +142,11 @@ class Fleet:
             member.probe_s = now_s + delay_s(member.num_suspected)
 
     def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
-        """Record that an instance died or could not be started; return the actions that start its successor.
+        """Record that an instance died or could not be started; return the actions that start a new instance
+        in its place.
 
-        There is no successor if it was draining or its replica is given up.
+        No instance is started if the lost one was draining, or if its replica is given up: its starts keep
+        failing, or the user's mistake (`UserError`) ended it.
         """
         is_draining = self._known(instance) == "draining"
         if self.state[instance] != "gone":
@@ -157,7 +160,8 @@ class Fleet:
         return [] if wait_s is None else self._begin(member.slot, wait_s, now_s)
 
     def give_up(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
-        """Kill an instance that does not answer, and start its successor; return the actions to carry out.
+        """Kill an instance that does not answer, and start a new one in its place; return the actions to
+        carry out.
 
         Nothing happens if the instance is gone already.
         """
@@ -168,9 +172,10 @@ class Fleet:
         return [*stop, *self.lost(instance, error, now_s)]
 
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[FleetAction]:
-        """Give an instance no more work, and stop it: "finish" when it is idle, "suspend" at once.
+        """Give an instance no more work, and stop it: when it is idle (`how` is "finish") or at once
+        ("suspend").
 
-        Return the actions to carry out.
+        Returns the actions to carry out.
 
         Raises:
             ConfigError: there is no such instance, or it is draining or gone.
@@ -195,7 +200,7 @@ class Fleet:
     def check_drain(
         self, instance: InstanceId, *, force: bool = True, leaving: Collection[InstanceId] = ()
     ) -> None:
-        """Check that an instance can be drained, that is, given no more work and stopped.
+        """Check that an instance can be drained, that is, get no more work and then be stopped.
 
         Args:
             force: whether the instance may be the last one of its engine.
@@ -219,10 +224,8 @@ class Fleet:
             )
 
     def idle(self, instance: InstanceId) -> list[FleetAction]:
-        """Stop an instance if it is draining, as nothing runs there any more; return the actions to carry
-        out.
-
-        An instance that is not draining is left alone.
+        """Handle that nothing runs on an instance any more: stop the instance if it is draining (to be
+        stopped after its last work), otherwise do nothing. Returns the actions to carry out.
         """
         member = self._members.get(instance)
         if member is None or member.drain is None or member.stop is not None:
@@ -230,7 +233,7 @@ class Fleet:
         return self._stop(instance, "finish")
 
     def stopped(self, instance: InstanceId, now_s: float) -> None:
-        """Remove an instance that has ended, as it was told to."""
+        """Remove an instance that has ended as it was told to, after draining (getting no more work)."""
         member = self._members.get(instance)
         if member is not None and member.drain is not None and member.stop is None:
             raise InternalError(f"{self.engine}/{instance} says it has stopped; it was not told to stop yet")
@@ -238,7 +241,8 @@ class Fleet:
         self._members.pop(instance, None)
 
     def expire(self, now_s: float) -> list[FleetAction]:
-        """Start instances whose restart delay is over, and give up those whose start takes too long.
+        """Start instances whose waiting time before a restart is over, and give up those whose start takes
+        too long.
 
         Returns the actions to carry out. Call it at the time that `next_due_s` returns.
         """
@@ -275,30 +279,32 @@ class Fleet:
         return self._members[instance].slot.replica
 
     def loading_s(self, replica: Replica) -> float | None:
-        """Return the seconds that the last start of a replica took; before the first, those predicted."""
+        """Return how many seconds the last start of a replica (copy of the engine) took; before the first
+        start, the predicted seconds, or None if there is no prediction.
+        """
         return next((seconds for known, seconds in self._measured if known == replica), replica.loading_s)
 
     @property
     def live(self) -> tuple[InstanceId, ...]:
-        """Instances that are not gone and so still hold their devices, oldest first."""
+        """Ids of the instances that are not gone and so still hold their devices, oldest first."""
         return tuple(self._members)
 
     @property
     def serving(self) -> tuple[InstanceId, ...]:
-        """Instances that are up and take work, the one that came up last at the end."""
+        """Ids of the instances that are up and take work, in the order in which they came up."""
         return tuple(self._in["serving"])
 
     @property
     def suspects(self) -> tuple[InstanceId, ...]:
-        """Instances that may be down and are tried with one request at a time, the one suspected last at the
-        end.
+        """Ids of the instances that may be down and get one request at a time to find out, in the order in
+        which they were suspected.
         """
         return tuple(self._in["suspect"])
 
     @property
     def is_hopeful(self) -> bool:
-        """Whether an instance that does not serve now may do so later: one is starting, or suspect (perhaps
-        down).
+        """Whether some instance that does not serve now may serve later: one that is starting, or suspect
+        (perhaps down).
         """
         return bool(self._in["starting"] or self._in["suspect"])
 

@@ -15,8 +15,8 @@ from stretto.cluster.messages import InstanceId
 
 
 class HeldBlocks:
-    """An index of KV blocks, built from what instances report of their prefix caches: which blocks each
-    instance holds, and which instances hold each block.
+    """An index of the KV blocks in the prefix caches of all instances, built from the instances' reports:
+    which blocks each instance holds, and which instances hold each block.
     """
 
     def __init__(self) -> None:
@@ -24,9 +24,9 @@ class HeldBlocks:
         self._holders: dict[BlockHash, dict[InstanceId, None]] = {}
 
     def apply(self, instance: InstanceId, events: Iterable[KVEvent]) -> None:
-        """Update the index by the cache changes that an instance reports, in order.
+        """Update the index with the changes of its cache that an instance reports, in order.
 
-        Removal of an unknown block is ignored.
+        The removal of an unknown block is ignored.
         """
         copies = self._copies.setdefault(instance, {})
         for event in events:
@@ -49,12 +49,12 @@ class HeldBlocks:
             self._drop(block, instance)
 
     def held_by(self, instance: InstanceId) -> frozenset[BlockHash]:
-        """Return the hashes of the blocks that an instance holds."""
+        """Return the hashes of the KV blocks that an instance's prefix cache is known to hold."""
         return frozenset(self._copies.get(instance, ()))
 
     def num_held(self, instance: InstanceId, blocks: Sequence[BlockHash]) -> int:
-        """Return how many blocks at the beginning of `blocks` (those of a prompt) an instance holds without a
-        gap.
+        """Return the length of the longest prefix of `blocks` (the block hashes of a prompt) that an instance
+        holds, in blocks.
         """
         copies = self._copies.get(instance)
         if not copies:
@@ -62,8 +62,8 @@ class HeldBlocks:
         return next((i for i, block in enumerate(blocks) if block not in copies), len(blocks))
 
     def holders(self, blocks: Sequence[BlockHash], limit: int) -> list[InstanceId]:
-        """Return at most `limit` instances that hold some of `blocks` (those of a prompt), the longest
-        prefixes first.
+        """Return at most `limit` instances that hold a prefix of `blocks` (the block hashes of a prompt),
+        those with the longest prefixes first.
 
         The limit costs little: of the many instances that hold a common prefix, one is likely to be lightly
         loaded.

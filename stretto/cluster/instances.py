@@ -71,7 +71,9 @@ class InstanceView:
 
     @property
     def turn_s(self) -> float:
-        """Predicted seconds until one of the requests that run there has ended; 0 if none runs."""
+        """Predicted seconds until one of the requests that run at the instance ends and makes room; 0 if none
+        runs.
+        """
         if not self.num_running:
             return 0.0
         return self.expected_output * self.profile.decode_s(self.num_running) / self.num_running
@@ -87,8 +89,8 @@ class InstanceView:
 
 
 class InstanceTable:
-    """The instances of one engine as placement policies see them, by id and sorted by load, so that the least
-    loaded one is found fast.
+    """The instances of one engine as placement policies (the rules that choose one) see them, by id and
+    sorted by load, so that the least loaded one is found fast.
 
     Args:
         load: function that gives the load of an instance, as the placement policy measures it.
@@ -104,13 +106,15 @@ class InstanceTable:
         self._capacities: list[int] = []
 
     def join(self, view: InstanceView) -> None:
-        """Add an instance to the table, in its place among the others by load."""
+        """Add an instance to the table, which is sorted by load, so that placement policies (which choose
+        instances) may choose it.
+        """
         self._views[view.id] = view
         insort(self._capacities, view.capacity_tokens)
         self.changed(view.id)
 
     def leave(self, instance: InstanceId) -> None:
-        """Remove an instance from the table."""
+        """Remove an instance from the table, so that placement policies no longer choose it."""
         view = self._views.pop(instance)
         del self._capacities[bisect_left(self._capacities, view.capacity_tokens)]
         self._order.remove(instance)
@@ -119,7 +123,9 @@ class InstanceTable:
         self._suspects.pop(instance, None)
 
     def changed(self, instance: InstanceId) -> None:
-        """Sort an instance anew, because the fields of its view have changed."""
+        """Move an instance to its new place in the table, which is sorted by load, because the fields of its
+        view have changed.
+        """
         view = self._views[instance]
         if view.state == "serving":
             load = self._load(view)
@@ -185,16 +191,17 @@ class InstanceTable:
         return found or self._to_probe(room, now_s)
 
     def can_host(self, instance: InstanceId, room: int) -> bool:
-        """Return whether an instance serves and `room` tokens fit there when it is idle.
+        """Return whether an instance serves and could run a request of `room` tokens if it were idle.
 
-        For placement policies of users; those that come with Stretto ask `hosts`.
+        It is for placement policies (rules that choose instances) of users; those that come with Stretto ask
+        `hosts`.
         """
         view = self._views.get(instance)
         return view is not None and view.state == "serving" and view.capacity_tokens >= room
 
     def hosts(self, room: int, now_s: float) -> list[InstanceView]:
-        """Return the least loaded instances on which `room` tokens fit when they are idle: one for each cost
-        profile (predicted speed) that instances have.
+        """Return the least loaded instances that could run a request of `room` tokens if they were idle: one
+        for each cost profile (predicted speed) that instances have.
 
         They may be full now: this is for policies that let a request wait at an instance and count the
         waiting as part of the price. If there is none, return suspect instances (perhaps down) as

@@ -12,7 +12,8 @@ from stretto.cluster.block_hashes import BlockHash
 
 @dataclass(frozen=True, slots=True)
 class BlockStored:
-    """Event of a prefix cache: it now holds the KV of `tokens`, a full block that follows the block `parent`.
+    """Event of a prefix cache: the cache now holds the KV of `tokens`, a full block that follows the block
+    with the hash `parent`.
 
     `hash` identifies the block in later events.
     """
@@ -24,14 +25,14 @@ class BlockStored:
 
 @dataclass(frozen=True, slots=True)
 class BlockRemoved:
-    """Event of a prefix cache: it no longer holds the block `hash`."""
+    """Event of a prefix cache: the cache no longer holds the block `hash`."""
 
     hash: BlockHash
 
 
 @dataclass(frozen=True, slots=True)
 class AllBlocksCleared:
-    """Event of a prefix cache: it is now empty."""
+    """Event of a prefix cache: the cache is now empty."""
 
 
 KVEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared

@@ -21,8 +21,8 @@ _Files: TypeAlias = list[list[tuple[Load, InstanceId]]]
 
 
 class LoadOrder:
-    """An index that finds the least loaded instance with enough free tokens; of equal loads, the one with the
-    smaller id.
+    """An index of an engine's instances that finds the least loaded one with enough free tokens; of equal
+    loads, the one with the smaller id.
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class LoadOrder:
         return self._by_room[-1] if self._by_room else 0
 
     def update(self, instance: InstanceId, group: Hashable, room: int, load: Load) -> None:
-        """Set the values of an instance: its group, its load, and the number of tokens that still fit on it
-        (`room`).
+        """Add or update an instance in the index: its group, its load, and the number of tokens that still
+        fit on it (`room`).
 
         A group consists of instances with equal cost profiles.
         """
@@ -54,7 +54,7 @@ class LoadOrder:
             insort(files[room.bit_length()], (load, instance))
 
     def remove(self, instance: InstanceId) -> None:
-        """Remove an instance; nothing happens if it is not in the index."""
+        """Remove an instance from the index; nothing happens if it is not there."""
         if (entry := self._entries.pop(instance, None)) is None:
             return
         group, room, load = entry

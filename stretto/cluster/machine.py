@@ -48,7 +48,8 @@ Placed = tuple[str, Replica]
 
 
 def check_deployments(machine: Machine, deployments: Iterable[Deployment]) -> None:
-    """Check that the devices and ports of this machine suffice for all replicas that run here at once.
+    """Check that the devices and ports of this machine suffice for all replicas (copies of engines) that run
+    here at once.
 
     Raises:
         ConfigError: a device is not there, or cannot hold all that are declared on it.
@@ -62,8 +63,8 @@ def check_deployments(machine: Machine, deployments: Iterable[Deployment]) -> No
 
 
 def check_free(machine: Machine, new: Placed, others: Sequence[Placed]) -> None:
-    """Check that the devices and the port of the replica `new` are free beside the replicas `others`, which
-    hold theirs now.
+    """Check that the devices and the port which a new replica (copy of an engine) needs are not taken by the
+    replicas `others`, which run now.
 
     Raises:
         ConfigError: a port or a device is taken, unknown, or too small.

@@ -35,8 +35,8 @@ class StopInstance:
     """Action for the runtime or the simulator: end an instance, and report `InstanceStopped` when it has
     ended, unless it was killed.
 
-    "finish" ends an idle one. "suspend" first reports the tasks that run there as suspended. "kill" ends one
-    that has been given up, whatever it does; messages that it still sends are ignored.
+    "finish" ends an idle instance. "suspend" first reports the tasks that run there as suspended. "kill" ends
+    one that has been given up, whatever it does; messages that it still sends are ignored.
     """
 
     engine: str
@@ -58,7 +58,9 @@ class KVReport:
 
 @record
 class InstanceLoad:
-    """How many requests run and wait at an instance, as it reports; those of others are counted too."""
+    """How many requests run and wait at an instance, as the instance itself reports; requests of other
+    clients are counted too.
+    """
 
     num_running: int
     num_waiting: int

@@ -37,7 +37,8 @@ report what their caches hold. "always" asks for blocks of bytes too, where inst
 
 @record
 class PromptKey:
-    """The key of a prompt: the chained hashes of its full blocks, each of `block_tokens` tokens.
+    """The key of a prompt, by which it is looked up in caches: the chained hashes of its full blocks, each of
+    `block_tokens` tokens.
 
     Policies compare it with the blocks that instances hold in their caches.
     """
@@ -48,7 +49,7 @@ class PromptKey:
 
 @record(kw_only=True)
 class PlacementRequest:
-    """A request as a placement policy sees it, when it chooses an instance for it.
+    """A request as a placement policy (the rule that chooses an instance for it) sees it.
 
     Attributes:
         num_tokens: number of tokens of the prompt.
@@ -109,7 +110,7 @@ class Choice:
 
 @record
 class Joined:
-    """Event for a placement policy: an instance can take work.
+    """Event for a placement policy (the rule that chooses instances): an instance can take work.
 
     `space` names the tokenizer and block length for which prompts have keys there, "" if they have none.
     """
@@ -120,10 +121,10 @@ class Joined:
 
 @record
 class Bound:
-    """Event for a placement policy: a request was put into the queue of an instance, to wait there until it
-    fits.
+    """Event for a placement policy (the rule that chooses instances): a request was put into the queue of an
+    instance, to wait there until it fits.
 
-    `Unbound` follows.
+    The event `Unbound` follows when it leaves that queue.
     """
 
     instance: InstanceId
@@ -132,10 +133,10 @@ class Bound:
 
 @record
 class Unbound:
-    """Event for a placement policy: a request has left the queue of an instance, to run there, to move or to
-    be dropped.
+    """Event for a placement policy (the rule that chooses instances): a request has left the queue of an
+    instance, to run there, to move to another instance or to be dropped.
 
-    `request` is the same object as in `Bound`. If it goes out to run, `Dispatched` follows before the next
+    `request` is the same object as in `Bound`. If it is sent out to run, `Dispatched` follows before the next
     `choose`.
     """
 
@@ -145,7 +146,11 @@ class Unbound:
 
 @record
 class Dispatched:
-    """Event for a placement policy: a request was sent to an instance, to run there. `Ended` follows."""
+    """Event for a placement policy (the rule that chooses instances): a request was sent to an instance, to
+    run there.
+
+    The event `Ended` follows when it has left.
+    """
 
     instance: InstanceId
     request: PlacementRequest
@@ -153,8 +158,8 @@ class Dispatched:
 
 @record
 class Ended:
-    """Event for a placement policy: a request has left an instance that ran it, because it ended or was
-    stopped.
+    """Event for a placement policy (the rule that chooses instances): a request has left an instance that ran
+    it, because it ended or was stopped.
 
     Attributes:
         request: the same object as in `Dispatched`.
@@ -168,7 +173,9 @@ class Ended:
 
 @record
 class Left:
-    """Event for a placement policy: an instance takes no more work, and what it holds no longer counts."""
+    """Event for a placement policy (the rule that chooses instances): an instance takes no more work, and
+    what its cache holds no longer counts.
+    """
 
     instance: InstanceId
 
@@ -195,19 +202,21 @@ class Placement(Protocol):
     def load(self, instance: InstanceView) -> Load:
         """Return how loaded an instance is, as a tuple of numbers (smaller is less loaded).
 
-        The instances that `choose` is given are sorted by it, so that the least loaded one is found fast.
+        The table of instances that `choose` gets is sorted by it, so that the least loaded one is found fast.
         """
         ...
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
-        """Return the best instance for a request, with reasons; None if the request has to wait.
+        """Return the best instance for a request, with predicted seconds and a reason; None if the request
+        has to wait.
 
-        A policy that binds late may only name an instance on which the request fits now.
+        A policy that assigns requests late may only name an instance on which the request fits now.
         """
         ...
 
     def observe(self, event: PlacementEvent) -> None:
-        """Update what the policy remembers, after an event such as a request sent or an instance gone.
+        """Update what the placement policy (the rule that chooses instances) remembers, after an event such
+        as a request sent or an instance gone.
 
         Called before the instances are sorted by their new loads.
         """

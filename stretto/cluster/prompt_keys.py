@@ -36,7 +36,7 @@ class PromptSpace:
     """A way to cut prompts into blocks and to hash these, so that prompts can be looked up in the caches of
     instances.
 
-    Instances with the same tokenizer and block length share one.
+    Instances with the same tokenizer and block length share one space.
 
     Attributes:
         name: names the tokenizer and the block length. Spaces of equal names are the same.
@@ -51,7 +51,8 @@ class PromptSpace:
 
 
 def token_space(name: str, block_tokens: int, encode: Callable[[Prompt], Sequence[int]]) -> PromptSpace:
-    """Return the way in which our own prefix caches cut prompts into blocks of tokens and hash these.
+    """Return the `PromptSpace` of our own prefix caches: the way in which they cut prompts into blocks of
+    tokens and hash these.
 
     Args:
         encode: function that returns the tokens of a prompt. Raises UserError if the prompt is no text.
@@ -71,8 +72,8 @@ SpaceOf: TypeAlias = Callable[[str, Replica], PromptSpace | None]
 
 
 class PromptKeys:
-    """Computes the keys of prompts (the hashes of their blocks), which show a placement policy what an
-    instance holds.
+    """Computes the keys of prompts (the hashes of their blocks), by which a placement policy (the rule that
+    chooses an instance) sees which instance holds a prompt's beginning in its cache.
 
     A prompt has one key for each space, that is for each tokenizer and block length among the engine's
     instances.
@@ -93,7 +94,8 @@ class PromptKeys:
         self._kept: OrderedDict[tuple[str, str, Prompt], PromptKey] = OrderedDict()
 
     def join(self, instance: InstanceId, replica: Replica) -> str:
-        """Add an instance that serves; return the name of its space (tokenizer and block length).
+        """Add an instance that serves, so that prompts get keys for its cache; return the name of its space
+        (tokenizer and block length).
 
         The name is "" if prompts get no key for this instance.
         """
@@ -116,8 +118,8 @@ class PromptKeys:
             self._by_name = {space.name: space for space in self._spaces.values()}
 
     def of(self, prompt: Prompt, tenant: str) -> Mapping[str, PromptKey]:
-        """Return the keys of a tenant's prompt, one for each space (tokenizer and block length) that an
-        instance has.
+        """Return the keys (block hashes) of a prompt of a tenant (owner), one for each space (tokenizer and
+        block length) that an instance has, by the space's name.
         """
         if not self._by_name:
             return _NO_KEYS
@@ -142,7 +144,8 @@ def _compute_key(space: PromptSpace, prompt: Prompt, tenant: str) -> PromptKey:
 
 def _hash_text(prompt: Prompt, tenant: str) -> Sequence[BlockHash]:
     try:
-        data = "".join(segment.text for segment in prompt).encode("utf-8", "surrogatepass")
+        texts = (text for segment in prompt for text in (segment.role or "", segment.text))
+        data = "".join(texts).encode("utf-8", "surrogatepass")
     except TypeError as error:
         raise UserError("a segment of the prompt is no text") from error
     return hash_bytes(data, _BLOCK_BYTES, tenant)
@@ -153,6 +156,6 @@ BYTES = PromptSpace("bytes", _BLOCK_BYTES // _BYTES_PER_TOKEN, _hash_text)
 
 
 def no_space(engine: str, replica: Replica) -> None:
-    """Return None for every replica: a `space_of` for engines of which no instance reports what its cache
-    holds.
+    """Return None for every replica: the `space_of` function for engines whose instances do not report what
+    their caches hold.
     """

@@ -15,8 +15,8 @@ MAX_FAILED_STARTS = 8
 
 
 def delay_s(num_failures: int) -> float:
-    """Return the seconds to wait before an instance that failed is started again, or a suspect one is tried
-    again.
+    """Return the seconds to wait before an instance that failed is started again, or one that may be down is
+    tried again.
 
     It is 0 after the first failure in a row, then 0.1, doubling to 30.
     """
@@ -25,8 +25,8 @@ def delay_s(num_failures: int) -> float:
 
 @dataclass(slots=True)
 class RestartBudget:
-    """A count of the failures of one replica since it last answered a request, which decides when the replica
-    is started again or given up.
+    """A count of the failures of one replica (copy of an engine) since it last answered a request. It decides
+    when the replica is started again or given up.
     """
 
     num_failures: int = 0
@@ -37,8 +37,8 @@ class RestartBudget:
         self.num_failures = self.num_failed_starts = 0
 
     def take(self, *, has_started: bool) -> float | None:
-        """Count the failure of an instance; return the seconds until the replica is started again, None if it
-        is given up.
+        """Count the failure of an instance of the replica; return the seconds until the replica is started
+        again, None if it is given up because too many starts have failed.
 
         `has_started` is whether the instance ever served.
         """

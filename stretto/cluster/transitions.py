@@ -30,9 +30,10 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
 
 
 def next_state(instance: int, state: State, event: Event, history: Sequence[str]) -> State:
-    """Return the state of an instance after `event`, by the table of transitions.
+    """Return the state of an instance (starting, serving, suspect, draining or gone) after `event`, by the
+    table of transitions.
 
-    `history` goes into the error.
+    `history`, the earlier events, goes into the error.
 
     Raises:
         IllegalTransition: the table has no such transition.

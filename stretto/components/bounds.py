@@ -6,7 +6,7 @@ from stretto.errors import ConfigError
 
 
 def at_least(minimum: int, **settings: int) -> None:
-    """Check that settings are at least `minimum`.
+    """Check that the given settings are at least `minimum`.
 
     Raises:
         ConfigError: one is less; the message names the first such setting.
@@ -17,7 +17,7 @@ def at_least(minimum: int, **settings: int) -> None:
 
 
 def at_most(maximum: int, **settings: int) -> None:
-    """Check that settings are at most `maximum`.
+    """Check that the given settings are at most `maximum`.
 
     Raises:
         ConfigError: one is more; the message names the first such setting.
@@ -25,3 +25,15 @@ def at_most(maximum: int, **settings: int) -> None:
     for name, value in settings.items():
         if value > maximum:
             raise ConfigError(f"{name}={value} is more than {maximum}, the largest value allowed")
+
+
+def check_chunks(tokens: int, overlap: int) -> None:
+    """Check the sizes of chunks: `tokens` of each at the most, of which `overlap` may repeat the one before.
+
+    Raises:
+        ConfigError: one is too small, or a chunk would only repeat the one before.
+    """
+    at_least(1, tokens=tokens)
+    at_least(0, overlap=overlap)
+    if overlap >= tokens:
+        raise ConfigError(f"overlap={overlap} is not less than tokens={tokens}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.components.bounds import at_least, at_most
+from stretto.components.bounds import at_least, at_most, check_chunks
 from stretto.errors import ConfigError
 from stretto.frontend.component import Builder, Component
 from stretto.graph.graph import Arg, Ref
@@ -24,9 +24,10 @@ _MAX_QUERY_CHARS = 120
 
 
 class Indexing(Component):
-    """A component that cuts documents into chunks, embeds these, and stores them for searching.
+    """A component of an app that cuts documents into chunks, embeds these, and stores them for searching.
 
-    They are stored in a named `collection`, or if that port is not connected for one run of the app alone.
+    They are stored in a named `collection`; if that port is not connected, they are stored for one run of the
+    app alone.
     """
 
     ports = (Port("files", "list[document]"), Port("collection", "text", optional=True))
@@ -34,7 +35,7 @@ class Indexing(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """Settings of the indexing.
+        """Settings of the component `Indexing`, which cuts documents into chunks, embeds and stores them.
 
         Attributes:
             tokens: most tokens of a chunk, counted by the embedder's tokenizer.
@@ -52,13 +53,12 @@ class Indexing(Component):
         vectors: str = "vectors"
 
         def __post_init__(self) -> None:
-            at_least(1, tokens=self.tokens)
-            at_least(0, overlap=self.overlap)
-            if self.overlap >= self.tokens:
-                raise ConfigError(f"overlap={self.overlap} is not less than tokens={self.tokens}")
+            check_chunks(self.tokens, self.overlap)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the steps `chunk`, `embed` and `ingest` to the graph, each applied item by item."""
+        """Add the steps `chunk`, `embed` and `ingest` of the indexing to the app's graph, each applied item
+        by item.
+        """
         chunks = build.add(
             "chunks",
             "chunk",
@@ -81,25 +81,29 @@ class Indexing(Component):
 
 
 class QueryExpansion(Component):
-    """A component that lets an LLM reword a question into several texts to search for."""
+    """A component of an app that lets an LLM reword a question into several texts to search for."""
 
     ports = (Port("question", "text"),)
     outs: ClassVar[Mapping[str, str]] = {"queries": "list[text]"}
 
     @dataclass(frozen=True)
     class Config:
-        """Settings of the expansion.
+        """Settings of the component `QueryExpansion`, which lets an LLM reword a question.
 
         Attributes:
             prompt: text with {question} and {num_queries} that asks for a JSON list of strings.
             num_queries: queries that are used; a shorter list is used as it is.
-            constrained: whether the output must follow a JSON schema, for models that do not write JSON
-                reliably. An engine without support for `json_schema` refuses it.
+            constrained: whether the output must follow a JSON schema. None holds the models that run in this
+                process or in its workers to it, where llguidance is installed. True has servers asked too,
+                and an engine that cannot refuses it.
+            fallback: whether the question is searched for where the output is no list, with a warning in the
+                log; else the query fails then.
         """
 
         num_queries: int = 3
         max_tokens: int = 200
-        constrained: bool = False
+        constrained: bool | None = None
+        fallback: bool = True
         prompt: str = "expand"
         engine: str = "llm"
 
@@ -108,8 +112,14 @@ class QueryExpansion(Component):
             at_most(64, num_queries=self.num_queries)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the LLM call to the graph: a prefill, and a decode of a list that is used item by item."""
-        schema = {"json_schema": _strings(config.num_queries)} if config.constrained else {}
+        """Add the LLM call that rewords a question to the app's graph: a prefill, and a decode of a list that
+        is used item by item.
+        """
+        extra: dict[str, object] = {"fallback": "question"} if config.fallback else {}
+        if config.constrained is not False:
+            extra["json_schema"] = _strings(config.num_queries)
+        if config.constrained is None:
+            extra["schema_if_able"] = True
         queries = build.complete(
             "queries",
             config.prompt,
@@ -119,7 +129,7 @@ class QueryExpansion(Component):
                 "max_tokens": config.max_tokens,
                 "items": "json_list",
                 "max_items": config.num_queries,
-                **schema,
+                **extra,
             },
             constants={"num_queries": config.num_queries},
             hints=("splittable",),
@@ -134,7 +144,9 @@ def _strings(count: int) -> str:
 
 
 class Searching(Component):
-    """A component that embeds one search text or several, and searches a collection for each of them."""
+    """A component of an app that embeds one search text or several, and searches stored documents (a
+    collection) for each of them.
+    """
 
     ports = (
         Port("queries", "text|list[text]"),
@@ -156,12 +168,14 @@ class Searching(Component):
             at_most(10_000, top_k=self.top_k)
 
     def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
-        """Return the type of the hits: a list of hits, or one such list for each search text."""
+        """Return the type of the search's output: a list of hits, or one such list for each search text."""
         is_list = item_type(in_types["queries"]) is not None
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the steps `embed` and `search` to the graph; `search` waits for the end of the indexing."""
+        """Add the steps `embed` and `search` to the app's graph; `search` waits for the end of the
+        indexing.
+        """
         texts = build.take_each_if_list("queries", "texts")
         vectors = build.add("query_vectors", "embed", (texts,), engine=config.embedding, hints=_BATCHABLE)
         args = [Arg("queries", vectors, each=texts.each)]
@@ -181,7 +195,9 @@ class Searching(Component):
 
 
 class Reranking(Component):
-    """A component that scores hits against the question and keeps the best, each chunk once."""
+    """A component of an app that scores how well search hits answer the question and keeps the best, each
+    chunk once.
+    """
 
     ports = (Port("question", "text"), Port("hits", "list[hit]|list[list[hit]]"))
     outs: ClassVar[Mapping[str, str]] = {"top": "list[hit]"}
@@ -197,7 +213,9 @@ class Reranking(Component):
             at_least(1, best=self.best)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add to the graph a `rerank` step for each list of hits, and one that keeps the best of all."""
+        """Add to the app's graph a `rerank` step for each list of search hits, and one that keeps the best of
+        all.
+        """
         is_nested = item_type(item_type(build.types["hits"]) or "") is not None
         scored = build.add(
             "scored",
@@ -213,7 +231,7 @@ class Reranking(Component):
 
 
 class Synthesis(Component):
-    """A component that lets an LLM answer a question from search hits, in one of three modes.
+    """A component of an app that lets an LLM answer a question from search hits, in one of three modes.
 
     `one_shot` reads all hits in one prompt. `refine` answers from the first hit and improves the answer with
     each further one. `tree` answers from each hit and combines the answers, `fan_in` at a time. If there are
@@ -254,7 +272,9 @@ class Synthesis(Component):
             at_most(256, num_hits=self.num_hits, fan_in=self.fan_in)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add one LLM call, a chain of calls or a tree of calls to the graph, depending on the mode."""
+        """Add to the app's graph one LLM call, a chain of calls or a tree of calls that answers the question,
+        depending on the mode.
+        """
         lower = {"one_shot": self._one_shot, "refine": self._refine, "tree": self._tree}[config.mode]
         return {"answer": lower(build, config)}
 

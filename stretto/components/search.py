@@ -18,14 +18,14 @@ from stretto.graph.types import item_type
 
 
 class Generation(Component):
-    """A component that asks an LLM a question, with a context if it is fed one."""
+    """A component of an app that asks an LLM a question, with a context (further text) if it is fed one."""
 
     ports = (Port("question", "text"), Port("context", "text", optional=True))
     outs: ClassVar[Mapping[str, str]] = {"text": "text"}
 
     @dataclass(frozen=True)
     class Config:
-        """Settings of the LLM call.
+        """Settings of the component `Generation`, which asks an LLM a question.
 
         Attributes:
             max_tokens: largest number of output tokens.
@@ -41,7 +41,7 @@ class Generation(Component):
             at_least(1, max_tokens=self.max_tokens)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the steps of the LLM call, a prefill and a decode, to the graph."""
+        """Add the two steps of the LLM call, a prefill and a decode, to the app's graph."""
         ports = [port.name for port in self.ports if build.is_fed(port.name)]
         text = build.complete(
             self.name,
@@ -54,10 +54,10 @@ class Generation(Component):
 
 
 class Judge(Component):
-    """A component that asks an LLM whether a text answers a question.
+    """A component of an app that asks an LLM whether a text answers a question.
 
-    The verdict is "yes" if the first word of the LLM's text is "yes", else "no". The out port of that name
-    delivers the text; the other one has no value, so that steps which read it are skipped.
+    The verdict is "yes" if the first word of the LLM's answer is "yes", else "no". The out port (output) of
+    that name delivers the text; the other one has no value, so that steps which read it are skipped.
     """
 
     ports = (Port("question", "text"), Port("text", "text"))
@@ -65,7 +65,7 @@ class Judge(Component):
 
     @dataclass(frozen=True)
     class Config:
-        """Settings of the LLM call.
+        """Settings of the component `Judge`, which asks an LLM whether a text answers a question.
 
         Attributes:
             max_tokens: largest number of output tokens.
@@ -81,7 +81,7 @@ class Judge(Component):
             at_least(1, max_tokens=self.max_tokens)
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the LLM call (a prefill and a decode) to the graph, and a condition on its text."""
+        """Add the LLM call (a prefill and a decode) to the app's graph, and a condition on the LLM's text."""
         verdict = build.complete(
             "verdict",
             config.prompt,
@@ -94,7 +94,7 @@ class Judge(Component):
 
 
 class WebSearch(Component):
-    """A component that searches the web (or a substitute) for one text or several.
+    """A component of an app that searches the web (or a substitute) for one text or several.
 
     If its port `needed` is connected and has no value, the search is skipped.
     """
@@ -114,12 +114,14 @@ class WebSearch(Component):
                 raise ConfigError(f"top_k must be from 1 to 100, got {self.top_k}")
 
     def out_types(self, in_types: Mapping[str, str], config: Config) -> Mapping[str, str]:
-        """Return the type of the hits: a list of hits, or one such list for each search text."""
+        """Return the type of the search's output: a list of hits, or one such list for each search text."""
         is_list = item_type(in_types["queries"]) is not None
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add a `web_search` step to the graph, skipped if `needed` is connected and has no value."""
+        """Add a `web_search` step to the app's graph. The step is skipped if `needed` is connected and has no
+        value.
+        """
         args = [build.take_each_if_list("queries", "queries")]
         if build.is_fed("needed"):
             args.append(build.take("needed", WHEN))
@@ -135,13 +137,17 @@ class WebSearch(Component):
 
 
 class Reading(Component):
-    """A component that chooses what an LLM reads to answer: the texts found, or if there are none a draft."""
+    """A component of an app that chooses what an LLM reads to answer: the texts found, or if there are none a
+    draft.
+    """
 
     ports = (Port("hits", "list[hit]"), Port("draft", "text"))
     outs: ClassVar[Mapping[str, str]] = {"context": "text"}
 
     def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
-        """Add to the graph a step that joins the texts found, and one that chooses them or the draft."""
+        """Add to the app's graph a step that joins the texts found, and one that chooses them or the
+        draft.
+        """
         hits, draft = build.value("hits"), build.value("draft")
         texts = build.add("texts", "aggregate", (Arg(str(hits), hits),), config={"join": "\n\n"})
         context = build.add("context", "select", (Arg("texts", texts), Arg("draft", draft)))

@@ -70,7 +70,7 @@ _KERNEL = (*LONGEST, "blocks", "partitions")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step of an LLM instance with its measured time, to fit a step cost to.
+    """A step of an LLM instance with its measured time, from which a prediction of step times is fitted.
 
     Attributes:
         shape: numbers of sequences and tokens in the step.
@@ -85,7 +85,8 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A penalty in a fit: it keeps each unknown near a known value, which decides where the data do not.
+    """A penalty in a least-squares fit: it keeps each unknown near a known value, which decides where the
+    data do not.
 
     Attributes:
         target: known value of each unknown, near which it is kept.
@@ -101,11 +102,12 @@ class Pull:
 def fit_step_cost(
     features: StepFeatures, steps: Sequence[MeasuredStep], known: Mapping[str, float] | None = None
 ) -> LLMStepCost:
-    """Fit a prediction of step times to measured steps: the numbers with the least mean relative error.
+    """Fit a prediction of an LLM's step times to measured steps: the factors of the formula with the least
+    mean relative error.
 
     Args:
         steps: measured steps; if all of them have parts, each part is fitted separately.
-        known: numbers of the same hardware: starting values, kept where the steps say nothing.
+        known: fitted numbers of the same hardware: starting values, kept where the steps show nothing.
 
     Raises:
         ConfigError: too few steps, or a time that is not positive.
@@ -117,11 +119,12 @@ def fit_shared_costs(
     profiles: Sequence[tuple[StepFeatures, Sequence[MeasuredStep]]],
     known: Mapping[str, float] | None = None,
 ) -> list[LLMStepCost]:
-    """Fit one set of numbers to the measured steps of several models that run on the same hardware.
+    """Fit one prediction of step times, with common factors, to the measured steps of several models that run
+    on the same hardware.
 
     Args:
         profiles: features and measured steps of each model.
-        known: numbers of the same hardware: starting values, kept where the steps say nothing.
+        known: fitted numbers of the same hardware: starting values, kept where the steps show nothing.
 
     Returns the step cost of each model, all with the same numbers.
 
@@ -146,12 +149,14 @@ def fit_shared_costs(
 
 
 def mask(names: Sequence[str]) -> Floats:
-    """Return a vector over all fitted numbers with a 1 for each that is in `names`, and 0 for the others."""
+    """Return a vector over all fitted numbers of the step time formula, with a 1 for each that is in `names`,
+    and 0 for the others.
+    """
     return np.array([float(name in names) for name in NUMBERS])
 
 
 def parts_s(table: Floats, numbers: Mapping[str, float]) -> dict[str, Floats]:
-    """Return the predicted seconds of each part of a step, for many steps at once.
+    """Return the predicted seconds of each part of an LLM step, for many steps at once.
 
     The parts are "forward", "preparation", "sampling" and "host"; their sum is the time of the step.
 
@@ -179,7 +184,8 @@ def _fit(table: Floats, seconds: Floats, branches: Sequence[Sequence[str]], know
 def fit_largest(
     branches: Floats, seconds: Floats, guesses: Sequence[Floats], pull: Pull | None = None
 ) -> Floats:
-    """Return the nonnegative unknowns for which the largest of several sums comes nearest to `seconds`.
+    """Fit a maximum of sums: return the nonnegative unknowns for which the largest of several sums comes
+    nearest to the measured `seconds`.
 
     Each sum, called a branch, is a combination of the unknowns.
 

@@ -18,7 +18,8 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class LoadingCost:
-    """The time to start an LLM instance: measured times, and a line fitted to them for other models.
+    """A prediction of the time to start an LLM instance: measured times, and a line fitted to them for other
+    models.
 
     Attributes:
         start_s: seconds for process, libraries and memory, equal for all models.
@@ -39,18 +40,23 @@ class LoadingCost:
                 raise ConfigError(f"loading: {name} must be finite and not negative, got {value}")
 
     def seconds(self, model: LLMModel, tensor_parallel: int = 1) -> float:
-        """Return the seconds that one start takes: as measured, or else estimated from the model's size."""
+        """Return the seconds that one start of an instance takes: as measured, or else estimated from the
+        model's size.
+        """
         known = self.measured_s.get(f"{model.name}|tp{tensor_parallel}")
         return self.estimated_s(model, tensor_parallel) if known is None else known
 
     def estimated_s(self, model: LLMModel, tensor_parallel: int = 1) -> float:
-        """Return the seconds that one start takes by the fitted line, even if it was measured."""
+        """Return the seconds that one start of an instance takes by the fitted line, even if it was
+        measured.
+        """
         group_s = self.group_s if tensor_parallel > 1 else 0.0
         return self.start_s + group_s + self.byte_s * model.weight_bytes / tensor_parallel
 
 
 def fit_loading(models: Mapping[str, LLMModel], measured_s: Mapping[str, float]) -> LoadingCost:
-    """Fit starting times to measured ones, by least squares on relative errors.
+    """Fit a prediction of the times to start LLM instances to measured ones, by least squares on relative
+    errors.
 
     Args:
         models: sizes of the models, by name. A measured model that is missing here keeps its measured time,

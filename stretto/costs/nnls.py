@@ -9,7 +9,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def nnls(matrix: Floats, target: Floats) -> Floats:
-    """Return the x >= 0 that minimises |matrix @ x - target|.
+    """Solve nonnegative least squares: return the x >= 0 that minimises |matrix @ x - target|.
 
     Args:
         matrix: rows × unknowns, with few unknowns; columns may be zero or equal.

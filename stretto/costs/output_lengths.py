@@ -22,7 +22,9 @@ MAX_POINTS = 512
 
 @dataclass(frozen=True, slots=True)
 class OutputLengths:
-    """A distribution of answer lengths: lengths in ascending order with weights, at most `MAX_POINTS`."""
+    """A distribution of the lengths of LLM answers: lengths in tokens, in ascending order, with weights; at
+    most `MAX_POINTS`.
+    """
 
     lengths: tuple[int, ...]
     weights: tuple[float, ...]
@@ -37,7 +39,7 @@ class OutputLengths:
 
     @property
     def mean(self) -> float:
-        """Mean length in tokens."""
+        """Mean length of the answers, in tokens."""
         total = sum(length * weight for length, weight in zip(self.lengths, self.weights, strict=True))
         return total / self._sums[-1]
 
@@ -64,7 +66,7 @@ class OutputLengths:
         return sum(length * weight for length, weight in pairs) / sum(weight for _, weight in pairs)
 
     def with_observed(self, lengths: Iterable[int]) -> OutputLengths:
-        """Return a copy in which the answers with these lengths are counted too."""
+        """Return a copy of the distribution in which answers with these lengths are counted too."""
         counts = dict(zip(self.lengths, self.weights, strict=True))
         for length in lengths:
             counts[length] = counts.get(length, 0.0) + 1.0
@@ -112,7 +114,8 @@ class LengthsBySource:
         self._max_sources = max_sources
 
     def of(self, model: str, template: str = "") -> OutputLengths:
-        """Return the distribution of a model's answers to a template, or if unknown to all templates.
+        """Return the distribution of the lengths of a model's answers to a template (kind of prompt); if the
+        template is unknown, that of all its answers.
 
         Raises:
             ConfigError: no lengths of this model are known.
@@ -123,7 +126,7 @@ class LengthsBySource:
         raise ConfigError(f"output lengths of model {model!r} are not known")
 
     def observe(self, model: str, template: str, num_tokens: int) -> None:
-        """Count an answer of `num_tokens` tokens that a model gave to a template.
+        """Count an answer of `num_tokens` tokens that a model gave to a template (kind of prompt).
 
         If there are too many pairs of model and template, the one counted longest ago is dropped.
         """

@@ -22,7 +22,8 @@ _PARTS = ("forward", "preparation", "sampling")
 
 @dataclass(frozen=True, slots=True)
 class PerBatchLines:
-    """A prediction of step times that has a line for each batch size, through two measured points.
+    """A prediction of an LLM's step times that has a line for each batch size, through two measured points
+    (SamuLLM's form).
 
     Attributes:
         lines: measured points of each part of a step (such as attention), by (whether it is a prefill, part)
@@ -60,7 +61,7 @@ class PerBatchLines:
         return found
 
     def step_s(self, shape: StepShape) -> float:
-        """Return the predicted seconds of one step."""
+        """Return the predicted seconds of one step of an LLM instance."""
         return sum(self.parts(shape).values())
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
@@ -76,10 +77,11 @@ class PerBatchLines:
 def fit_per_batch_lines(
     model: LLMModel, tensor_parallel: int, steps: Sequence[MeasuredStep]
 ) -> PerBatchLines:
-    """Fit a line for each batch size and part of a step to measured steps.
+    """Fit a prediction of an LLM's step times to measured steps: a line for each batch size and part of a
+    step.
 
     Raises:
-        ConfigError: a step has no parts.
+        ConfigError: a step was measured only as a whole, without its parts.
     """
     points: dict[tuple[bool, str], dict[int, dict[float, float]]] = {}
     for step in steps:

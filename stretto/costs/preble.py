@@ -23,7 +23,7 @@ _LARGE_PREFILL = 2**20  # product of new tokens and all tokens
 
 @dataclass(frozen=True, slots=True)
 class PrebleCost:
-    """A prediction of step times by a regression that Preble's authors fitted to a model on a GPU.
+    """A prediction of an LLM's step times by a regression that Preble's authors fitted to a model on a GPU.
 
     Attributes:
         linear_ms: milliseconds as a function of the tokens of the batch.
@@ -38,7 +38,9 @@ class PrebleCost:
     efficiency: float
 
     def step_s(self, shape: StepShape) -> float:
-        """Return the predicted seconds of one step. Several prefills count as equal ones of mean size."""
+        """Return the predicted seconds of one step of an LLM instance. Several prefills count as equal ones
+        of mean size.
+        """
         num_tokens = shape.prefill_tokens + shape.num_decodes
         if not num_tokens:
             return 0.0
@@ -110,7 +112,9 @@ PREBLE: Mapping[str, PrebleCost] = {
 
 
 def preble_cost(name: str) -> PrebleCost:
-    """Return one of Preble's regressions of step times by its name, such as "mistral_7b_a100".
+    """Return a predictor of an LLM's step times with the coefficients that the authors of Preble (a scheduler
+    that places requests by their prefixes) fitted to measurements. `name` says of which model and GPU, such
+    as "mistral_7b_a100".
 
     Raises:
         ConfigError: there is none of that name.

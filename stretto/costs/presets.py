@@ -62,7 +62,8 @@ class Preset:
     engines: Mapping[str, Profile]
 
     def model(self, name: str) -> LLMModel:
-        """Return the sizes of one of the preset's models, by its name.
+        """Return the sizes of one of the LLMs that this preset (known costs of one kind of machine) has, by
+        the model's name.
 
         Raises:
             ConfigError: there is none of that name.
@@ -72,7 +73,8 @@ class Preset:
         return self.models[name]
 
     def step_cost(self, model: LLMModel, tensor_parallel: int = 1) -> StepCost:
-        """Return the prediction of a model's step times on `tensor_parallel` devices.
+        """Return the prediction of a model's step times on this kind of machine, with `tensor_parallel`
+        devices.
 
         It is one of Preble's regressions if there is one for the model, else the physical formula with fitted
         numbers.
@@ -87,7 +89,7 @@ class Preset:
         return LLMStepCost(StepFeatures(model, hardware, tensor_parallel, self.kernels), numbers)
 
     def step_numbers(self, model: LLMModel, tensor_parallel: int = 1) -> Mapping[str, float]:
-        """Return the fitted numbers of the physical formula of step times, by name.
+        """Return the fitted factors of the physical formula that predicts a model's step times, by name.
 
         They are the model's own if it was measured, else those shared by all models.
 
@@ -103,8 +105,8 @@ class Preset:
         return numbers
 
     def loading_s(self, model: LLMModel, tensor_parallel: int = 1) -> float | None:
-        """Seconds to start an instance of a model on `tensor_parallel` devices; None if the preset has no
-        times of starts.
+        """Return the seconds to start an instance of a model on `tensor_parallel` devices of this kind of
+        machine; None if the preset has no times of starts.
         """
         return None if self.loading is None else self.loading.seconds(model, tensor_parallel)
 
@@ -123,7 +125,7 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> Preset:
-    """Return the preset (known costs of a machine) of this name.
+    """Return the preset (known costs of one kind of machine) of this name.
 
     Raises:
         ConfigError: there is none of that name.
@@ -134,7 +136,7 @@ def load_preset(name: str) -> Preset:
 
 
 def preset_of(found: Mapping[str, Any]) -> Preset:
-    """Build a preset from the content of its file.
+    """Build a preset (known costs of one kind of machine) from the content of its file.
 
     Raises:
         ConfigError: a value is missing, unknown or impossible; the message names it.
@@ -173,9 +175,9 @@ def preset_of(found: Mapping[str, Any]) -> Preset:
 
 
 def load_output_lengths() -> LengthsBySource:
-    """Read the counted answer lengths of 23 models.
+    """Read the distributions of answer lengths, as counted for 23 LLMs, that come with the project.
 
-    A model that was measured with a second template has a distribution for that template too.
+    A model that was measured with a second template (kind of prompt) has a distribution for that too.
     """
     found = _read(_LENGTHS)["models"]
     return LengthsBySource(

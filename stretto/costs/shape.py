@@ -13,7 +13,8 @@ _MAX_SIZE = 10**9
 
 
 class StepShape(NamedTuple):
-    """The sizes of one step of an LLM instance; a prefill is any slice that is not a decode.
+    """The sizes of one step of an LLM instance that decide how long it takes; a prefill is any share of a
+    sequence that is not a decode.
 
     Attributes:
         num_prefills: number of prompts or chunks of prompts.
@@ -35,7 +36,8 @@ class StepShape(NamedTuple):
     max_context_tokens: int = 0
 
     def after(self, num_steps: int) -> StepShape:
-        """Return the shape of the same decodes `num_steps` steps later, when each has that many more tokens.
+        """Return the sizes of the same decode step `num_steps` steps later, when each sequence has that many
+        more tokens.
 
         The step must have no prefills.
         """
@@ -47,7 +49,7 @@ class StepShape(NamedTuple):
 
 
 def shape_of(slices: Iterable[tuple[int, int, bool]]) -> StepShape:
-    """Return the shape of a step: its numbers of sequences and tokens.
+    """Return the sizes of an LLM step (numbers of sequences and tokens) that decide how long it takes.
 
     `slices` has (tokens before, tokens computed, whether it is a decode) of each sequence.
     """
@@ -67,7 +69,7 @@ def shape_of(slices: Iterable[tuple[int, int, bool]]) -> StepShape:
 
 @dataclass(frozen=True, slots=True)
 class LLMModel:
-    """Sizes of a transformer that decide its costs, as in its `config.json`.
+    """The sizes of a transformer that decide its costs, as in its `config.json`.
 
     Attributes:
         gated: whether a feed-forward layer has three matrices rather than two.
@@ -104,7 +106,7 @@ class LLMModel:
 
     @property
     def attention_params(self) -> int:
-        """Number of weights in one layer's attention."""
+        """Number of weights of the model in one layer's attention."""
         width = (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_size
         return self.hidden_size * width
 
@@ -118,18 +120,18 @@ class LLMModel:
 
     @property
     def token_params(self) -> int:
-        """Number of weights that one token is multiplied with, over all layers."""
+        """Number of weights that one token is multiplied with, over all layers of the model."""
         return self.num_layers * (self.attention_params + self.active_experts * self.expert_params)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights, embedding and output layers included."""
+        """Bytes of all weights of the model, embedding and output layers included."""
         layers = self.num_layers * (self.attention_params + self.num_experts * self.expert_params)
         return (layers + 2 * self.vocab_size * self.hidden_size) * self.dtype_bytes
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of one token's keys and values, over all layers."""
+        """Bytes that the keys and values of one token take, over all layers of the model."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_size * self.dtype_bytes
 
     def read_bytes(self, num_tokens: int) -> float:
@@ -143,13 +145,13 @@ class LLMModel:
 
 
 def model_of(name: str, config: Mapping[str, Any]) -> LLMModel:
-    """Build a model from a Hugging Face `config.json`.
+    """Build the description of a model's sizes from its Hugging Face `config.json`.
 
     The key `gated`, if there is one, decides whether a feed-forward layer has three matrices; else its
     activation function does.
 
     Raises:
-        KeyError: the configuration lacks this key.
+        KeyError: the configuration lacks a key that is needed.
     """
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     activation = str(config.get("hidden_act") or config.get("hidden_activation") or "silu")
@@ -171,7 +173,7 @@ def model_of(name: str, config: Mapping[str, Any]) -> LLMModel:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The peak figures of one accelerator.
+    """The peak figures (memory, bandwidth, operations) of one accelerator.
 
     Attributes:
         memory_bytes: size of its memory.

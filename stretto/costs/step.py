@@ -50,7 +50,7 @@ class StepCost(Protocol):
 
 
 class StepTerms(NamedTuple):
-    """The predicted seconds of a step by cause; their sum is the step's time.
+    """The predicted seconds of an LLM step, split by cause; their sum is the step's time.
 
     Attributes:
         launch: time by which launching exceeds the work of the device.
@@ -89,7 +89,7 @@ NUMBERS = tuple(name for term in TERMS for name in term)
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Properties of an engine's attention kernels that decide how long its steps take.
+    """Properties of an engine's attention kernels that decide how long its LLM steps take.
 
     Attributes:
         pads_prompts: whether prompts of a step are padded to the longest of them.
@@ -106,7 +106,8 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class StepFeatures:
-    """The features of a step of a model on some hardware: quantities that its time is a combination of.
+    """The features of an LLM step of a model on some hardware: quantities such as bytes to read, of which its
+    predicted time is a combination.
 
     The predicted time is made of the features, each multiplied with a fitted number.
     """
@@ -121,7 +122,9 @@ class StepFeatures:
         object.__setattr__(self, "_rates", _rates(self.model, self.hardware, self.tensor_parallel))
 
     def of(self, shape: StepShape) -> list[float]:
-        """Return the features of a step of this shape, in the order of the fitted numbers (`NUMBERS`)."""
+        """Return the features (quantities that the time depends on) of a step of this shape, in the order of
+        the fitted numbers (`NUMBERS`).
+        """
         rates, kernels, layers = self._rates, self.kernels, self.model.num_layers
         prefills, decodes, longest = shape.num_prefills, shape.num_decodes, shape.max_context_tokens
         prompt_tokens = prefills * shape.max_prefill_tokens if kernels.pads_prompts else shape.prefill_tokens
@@ -198,7 +201,7 @@ def _rates(model: LLMModel, hardware: Hardware, tensor_parallel: int) -> _Rates:
 
 
 class LLMStepCost:
-    """A prediction of step times by a physical formula (launching, weights, matrices, attention…).
+    """A prediction of an LLM's step times by a physical formula (launching, weights, matrices, attention…).
 
     `features` are the quantities that the formula combines, `numbers` the fitted factors, by name.
 
@@ -219,7 +222,7 @@ class LLMStepCost:
         self._values = [float(numbers[name]) for name in NUMBERS]
 
     def terms(self, shape: StepShape) -> StepTerms:
-        """Return the predicted seconds of a step, split by cause."""
+        """Return the predicted seconds of an LLM step, split by cause."""
         products = list(map(mul, self.features.of(shape), self._values))
         launch, prefill_launch, weights, matrix_128, matrix_256, activations = products[:6]
         reduce_start, reduce, prefill_blocks, prefill_pairs, blocks, partitions, kv, longest = products[6:14]
@@ -244,7 +247,7 @@ class LLMStepCost:
         )
 
     def step_s(self, shape: StepShape) -> float:
-        """Return the predicted seconds of one step."""
+        """Return the predicted seconds of one step of an LLM instance."""
         return sum(self.terms(shape))
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:

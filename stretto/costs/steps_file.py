@@ -53,7 +53,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping
 
 
 def read_steps(path: Path) -> list[MeasuredStep]:
-    """Read all measured steps from a CSV file.
+    """Read all measured LLM steps from a CSV file.
 
     Raises:
         DocumentError: a row is wrong; the message names the file, the row and the reason.
@@ -76,7 +76,9 @@ def _step(row: Mapping[str, str]) -> MeasuredStep:
 
 
 def checked(path: Path, line: int, make: Callable[[], MeasuredStep]) -> MeasuredStep:
-    """Return what `make` returns; turn a ValueError or TypeError into a DocumentError that names the row."""
+    """Call `make` to build the measured step of a row of a file, and return it; turn a ValueError or
+    TypeError into a DocumentError that names the row.
+    """
     try:
         return make()
     except (ValueError, TypeError, KeyError) as error:
@@ -84,7 +86,7 @@ def checked(path: Path, line: int, make: Callable[[], MeasuredStep]) -> Measured
 
 
 def measured(shape: StepShape, seconds: float, parts: Mapping[str, float] | None = None) -> MeasuredStep:
-    """Build a measured step from its shape and times, after checking that these are possible.
+    """Build a measured LLM step from its sizes and times, after checking that these are possible.
 
     Raises:
         ValueError: a number is impossible; the message says which and why.
@@ -115,7 +117,7 @@ def measured(shape: StepShape, seconds: float, parts: Mapping[str, float] | None
 
 
 def sample_steps(steps: Sequence[MeasuredStep], share: float, seed: int = 0) -> list[int]:
-    """Choose a varied sample of at most `share` of the steps, and return its indices.
+    """Choose a varied sample of at most `share` of the measured LLM steps, and return its indices.
 
     The kinds of steps (prefills of short and long prompts; decodes of short, long and unlike contexts) get
     equal numbers. Within a kind, numbers of sequences are covered, small ones more densely.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from stretto.core import Section
 from stretto.documents.text import decode
 
 if TYPE_CHECKING:
-    from bs4.element import NavigableString, Tag
+    from bs4.element import PageElement, Tag
 
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
 _BLOCKS = _HEADINGS | {
@@ -19,15 +20,18 @@ _BLOCKS = _HEADINGS | {
     *("fieldset", "figcaption", "figure", "footer", "form", "header", "html", "li", "main", "ol", "p", "pre"),
     *("section", "summary", "table", "tr", "ul"),
 }
-_BOILERPLATE = (
-    "head, title, script, style, noscript, template, svg, iframe, button, select, textarea, nav, footer,"
-    " [role=navigation], [role=search], [role=banner], [role=contentinfo], [hidden], [aria-hidden=true],"
-    " a.headerlink"
+_BOILERPLATE = frozenset(
+    {
+        *("head", "title", "script", "style", "noscript", "template", "svg", "iframe", "button", "select"),
+        *("textarea", "nav", "footer"),
+    }
 )
+_BOILERPLATE_ROLES = frozenset({"navigation", "search", "banner", "contentinfo"})
 _SEPARATORS = {"br": "\n", "td": " ", "th": " "}
 _SPACE = re.compile(r"\s+")
-_LINE_END = re.compile(r"[ \t]+\n")
+_LINE_END = re.compile(r"(?<![ \t])[ \t]+\n")  # a run of blanks is tried once, from its beginning
 _BLANK_LINES = re.compile(r"\n{3,}")
+_ENCODING_BYTES = 4096
 
 
 def parse_html(data: bytes) -> list[Section]:
@@ -40,30 +44,27 @@ def parse_html(data: bytes) -> list[Section]:
     """
     from bs4.dammit import EncodingDetector
 
-    declared = EncodingDetector.find_declared_encoding(data, is_html=True)
+    declared = EncodingDetector.find_declared_encoding(data[:_ENCODING_BYTES], is_html=True)
     return html_sections(decode(data, declared))
 
 
 def html_sections(html: str) -> list[Section]:
     """Cut an HTML page or a part of one into sections at its headings.
 
-    Deeply nested elements do not overflow the stack.
+    Deeply nested elements do not overflow the stack, and the time does not grow with the depth.
     """
     from bs4 import BeautifulSoup
     from bs4.element import NavigableString, Tag
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # text that looks like a link, or like XML
-        soup = BeautifulSoup(html, "html.parser")
-    for tag in soup.select(_BOILERPLATE):
-        tag.decompose()
+        soup = BeautifulSoup(_without_open_ends(html), "html.parser")
     texts = [_Text()]
     previous: Tag | None = None
-    for node in (soup.find("main") or soup).descendants:
+    for node, block, is_preformatted in _walk(soup.find("main") or soup):
         if isinstance(node, Tag):
             texts[-1].separate(_SEPARATORS.get(node.name, ""))
         elif type(node) is NavigableString:  # comments and the like are subclasses
-            block, is_preformatted = _surroundings(node)
             is_heading = block.name in _HEADINGS
             if block is not previous:
                 if node.isspace():
@@ -77,6 +78,17 @@ def html_sections(html: str) -> list[Section]:
             else:
                 texts[-1].flow(node, is_heading)
     return [section for text in texts if (section := text.section()).text]
+
+
+def _without_open_ends(html: str) -> str:
+    """Make text of the beginnings of tags and comments that never end.
+
+    For each of them, the parser would look through the rest of the page.
+    """
+    last = html.rfind(">") + 1
+    html = html[:last] + html[last:].replace("<", "&lt;")
+    last = html.rfind("-->") + 1
+    return html[:last] + html[last:].replace("<!--", "&lt;!--")
 
 
 @dataclass(slots=True)
@@ -102,12 +114,36 @@ class _Text:
         return Section(_BLANK_LINES.sub("\n\n", text).strip(), title=self.title.strip() or None)
 
 
-def _surroundings(node: NavigableString) -> tuple[Tag, bool]:
-    """The innermost block element around a string, and whether white space is kept there."""
-    block: Tag | None = None
-    for parent in node.parents:
-        if block is None and parent.name in _BLOCKS:
-            block = parent
-        if parent.name == "pre":
-            return block or parent, True
-    return block or parent, False
+def _walk(root: Tag) -> Iterator[tuple[PageElement, Tag, bool]]:
+    """Yield what is below an element, in order, without menus, scripts and the like.
+
+    With each come the innermost block element around it, and whether white space is kept there.
+    """
+    from bs4.element import Tag
+
+    block = next((tag for tag in (root, *root.parents) if tag.name in _BLOCKS), root)
+    is_preformatted = any(tag.name == "pre" for tag in (root, *root.parents))
+    stack = [(iter(root.contents), block, is_preformatted)]
+    while stack:
+        children, block, is_preformatted = stack[-1]
+        child = next(children, None)
+        if child is None:
+            stack.pop()
+            continue
+        if isinstance(child, Tag) and _is_boilerplate(child):
+            continue
+        yield child, block, is_preformatted
+        if isinstance(child, Tag):
+            inner = child if child.name in _BLOCKS else block
+            stack.append((iter(child.contents), inner, is_preformatted or child.name == "pre"))
+
+
+def _is_boilerplate(tag: Tag) -> bool:
+    """Return whether an element is a menu, a script or the like, which is no part of the text."""
+    return (
+        tag.name in _BOILERPLATE
+        or tag.get("role") in _BOILERPLATE_ROLES
+        or "hidden" in tag.attrs
+        or tag.get("aria-hidden") == "true"
+        or (tag.name == "a" and "headerlink" in (tag.get("class") or ()))
+    )

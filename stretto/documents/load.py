@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from hashlib import sha256
+from collections.abc import Callable, Iterable, Iterator
 
-from stretto.core import Document, Section
-from stretto.documents.html import parse_html
-from stretto.documents.markdown import parse_markdown
-from stretto.documents.pdf import parse_pdf
-from stretto.documents.rst import parse_rst
+from stretto.core import Document
+from stretto.documents.parse import PARSERS, parse_file, parser_of
+from stretto.documents.parser_process import Limits, ParserProcess
 from stretto.documents.text import parse_text
-from stretto.errors import ConfigError, DocumentError
+from stretto.errors import DocumentError
 
-Parser = Callable[[bytes], list[Section]]
-
-PARSERS: Mapping[str, Parser] = {
-    ".pdf": parse_pdf,
-    ".html": parse_html,
-    ".htm": parse_html,
-    ".md": parse_markdown,
-    ".markdown": parse_markdown,
-    ".rst": parse_rst,
-    ".txt": parse_text,
-    ".text": parse_text,
-}
+DEFAULT_LIMITS = Limits()
 
 
 def load_documents(
@@ -34,58 +21,94 @@ def load_documents(
     *,
     max_bytes: int = 50_000_000,
     on_document: Callable[[str], None] | None = None,
+    on_bad: Callable[[DocumentError], None] | None = None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> list[Document]:
-    """Read and parse files, and the files in directories.
+    """Read and parse the files at these paths, and all files in these directories, into documents.
 
     Directories are walked in sorted order; hidden files and files with an unknown suffix are skipped. A
     file given by its own path is read in any case, as plain text if its suffix is unknown. A file that is
-    found twice counts once, under its first path.
+    found twice counts once, under its first path. Files of all formats but plain text are parsed in a
+    process of their own, within `limits`.
 
     Args:
         max_bytes: largest size of a file.
         on_document: called with each path when its file is parsed.
+        on_bad: called with the error of each file that cannot be read, which is skipped then; None raises the
+            first such error instead.
 
     Raises:
-        DocumentError: a path is missing, unreadable, empty, encrypted, corrupt, larger than `max_bytes` or
-            binary, or there is no file at all. The message names the path and the cause.
+        DocumentError: a path is missing, or a folder has no documents, or no file is left, or a file cannot
+            be read and `on_bad` is None: it is unreadable, empty, encrypted, corrupt, binary, larger than
+            `max_bytes` or beyond `limits`. The message names the path and the cause.
         ConfigError: the parser of a format is not installed.
     """
-    files = _distinct(_files(paths))
-    if not files:
-        raise DocumentError("no documents: no path was given")
-    for path in files:
-        _check_size(path, max_bytes)
+    if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Iterable):
+        raise DocumentError(f"paths must be a list of paths, got {paths!r:.80}")
+    bad: list[DocumentError] = []
+
+    def note(error: DocumentError) -> None:
+        if on_bad is None:
+            raise error
+        bad.append(error)
+        on_bad(error)
+
+    good = []
+    for path in _distinct(_files(paths, note)):
+        try:
+            _check(path, max_bytes)
+        except DocumentError as error:
+            note(error)
+        else:
+            good.append(path)
     documents = []
-    for path in files:
-        documents.append(_load(path))
-        if on_document is not None:
-            on_document(path)
+    with ParserProcess(limits) as parser:
+        for path in good:
+            try:
+                documents.append(parse_file(path) if parser_of(path) is parse_text else parser.parse(path))
+            except DocumentError as error:
+                note(error)
+            else:
+                if on_document is not None:
+                    on_document(path)
+    if len(bad) == 1 and not documents:
+        raise bad[0]
+    if not documents:
+        cause = f"none of {len(bad)} can be read; the first: {bad[0].message}" if bad else "no path was given"
+        raise DocumentError(f"no documents: {cause}")
     return documents
 
 
-def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+def _files(paths: Iterable[str | os.PathLike[str]], note: Callable[[DocumentError], None]) -> Iterator[str]:
     for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise DocumentError(f"a path must be a text or a Path, got {path!r:.80}")
         path = os.fspath(path)
         if not os.path.isdir(path):
+            if not os.path.lexists(path):
+                raise DocumentError(f"{path}: {os.strerror(errno.ENOENT)}")
             yield path
             continue
-        found = sorted(_walk(path), key=lambda file: file.split(os.sep))
+        found = sorted(_walk(path, note), key=lambda file: file.split(os.sep))
         if not found:
             raise DocumentError(f"{path}: no documents in this directory (known: {', '.join(PARSERS)})")
         yield from found
 
 
-def _walk(directory: str) -> Iterator[str]:
-    """Find visible files with a known suffix under a directory; links to directories are not followed."""
-    for folder, folders, names in os.walk(directory, onerror=_refuse):
+def _walk(directory: str, note: Callable[[DocumentError], None]) -> Iterator[str]:
+    """Find visible files with a known suffix under a directory; links to directories are not followed.
+
+    Folders that cannot be listed go to `note`.
+    """
+
+    def refuse(error: OSError) -> None:
+        note(DocumentError(f"{error.filename}: {error.strerror}"))
+
+    for folder, folders, names in os.walk(directory, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             if not name.startswith(".") and _suffix(name) in PARSERS:
                 yield os.path.join(folder, name)
-
-
-def _refuse(error: OSError) -> None:
-    raise DocumentError(f"{error.filename}: {error.strerror}") from error
 
 
 def _suffix(path: str) -> str:
@@ -99,7 +122,7 @@ def _distinct(files: Iterable[str]) -> list[str]:
     return list(first.values())
 
 
-def _check_size(path: str, max_bytes: int) -> None:
+def _check(path: str, max_bytes: int) -> None:
     try:
         status = os.stat(path)
     except OSError as cause:
@@ -110,22 +133,3 @@ def _check_size(path: str, max_bytes: int) -> None:
         raise DocumentError(f"{path}: is empty")
     if status.st_size > max_bytes:
         raise DocumentError(f"{path}: has {status.st_size} bytes, more than the {max_bytes} allowed")
-
-
-def _load(path: str) -> Document:
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-        sections = PARSERS.get(_suffix(path), parse_text)(data)
-    except OSError as cause:
-        raise DocumentError(f"{path}: {cause.strerror}") from cause
-    except ImportError as cause:
-        raise ConfigError(f"{path}: needs the package {cause.name}: pip install 'stretto[local]'") from cause
-    except ValueError as cause:
-        raise DocumentError(f"{path}: {cause}") from cause
-    except Exception as cause:  # a parser met something its authors did not expect
-        raise DocumentError(f"{path}: cannot be parsed: {cause!r}") from cause
-    sections = [section for section in sections if section.text.strip()]
-    if not sections:
-        raise DocumentError(f"{path}: contains no text")
-    return Document(path, tuple(sections), sha256(data).hexdigest())

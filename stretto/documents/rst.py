@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from stretto.core import Section
@@ -17,6 +18,7 @@ _SETTINGS = {
     "syntax_highlight": "none",
     "warning_stream": False,
     "halt_level": 5,  # never
+    "line_length_limit": sys.maxsize,  # a long line is text too
 }
 
 

@@ -12,7 +12,8 @@ _MAX_EXPANSION = 1_000_000  # nodes and characters of all substitutions together
 
 
 class CheckSubstitutions(Transform):
-    """A docutils transform that refuses a document whose substitutions would expand to too much text.
+    """A docutils transform (a pass over a parsed document) that refuses a document whose substitutions would
+    expand to too much text.
 
     It counts before docutils expands them, because nested substitutions multiply.
     """
@@ -38,7 +39,9 @@ class CheckSubstitutions(Transform):
 
 
 class RstReader(standalone.Reader):  # type: ignore[type-arg]  # generic in the stubs alone
-    """The reader of docutils, which also refuses documents with too large substitutions."""
+    """A reader of reStructuredText: docutils' own, which also refuses documents with too large
+    substitutions.
+    """
 
     def get_transforms(self) -> list[type[Transform]]:
         """Return the transforms that docutils applies to a document, and the check of its substitutions."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.cluster.devices import parse_device
+from stretto.components.tools import Tool
 from stretto.core import Document
 from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, Engine, Replica, RunsIn, deploy
@@ -19,6 +20,7 @@ from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.engines.batch.embedding import MINILM, MISSING_PACKAGES, Embedding, EmbeddingConfig, model_name
 from stretto.engines.batch.reranking import Reranking, RerankingConfig
+from stretto.engines.batch.tools import Tools, ToolsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
 from stretto.engines.contract import SteppedLLM
@@ -31,6 +33,9 @@ PROFILES: Mapping[str, Profile] = {
     "embedding": Profile(base_s=0.004, per_unit_s=0.03, max_efficient_batch=16),
     "vectors": Profile(base_s=0.0002, per_unit_s=0.00001, max_efficient_batch=256),
     "reranking": Profile(base_s=0.0002, per_unit_s=0.0002, max_efficient_batch=64),
+    "embedding-server": Profile(base_s=0.01, per_unit_s=0.002, max_efficient_batch=64),
+    "reranking-server": Profile(base_s=0.01, per_unit_s=0.002, max_efficient_batch=64),
+    "tools": Profile(base_s=0.05, per_unit_s=0.0, max_efficient_batch=1),
     "web": Profile(base_s=0.3, per_unit_s=0.0, max_efficient_batch=8),
     "llm": Profile(base_s=0.0, per_unit_s=0.00007, per_output_s=0.004),
 }
@@ -50,7 +55,8 @@ SEARCH_ENGINES = ("llm", "llm_small", "web")
 def llm_engine(
     where: str | None, *, instances: int = 1, api: str | None = None, tokenizer: str | None = None
 ) -> Deployment:
-    """Return the engine "llm" with a number of equal replicas: a server, or a model on this machine.
+    """Return the declaration of the engine "llm" with a number of equal replicas (copies): a server, or a
+    model on this machine.
 
     Args:
         where: URL of a server, directory of a checkpoint, "stand-in" (no model, quotes the documents) or
@@ -70,7 +76,7 @@ def llm_engine(
 
 
 def llm_deployment(replicas: Sequence[Replica], *, policy: str | None = None) -> Deployment:
-    """Return the engine "llm" with these replicas.
+    """Return the declaration of the engine "llm" with these replicas (ways to run it).
 
     Args:
         policy: name of the order in which waiting requests are served; None leaves the default.
@@ -92,7 +98,7 @@ def is_url(where: str | None) -> bool:
 def llm_replica(
     where: str | None, *, device: str | None = None, dtype: str | None = None, runs_in: RunsIn = "thread"
 ) -> Replica:
-    """Return a replica of an LLM on this machine.
+    """Return a replica (declaration of one copy) of an LLM that runs on this machine.
 
     Args:
         where: directory of a checkpoint, "stand-in" (no model, quotes the documents), or "mini", the model
@@ -152,7 +158,8 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
 
 
 def server_replica(url: str, *, api: str | None = None, tokenizer: str | None = None) -> Replica:
-    """Return a replica of an LLM that is an OpenAI-compatible server, running already.
+    """Return a replica (declaration of one copy) of an LLM that is an OpenAI-compatible server, running
+    already.
 
     Completions stop where a base model would begin a further question.
 
@@ -174,13 +181,8 @@ def server_replica(url: str, *, api: str | None = None, tokenizer: str | None = 
     return Replica(OpenAIServer, config, runs_in="loop", profile=PROFILES["llm"])
 
 
-def is_small_model(deployment: Deployment) -> bool:
-    """Return whether any replica of an engine runs the small model that ships with Stretto."""
-    return any(getattr(replica.config, "path", None) == MINI for replica in deployment.replicas)
-
-
 def vectors_engine() -> Deployment:
-    """Return the engine "vectors", which keeps collections of vectors in memory.
+    """Return the declaration of the engine "vectors", which keeps collections of vectors in memory.
 
     A collection without a name belongs to one query (one run of an app) and is dropped when that ends.
     """
@@ -203,21 +205,23 @@ def local_engines(
     functions: Mapping[str, Callable[..., object]] | None = None,
     profiles: Mapping[str, Profile] | None = None,
 ) -> list[Deployment]:
-    """Return the engines that the ready-made RAG apps need, with one instance each.
+    """Return the declarations of the engines that the ready-made RAG apps need, with one instance each.
 
     Args:
         llm: the engine "llm"; None takes the small model that ships with Stretto.
         vectors: the engine "vectors"; None keeps vectors in memory.
-        embedding_model: a sentence-transformers name or path; chunks are measured in its tokens.
-        reranking_model: a cross-encoder's name or path; None scores by words.
+        embedding_model: a sentence-transformers name or path, or the URL of a server. Chunks are measured in
+            the model's tokens; with a server, in those of all-MiniLM-L6-v2.
+        reranking_model: a cross-encoder's name or path, or the URL of a server; None scores by words.
         functions: functions that the op `call` may call, by name; if given, there is an engine "calls" too.
         profiles: profiles by engine, in place of the built-in ones.
     """
+    counted_by = MINILM if is_url(embedding_model) else embedding_model
     engines = [
-        deploy("chunking", Chunking, ChunkingConfig(embedding_model), profile=PROFILES["chunking"]),
-        deploy("embedding", Embedding, EmbeddingConfig(embedding_model), profile=PROFILES["embedding"]),
+        deploy("chunking", Chunking, ChunkingConfig(counted_by), profile=PROFILES["chunking"]),
+        embedding_engine(embedding_model),
         vectors or vectors_engine(),
-        deploy("reranking", Reranking, RerankingConfig(reranking_model), profile=PROFILES["reranking"]),
+        reranking_engine(reranking_model),
         llm or llm_engine(None),
     ]
     if functions is not None:
@@ -228,8 +232,38 @@ def local_engines(
     ]
 
 
+def embedding_engine(model: str) -> Deployment:
+    """Return the engine "embedding": a model's name or path, or the URL of a server."""
+    if is_url(model):
+        return _at_server("embedding", model)
+    return deploy("embedding", Embedding, EmbeddingConfig(model), profile=PROFILES["embedding"])
+
+
+def reranking_engine(model: str | None) -> Deployment:
+    """Return the engine "reranking": a cross-encoder's name or path, or the URL of a server.
+
+    None scores by words.
+    """
+    if model is not None and is_url(model):
+        return _at_server("reranking", model)
+    return deploy("reranking", Reranking, RerankingConfig(model), profile=PROFILES["reranking"])
+
+
+def _at_server(engine: str, url: str) -> Deployment:
+    try:
+        from stretto.engines.batch.server.config import BatchServerConfig
+        from stretto.engines.batch.server.embedding import EmbeddingServer
+        from stretto.engines.batch.server.reranking import RerankingServer
+    except ImportError as cause:
+        raise ConfigError(f"{url!r} {MISSING_PACKAGES}") from cause
+    server: Callable[[Any], Any] = EmbeddingServer if engine == "embedding" else RerankingServer
+    config, profile = BatchServerConfig(url), PROFILES[f"{engine}-server"]
+    return deploy(engine, server, config, profile=profile, recover_s=RECOVER_S)
+
+
 def search_engines(llm: Deployment, url: str | None, documents: Sequence[Document]) -> list[Deployment]:
-    """Return the engines of the ready-made app "search": "llm", "llm_small" (the same model) and "web".
+    """Return the declarations of the engines of the ready-made app "search": "llm", "llm_small" (the same
+    model) and "web".
 
     That app drafts an answer, judges the draft, and searches only if the draft is not good enough.
 
@@ -241,7 +275,9 @@ def search_engines(llm: Deployment, url: str | None, documents: Sequence[Documen
 
 
 def web_engine(url: str | None, documents: Sequence[Document]) -> Deployment:
-    """Return the engine "web": a web search service at `url`, or if that is None a search in `documents`."""
+    """Return the declaration of the engine "web": a web search service at `url`, or if that is None a search
+    in `documents`.
+    """
     web: Callable[[Any], Any] = CorpusSearch
     config: object = CorpusSearchConfig(tuple(documents))
     if url is not None:
@@ -249,21 +285,34 @@ def web_engine(url: str | None, documents: Sequence[Document]) -> Deployment:
     return deploy("web", web, config, profile=PROFILES["web"], max_batch=8)
 
 
+def tools_engine(tools: Sequence[Tool], *, instances: int = 4) -> Deployment:
+    """Return the declaration of the engine "tools", which runs the tools of agents, up to `instances` calls
+    side by side.
+    """
+    config = ToolsConfig(tuple(tools))
+    return deploy("tools", Tools, config, instances=instances, profile=PROFILES["tools"], max_batch=1)
+
+
 def engine_and_model(deployment: Deployment) -> str:
-    """Return the key under which the measured latency profile of an engine's first replica is saved."""
+    """Return the key under which the measured latency profile of an engine is saved: that of its first
+    replica (copy).
+    """
     return profile_key(deployment.name, deployment.replicas[0])
 
 
 def profile_key(engine: str, replica: Replica) -> str:
-    """Return the key under which a replica's measured latency profile is saved.
+    """Return the key under which the measured latency profile of a replica (copy of an engine) is saved.
 
-    It is the engine's name with its model, or with its kind where there is no model, and then the device and
-    dtype if they are not the defaults.
+    It is the engine's name with its model, or with its kind where there is no model, and then the URL of a
+    server, and the device and dtype if they are not the defaults.
     """
     config = replica.instance_config()
+    kind = type(config).__name__.removesuffix("Config")
+    if isinstance(url := getattr(config, "url", None), str):
+        return "@".join((f"{engine}:{getattr(config, 'model', None) or kind}", url))
     model = getattr(config, "model", None) or getattr(config, "path", None)
     if model is None:
-        return f"{engine}:{type(config).__name__.removesuffix('Config')}"
+        return f"{engine}:{kind}"
     usual = {field.name: field.default for field in fields(config)} if is_dataclass(config) else {}
     others = [
         getattr(config, name)

@@ -12,7 +12,7 @@ thread or process where it will run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
@@ -20,13 +20,15 @@ from stretto.tasks import LLMEvent, LLMTask, Task
 
 
 class BatchEngine(Protocol):
-    """The interface of an engine that runs batches. It lives on one thread; calls never overlap."""
+    """The interface of an engine that runs batches, such as an embedding model or a vector store. It lives on
+    one thread; calls never overlap.
+    """
 
     def run(self, tasks: Sequence[Task]) -> Sequence[object]:
-        """Answer every task, in order, in one call of the underlying model or store.
+        """Answer every task of a batch, in order, in one call of the underlying model or store.
 
-        A task's answer is its output value, or a list of `num_items` of them. Raising fails the whole
-        batch; the scheduler then retries its tasks one by one, so that only the faulty task fails.
+        A task's answer is its output value, or a list of `num_items` of them. Raising an exception fails the
+        whole batch; the scheduler then retries its tasks one by one, so that only the faulty task fails.
         """
         ...
 
@@ -35,18 +37,32 @@ class BatchEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Free models, files and connections."""
+        """Free the models, files and connections that the engine holds."""
+        ...
+
+
+@runtime_checkable
+class ProbedEngine(Protocol):
+    """The further method of a batch engine whose work is done elsewhere, at a server that may be down.
+
+    An error `EngineUnavailable` or `EngineTimeout` of such an engine makes its instance suspect: it gets no
+    work until `probe` succeeds.
+    """
+
+    def probe(self) -> None:
+        """Check whether the server can take work. Raises EngineFailure if it cannot, or does not answer."""
         ...
 
 
 class SteppedLLM(Protocol):
-    """The interface of an LLM engine that runs in our process and computes one step per call of `step`.
+    """The interface of an LLM engine that runs in our process and computes one step (engine iteration) per
+    call of `step`.
 
     All calls come from one thread, none while `step` runs.
     """
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Add a task to the waiting queue; tasks with smaller ranks start first.
+        """Add a task to the engine's waiting queue; tasks with smaller ranks start first.
 
         If the task cannot run, a later `step` returns a `Failed` for it. A task with `generated` tokens, made
         by another instance, is continued after them, or starts over. In both cases the pieces make up the
@@ -94,7 +110,7 @@ class SteppedLLM(Protocol):
         ...
 
     def close(self) -> None:
-        """Free the model and its memory."""
+        """Free the model and its memory, as the instance ends."""
         ...
 
 
@@ -104,7 +120,7 @@ class AsyncLLM(Protocol):
     async def start(self) -> None:
         """Wait until the server can take tasks.
 
-        If it is the engine's job to start the server, it is started; any other is taken to be ready.
+        An engine that has to start its server starts it here; any other server is taken to be ready.
 
         Raises:
             EngineFailure: the server cannot be started.
@@ -114,22 +130,23 @@ class AsyncLLM(Protocol):
     async def generate(
         self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
     ) -> None:
-        """Run one task and emit its events; the last one is `Done` or `Failed`.
+        """Run one task on the server and emit its events; the last one is `Done` or `Failed`.
 
-        Cancelling the coroutine aborts the request at the server. `rank` is the task's place among
-        others, the smaller first, for servers that order requests.
+        Cancelling the coroutine aborts the request at the server. `rank` is the task's place among others,
+        the smaller first, for servers that order requests.
         """
         ...
 
     def written(self, task: int) -> tuple[int, ...]:
-        """Return the ids of the tokens that a running task has generated, so that another instance can go on.
+        """Return the ids of the tokens that a running task has generated, so that another instance can
+        continue after them.
 
         Empty if they are unknown, as where a server sends text; the task then starts over.
         """
         ...
 
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
-        """Call `report` with changes of the server's prefix cache and with its load, until cancelled.
+        """Watch the server until cancelled: call `report` with changes of its prefix cache and with its load.
 
         Only what the server tells is reported.
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from stretto.errors import ConfigError
 from stretto.tasks import Decode
 
-BASIC = frozenset({"max_tokens", "items", "max_items", "stop", "temperature", "seed"})
+BASIC = frozenset({"max_tokens", "items", "max_items", "fallback", "stop", "temperature", "seed"})
 """Names of the decoding settings that every LLM engine understands."""
 
 
 def changed(decode: Decode) -> dict[str, object]:
-    """Return the decoding settings (length, form, sampling) that are not at their defaults, by name."""
+    """Return the decoding settings of an LLM task (length, form, sampling) that are not at their defaults, by
+    name.
+    """
     return {
         field.name: value
         for field in fields(decode)
@@ -33,3 +35,10 @@ def refuse_others(decode: Decode, understood: Collection[str], engine: str) -> N
     """
     if others := [name for name in changed(decode) if name not in understood]:
         raise ConfigError(f"{engine} does not know the decoding setting {', '.join(others)}")
+
+
+def without_wishes(decode: Decode) -> Decode:
+    """Return the decoding settings without a JSON schema that engines may do without."""
+    if not decode.schema_if_able:
+        return decode
+    return replace(decode, json_schema=None, schema_if_able=False)

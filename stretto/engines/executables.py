@@ -61,6 +61,13 @@ def _batch(role: str, module: str, name: str, config: str = "", *, keeps_state: 
     return Executable("batch", role, module, name, config, profile=PROFILES[role], keeps_state=keeps_state)
 
 
+def _remote(role: str, name: str) -> Executable:
+    module = f"stretto.engines.batch.server.{role}"
+    places: tuple[RunsIn, ...] = ("thread", "process")
+    profile = PROFILES[f"{role}-server"]
+    return Executable("batch", role, module, name, "BatchServerConfig", places=places, profile=profile)
+
+
 def _model(module: str, name: str, config: str) -> Executable:
     module = f"stretto.engines.{module}"
     places: tuple[RunsIn, ...] = ("thread", "process")
@@ -86,15 +93,17 @@ EXECUTABLES: Mapping[str, Executable] = {
     },
     "chunking": _batch("chunking", "chunking", "Chunking"),
     "embedding": _batch("embedding", "embedding", "Embedding"),
+    "embedding-server": _remote("embedding", "EmbeddingServer"),
     "vectors": _batch("vectors", "vectors", "MemoryVectors", keeps_state=True),
     "postgres": _batch("vectors", "postgres", "PostgresVectors", "PostgresConfig"),
     "reranking": _batch("reranking", "reranking", "Reranking"),
+    "reranking-server": _remote("reranking", "RerankingServer"),
     "web": _batch("web", "web_search", "WebSearch"),
 }
 
 
 def executable_named(name: str) -> Executable:
-    """Return the kind of engine that an engines file calls by this name.
+    """Return the kind of engine that has this name in engines files.
 
     Raises:
         ConfigError: there is no such name. The message lists those that there are.

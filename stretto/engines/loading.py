@@ -11,7 +11,8 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def one_load() -> Iterator[None]:
-    """Context in which a model is loaded: other threads of this process wait, and progress bars are hidden.
+    """Context manager around the loading of a model: other threads of this process wait, and progress bars
+    are hidden.
 
     While transformers 5 loads a model, it replaces functions of its own (`no_tie_weights`). With two loads at
     once, the second would put the first one's replacement back for good, and tied models would be untied.

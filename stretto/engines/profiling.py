@@ -1,75 +1,85 @@
-"""The measurement of an engine on this machine: latency by batch size, and the profile that explains it.
+"""The measurement of an engine: latency by batch size and length, and the profile that explains it.
 
 The work is like that of the ready-made apps: chunks of the default size, pairs, rows, prompts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from stretto.core import Chunk, Document, Hit, Section, Segment
-from stretto.costs.profile import Profile, fit_profile
+from stretto.costs.profile import Profile, fit_profile, fit_profile_by_length
 from stretto.deployment import Deployment
 from stretto.engines.batch.chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, max_tokens
 from stretto.engines.contract import SteppedLLM
+from stretto.engines.measurement import Measurement, text_of_words
+from stretto.engines.server_profiling import profile_server
 from stretto.errors import ConfigError
+from stretto.graph.ops import OPS
 from stretto.tasks import Decode, Done, Failed, LLMTask, Task
 
-_TEXT = (
-    "the engine reads each document once and cuts it into pieces that a model can hold because a reader "
-    "who asks a question wants the passage that answers it and not the whole book "
-)
 _ROUNDS = 5
+_CHUNK_WORDS = 170  # a chunk of the default size
+_SHORT_WORDS = (10, 60)
 _SIDE_BY_SIDE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """The seconds that calls with `units` of work (items or tokens) took: median, fastest and slowest."""
-
-    units: int
-    median_s: float
-    min_s: float
-    max_s: float
-
-    @property
-    def units_per_s(self) -> float:
-        """Units of work per second, from the median time."""
-        return self.units / self.median_s
 
 
 def profile_engine(
     deployment: Deployment, on_measurement: Callable[[Measurement], None]
 ) -> tuple[list[Measurement], Profile]:
-    """Measure how long an engine's calls take at growing batch sizes, and fit its latency profile to that.
+    """Measure how long an engine's calls take at growing batch sizes, and fit a latency profile (linear
+    costs) to these times.
 
     Each measurement is passed to `on_measurement` as soon as it is made. Returns all measurements, and the
     profile.
 
     Raises:
         ConfigError: there is no workload to profile such an engine with.
+        EngineFailure: a server cannot be reached, or refuses.
     """
     engine, replica = deployment.engine, deployment.replicas[0]
-    if engine.is_llm and replica.runs_in in ("loop", "ray"):
+    if engine.is_llm and replica.runs_in == "ray":
         raise ConfigError("a server's engine is profiled where it runs")
+    if engine.is_llm and replica.runs_in == "loop":
+        return asyncio.run(profile_server(replica, on_measurement))
     executable = replica.executable(replica.instance_config())
     try:
         if engine.is_llm:
             return _profile_llm(executable, on_measurement)
         measurements = []
         for units, tasks in _workloads(deployment):
-            measurements.append(_measure(units, lambda tasks=tasks: executable.run(tasks)))  # type: ignore[misc]
+            measured = _measure(units, lambda tasks=tasks: executable.run(tasks))  # type: ignore[misc]
+            measurements.append(replace(measured, tokens=_num_tokens(tasks)))
             on_measurement(measurements[-1])
-        profile = fit_profile([m.units for m in measurements], [m.median_s for m in measurements])
-        return measurements, profile
+        return measurements, _fitted(measurements)
     finally:
         executable.close()
+
+
+def _fitted(measurements: Sequence[Measurement]) -> Profile:
+    units, seconds = [m.units for m in measurements], [m.median_s for m in measurements]
+    tokens = [m.tokens for m in measurements if m.tokens is not None]
+    return fit_profile_by_length(units, tokens, seconds) if tokens else fit_profile(units, seconds)
+
+
+def _num_tokens(tasks: Sequence[Task]) -> int | None:
+    """Return the estimated tokens of the texts of a workload's one task; None where they do not matter."""
+    (task,) = tasks
+    tokens_of = OPS[task.op].tokens
+    if tokens_of is None:
+        return None
+    rows = [
+        {port: value[i] if port in task.each else value for port, value in task.inputs.items()}  # type: ignore[index]
+        for i in range(task.num_items or 1)
+    ]
+    return sum(map(tokens_of, rows))
 
 
 def _measure(units: int, call: Callable[[], object]) -> Measurement:
@@ -82,14 +92,8 @@ def _measure(units: int, call: Callable[[], object]) -> Measurement:
     return Measurement(units, statistics.median(seconds), min(seconds), max(seconds))
 
 
-def _text(num_words: int, seed: int) -> str:
-    words = _TEXT.split()
-    start = seed % len(words)
-    return " ".join(itertools.islice(itertools.cycle(words), start, start + num_words))
-
-
-def _chunks(count: int) -> list[Chunk]:
-    return [Chunk("profile", i, _text(170, i), num_chunks=count) for i in range(count)]
+def _chunks(count: int, num_words: int = _CHUNK_WORDS) -> list[Chunk]:
+    return [Chunk("profile", i, text_of_words(num_words, i), num_chunks=count) for i in range(count)]
 
 
 def _task(
@@ -105,7 +109,7 @@ def _workloads(deployment: Deployment) -> Iterator[tuple[int, Sequence[Task]]]:
             tokens = min(DEFAULT_TOKENS, max_tokens(deployment.replicas[0].config.model))  # type: ignore[attr-defined]
             overlap = min(DEFAULT_OVERLAP, tokens // 8)
             for count in (1, 2, 4, 8):
-                files = [Document(f"d{i}", (Section(_text(4000, i)),), str(i)) for i in range(count)]
+                files = [Document(f"d{i}", (Section(text_of_words(4000, i)),), str(i)) for i in range(count)]
                 yield (
                     count,
                     _task("chunk", {"files": files}, ("files",), count, tokens=tokens, overlap=overlap),
@@ -113,14 +117,17 @@ def _workloads(deployment: Deployment) -> Iterator[tuple[int, Sequence[Task]]]:
         case "embedding":
             for count in (1, 2, 4, 8, 16, 32, 64):
                 yield count, _task("embed", {"texts": _chunks(count)}, ("texts",), count)
+            for num_words, count in itertools.product(_SHORT_WORDS, (1, 4, 32)):
+                yield count, _task("embed", {"texts": _chunks(count, num_words)}, ("texts",), count)
         case "vectors":
             vectors = list(np.random.default_rng(0).standard_normal((1024, 384)).astype(np.float32))
             for count in (16, 64, 256, 1024):
                 inputs: dict[str, object] = {"chunks": _chunks(count), "vectors": vectors[:count]}
                 yield count, _task("ingest", inputs, ("chunks", "vectors"), count)
         case "reranking":
-            for count in (4, 16, 64, 256):
-                hits = [Hit(chunk, 0.5) for chunk in _chunks(count)]
+            sizes = [(_CHUNK_WORDS, count) for count in (4, 16, 64, 256)]
+            for num_words, count in (*sizes, *itertools.product(_SHORT_WORDS, (1, 4, 64))):
+                hits = [Hit(chunk, 0.5) for chunk in _chunks(count, num_words)]
                 inputs = {"question": "which passage answers the question?", "hits": hits}
                 yield count, [Task(0, "profile", "rerank", "rerank", inputs, {})]
         case name:
@@ -142,14 +149,14 @@ def _profile_llm(
 
         def prefill(num_words: int = num_words) -> None:
             nonlocal units
-            (units,) = _finish(llm, ids, [_text(num_words, next(seeds))], None)
+            (units,) = _finish(llm, ids, [text_of_words(num_words, next(seeds))], None)
             llm.release("profile")
 
         measurement = _measure(1, prefill)
         measurements.append(replace(measurement, units=max(units, num_words)))
         on_measurement(measurements[-1])
     fitted = fit_profile([m.units for m in measurements], [m.median_s for m in measurements])
-    prompt = _text(32, 0)
+    prompt = text_of_words(32, 0)
     num_outputs = 0
 
     def decode() -> None:

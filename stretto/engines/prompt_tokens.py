@@ -2,28 +2,30 @@
 
 Each segment is tokenised by itself: the tokens of a prompt begin with the tokens of each of its leading
 parts, wherever it is cut. Special tokens are parsed in constants only; `<|im_end|>` in a retrieved
-document stays eight harmless characters.
+document stays eight harmless characters. Some vocabularies (Unigram, word level) have special tokens among
+their ordinary pieces; text that would become one is split again.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from stretto.core import Prompt
+from stretto.engines.chat_markup import ChatMarkup, roles_of
 from stretto.errors import ConfigError, UserError
-
-_CONTENT = "STRETTO-PROMPT"
 
 
 class PromptTokenizer:
     """The tokenizer of a checkpoint, which puts prompts into the checkpoint's chat template if it has one.
 
-    The prompt becomes the user's message. The template's text before that message leads every prompt; its
-    text after it is `suffix`, which the caller appends before decoding.
+    A prompt without roles becomes the user's message. The template's text before each message is part of the
+    prompt; its text after the last one is `end_of(prompt)`, which the caller appends before decoding.
 
     Raises:
         ConfigError: the folder's tokenizer cannot be used.
@@ -40,35 +42,49 @@ class PromptTokenizer:
         # Without added tokens and what the post-processor adds: text is only text.
         spec |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         self._plain = Tokenizer.from_str(json.dumps(spec))
+        self._special = _special_ids(tokenizer)
 
-        before, behind = "", ""
-        if tokenizer.chat_template:
-            before, behind = self._template_parts(folder)
-        bos = [tokenizer.bos_token_id] if tokenizer.bos_token_id in tokenizer("").input_ids else []
-        prefix = self._constant(before)
-        self._prefix: list[int] = prefix if prefix[: len(bos)] == bos else bos + prefix
-        self.suffix: list[int] = self._constant(behind)
+        self._markup = ChatMarkup(str(folder), self._render if tokenizer.chat_template else None)
+        self._bos = [tokenizer.bos_token_id] if tokenizer.bos_token_id in tokenizer("").input_ids else []
+        self.suffix: list[int] = self.end_of(())
         self.eos_token_id: int | None = tokenizer.eos_token_id
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the token ids of a prompt: BOS, the chat template's beginning, then the prompt's segments.
+        """Return the token ids of a prompt: BOS, then each message with the chat template's text before it.
 
-        The template's end, `suffix`, is left out.
+        The template's end, `end_of(prompt)`, is left out.
 
         Raises:
-            UserError: a segment is not a text, or contains half of a surrogate pair.
+            UserError: a segment is not a text, contains half of a surrogate pair, or has a character that is
+                a special token by itself; or the template refuses messages of these roles.
         """
-        tokens = list(self._prefix)
+        before = iter(self._markup.of(roles_of(prompt)).before)
+        tokens = self._constant(next(before))
+        if tokens[: len(self._bos)] != self._bos:
+            tokens = self._bos + tokens
         for number, segment in enumerate(prompt):
             try:
+                if segment.role is not None and number > 0:
+                    tokens += self._constant(next(before))
                 if segment.name is None:
                     tokens += self._constant(segment.text)
                 else:
-                    tokens += self._plain.encode(segment.text, add_special_tokens=False).ids
+                    tokens += self._data(segment.text)
             except (TypeError, ValueError) as error:
                 where = f"segment {segment.name or number} of the prompt"
                 raise UserError(f"{where} cannot be tokenised: {ascii(segment.text)[:100]}") from error
         return tokens
+
+    def end_of(self, prompt: Prompt) -> list[int]:
+        """Return the token ids that the chat template puts between a whole prompt and the model's answer.
+
+        There are none if the prompt ends with a message of the assistant, because the model goes on writing
+        it.
+
+        Raises:
+            UserError: the template refuses messages of these roles.
+        """
+        return self._constant(self._markup.of(roles_of(prompt)).end)
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text of generated tokens; special tokens are left out.
@@ -77,13 +93,45 @@ class PromptTokenizer:
         """
         return self._decoder.decode(tokens, skip_special_tokens=True)
 
+    def _data(self, text: str) -> list[int]:
+        """Return the ids of a text that is data: none of them is special.
+
+        Raises:
+            ValueError: a single character is a special token.
+        """
+        encoding = self._plain.encode(text, add_special_tokens=False)
+        if self._special.isdisjoint(encoding.ids):
+            return list(encoding.ids)
+        ids: list[int] = []
+        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token not in self._special:
+                ids.append(token)
+            elif end - start < 2:
+                raise ValueError(f"{text[start:end]!r} is a special token")
+            else:
+                for part in (text[start : start + 1], text[start + 1 : end]):
+                    ids += self._data(part)
+        return ids
+
     def _constant(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False).input_ids)
 
-    def _template_parts(self, folder: Path) -> tuple[str, str]:
-        chat = [{"role": "user", "content": _CONTENT}]
-        text = self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        parts = str(text).split(_CONTENT)
-        if len(parts) != 2:
-            raise ConfigError(f"{folder}: the chat template does not show the user's message exactly once")
-        return parts[0], parts[1]
+    def _render(self, messages: Sequence[Mapping[str, str]], is_to_be_answered: bool) -> str:
+        chat = [dict(message) for message in messages]
+        return str(
+            self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=is_to_be_answered)
+        )
+
+
+def _special_ids(tokenizer: Any) -> frozenset[int]:
+    """Return the ids of the tokens that text must not become.
+
+    The token for unknown text is not among them, unless it has another meaning too.
+    """
+    named = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    others = {token for name, token in named.items() if name != "unk_token"}
+    added = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special = {*added, *tokenizer.all_special_ids}
+    if named.get("unk_token") not in others:
+        special.discard(tokenizer.unk_token_id)
+    return frozenset(special)

@@ -18,7 +18,7 @@ _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 class Problem(ConfigError):
-    """A key or value in a table of an engines file is wrong; `keys` is the path of keys to it."""
+    """Error: a key or value in a table of an engines file is wrong; `keys` is the path of keys to it."""
 
     def __init__(self, message: str, *, step: str | None = None, keys: tuple[str, ...] = ()) -> None:
         super().__init__(message, step=step)
@@ -32,7 +32,8 @@ def build(
     given: Mapping[str, object] | None = None,
     defaults: Mapping[str, object] | None = None,
 ) -> _T:
-    """Build an instance of the dataclass `kind` from a table's values, each checked against its field's type.
+    """Build an instance of the dataclass `kind` from the values of a table of an engines file, each checked
+    against its field's type.
 
     The keys of the table are names of fields. Fields of a type that no file can hold, such as functions, are
     no keys.
@@ -59,10 +60,10 @@ def build(
 
 
 def check_keys(values: Iterable[str], known: Iterable[str]) -> None:
-    """Check that a table has only `known` keys.
+    """Check that a table of an engines file has only `known` keys.
 
     Raises:
-        Problem: it has another one.
+        Problem: the table has another key.
     """
     known = list(known)
     for key in values:

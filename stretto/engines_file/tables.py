@@ -23,7 +23,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One table of an engines file, such as the second `[[replica]]`: its values, and where they stand.
+    """One table of an engines file (TOML that describes engines), such as the second `[[replica]]`: its
+    values, and where they stand.
 
     Attributes:
         tables: the whole file.
@@ -39,16 +40,18 @@ class TableRow:
         return self.tables.place((*self.path, *keys))
 
     def error(self, message: str, *keys: str) -> ConfigError:
-        """Return an error with this message, preceded by the file and line where the key `keys` stands."""
+        """Return an error with this message, preceded by the engines file and the line where a key of this
+        table stands. `keys` are the nested keys that lead to it.
+        """
         return ConfigError(f"{self.place(*keys)}: {message}")
 
     def without(self, *keys: str) -> TableRow:
-        """Return the same table without some of its keys."""
+        """Return a copy of this table of an engines file without some of its keys."""
         kept = {key: value for key, value in self.values.items() if key not in keys}
         return TableRow(self.tables, self.path, kept)
 
     def table(self, key: str) -> TableRow:
-        """Return the table under `key`, an empty one if there is none.
+        """Return the TOML table that stands under `key` in this table; an empty one if there is none.
 
         Raises:
             ConfigError: the value is no table.
@@ -120,17 +123,21 @@ class Tables:
                 raise ConfigError(f"{self.place((table,))}: {table} must be written [{table}], once")
 
     def rows(self, table: str) -> list[TableRow]:
-        """Return the tables of an array such as `[[replica]]`, in order; empty if there are none."""
+        """Return the tables of an array in the engines file, such as `[[replica]]`, in order; empty if there
+        are none.
+        """
         rows = self._values.get(table, [])
         return [TableRow(self, (table, index), values) for index, values in enumerate(rows)]
 
     def one(self, table: str) -> TableRow | None:
-        """Return a table that is written once, such as `[machine]`; None if it is not there."""
+        """Return a table that the engines file has at most once, such as `[machine]`; None if it is not
+        there.
+        """
         return TableRow(self, (table,), self._values[table]) if table in self._values else None
 
     def place(self, path: Path) -> str:
-        """Return where the key at `path` stands, as "file:line"; the line of the nearest table around it if
-        the key is not there.
+        """Return where the key at `path` stands in the engines file, as "file:line"; the line of the nearest
+        table around it if the key is not there.
         """
         while path and path not in self._lines:
             path = path[:-1]

@@ -29,23 +29,34 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from stretto.errors import ConfigError, TemplateError
+from stretto.frontend.choices import NAMES, Choices
 from stretto.frontend.prompts import known_constants, load_prompt, parse_prompt
-from stretto.graph.graph import Arg, Constant, Primitive, PromptParts, Ref, config_items
+from stretto.graph.graph import WHEN, Arg, Constant, Primitive, PromptParts, Ref, config_items
 from stretto.graph.ops import Port
 from stretto.graph.types import item_type
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of an app: a named and typed value that is given anew for each query (run of the app)."""
+    """An input of an app: a named and typed value that is given anew for each query (run of the app).
+
+    Raises:
+        TemplateError: the name or the type is no text, or the name is empty.
+    """
 
     name: str
     type: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or not isinstance(self.type, str):
+            raise TemplateError(
+                f"an input has a name and a type, got {self.name!r:.80} and {self.type!r:.80}"
+            )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutPort:
-    """One out port of a component: a source of values that can feed other components."""
+    """One output of a component (part of an app): a source of values that can feed other components."""
 
     component: Component
     name: str
@@ -56,14 +67,16 @@ Source: TypeAlias = Input | OutPort
 
 @dataclass(frozen=True)
 class NoConfig:
-    """An empty configuration, for components without settings."""
+    """An empty configuration, for components (parts of an app) without settings."""
 
 
 class Component:
     """The base class of all components, the parts (retriever, synthesizer…) that an app is composed of.
 
-    A subclass declares its in ports, out ports and settings, and says in `lower` which primitives, the
-    smallest steps that are scheduled, it stands for.
+    A subclass declares its in ports (inputs), out ports (outputs) and settings, and says in `lower` which
+    primitives, the smallest steps that are scheduled, do its work. A `variadic` in port stands for any number
+    of ports of any names. Each component takes the `Choices` of its user too: hints, passes, attempts and a
+    fallback engine.
     """
 
     ports: ClassVar[tuple[Port, ...]] = ()
@@ -72,23 +85,30 @@ class Component:
 
     def __init__(self, *, name: str | None = None, **keywords: Any) -> None:
         self.name = name or _snake_case(type(self).__name__)
+        if not isinstance(self.name, str):
+            raise TemplateError(f"a component's name must be a text, got {name!r:.80}")
+        if not dataclasses.is_dataclass(self.Config):
+            raise TemplateError(f"{self.name}: Config must be a dataclass, got {self.Config!r:.80}")
         self.sources: dict[str, Source] = {}
         fields = {field.name for field in dataclasses.fields(self.Config)}
         settings = {key: value for key, value in keywords.items() if key in fields}
-        self.feed(**{key: value for key, value in keywords.items() if key not in fields})
+        chosen = {key: value for key, value in keywords.items() if key in NAMES and key not in fields}
+        self.feed(**{key: keywords[key] for key in keywords if key not in fields and key not in chosen})
         self.config = configure(self, self.Config(), settings)
+        self.choices = dataclasses.replace(Choices(), **chosen)
 
     def feed(self, **sources: Source) -> None:
-        """Connect in ports of the component, given by name, to the sources of their values.
+        """Connect in ports (inputs) of the component, given by name, to the sources of their values.
 
         A source is an input of the app, or an out port of another component.
 
         Raises:
             TemplateError: there is no such port, or the source is not an `Input` or `OutPort`.
         """
-        names = [port.name for port in self.ports]
+        names = [port.name for port in self.ports if not port.variadic]
+        takes_any = any(port.variadic for port in self.ports)
         for port, source in sources.items():
-            if port not in names:
+            if port not in names and not takes_any:
                 raise TemplateError(
                     f"{self.name}: there is no port or setting {port!r}; ports: {', '.join(names)}"
                 )
@@ -97,9 +117,9 @@ class Component:
             self.sources[port] = source
 
     def __getitem__(self, out: str) -> OutPort:
-        if out not in self.outs:
+        if not isinstance(out, str) or out not in self.outs:
             raise TemplateError(
-                f"{self.name}: there is no out port {out!r}; there are {', '.join(self.outs)}"
+                f"{self.name}: there is no out port {out!r:.80}; there are {', '.join(self.outs)}"
             )
         return OutPort(self, out)
 
@@ -107,23 +127,25 @@ class Component:
         return Chain((self,), (), (self,), (self,)) >> other
 
     def out_types(self, in_types: Mapping[str, str], config: Any) -> Mapping[str, str]:
-        """Return the type of each out port, by name.
+        """Return the types of the out ports (outputs) of this component (part of an app), by name.
 
-        Override it in a component whose out types depend on the types of the values that its in ports get.
+        A component overrides this method if its out types depend on the types of the values that its in ports
+        get.
         """
         return self.outs
 
     def lower(self, build: Builder, config: Any) -> Mapping[str, Ref]:
-        """Add this component's primitives (the steps that do its work) to `build`.
+        """Add the primitives (steps) that do the work of this component (part of an app) to the graph that
+        `build` makes.
 
-        Returns a reference to the value of each out port, by name.
+        Returns a reference to the value of each out port (output), by name.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Components joined with `>>`, and the order that this gives them.
+    """Components (parts of an app) joined with `>>`, and the order that this gives them.
 
     Attributes:
         order: (before, after) pairs of components.
@@ -137,22 +159,32 @@ class Chain:
     last: tuple[Component, ...]
 
     def __rshift__(self, other: Component | Chain) -> Chain:
-        if isinstance(other, Component):
-            other = Chain((other,), (), (other,), (other,))
+        other = _chain(other)
         between = tuple((a, b) for a in self.last for b in other.first)
         components = tuple(dict.fromkeys((*self.components, *other.components)))
         return Chain(components, (*self.order, *between, *other.order), self.first, other.last)
 
 
 def parallel(*branches: Component | Chain) -> Chain:
-    """Return a chain of branches that run side by side: `a >> parallel(b, c >> d) >> e`."""
-    chains = [b if isinstance(b, Chain) else Chain((b,), (), (b,), (b,)) for b in branches]
+    """Return a chain of components (parts of an app) in which the given branches run side by side: `a >>
+    parallel(b, c >> d) >> e`.
+    """
+    chains = [_chain(branch) for branch in branches]
     return Chain(
         tuple(dict.fromkeys(c for chain in chains for c in chain.components)),
         tuple(pair for chain in chains for pair in chain.order),
         tuple(c for chain in chains for c in chain.first),
         tuple(c for chain in chains for c in chain.last),
     )
+
+
+def _chain(part: object) -> Chain:
+    """Return a component as a chain of one. Raises TemplateError if it is neither."""
+    if isinstance(part, Chain):
+        return part
+    if not isinstance(part, Component):
+        raise TemplateError(f"an app's flow is made of components, got {part!r:.80}")
+    return Chain((part,), (), (part,), (part,))
 
 
 class Builder:
@@ -165,34 +197,47 @@ class Builder:
         self._names: set[str] = set()
 
     def reserve(self, name: str) -> None:
-        """Reserve a name, so that no primitive that is added later gets it."""
+        """Reserve a name in the graph, so that no primitive (step) that is added later gets it."""
         self._names.add(name)
 
     def enter(self, values: Mapping[str, Ref], types: Mapping[str, str]) -> None:
-        """Make a component the current one, whose primitives are added next.
+        """Make a component (part of the app) the current one, whose primitives (steps) are added next.
 
-        `values` and `types` are the values that feed its in ports, and their types, by port.
+        `values` and `types` are the values that feed its in ports (inputs), and their types, by port.
         """
         self._values = values
         self.types = types
 
     def is_fed(self, port: str) -> bool:
-        """Return whether in port `port` of the component being lowered is connected to a value."""
+        """Return whether the in port (input) `port` of the current component (part of the app) is connected
+        to a value.
+        """
         return port in self._values
 
+    @property
+    def fed(self) -> tuple[str, ...]:
+        """The in ports (inputs) of the current component (part of the app) that are connected to a value, in
+        the order in which they were connected.
+        """
+        return tuple(self._values)
+
     def value(self, port: str) -> Ref:
-        """Return a reference to the value that feeds in port `port` of the component being lowered."""
+        """Return a reference to the value that feeds the in port (input) `port` of the current component
+        (part of the app).
+        """
         return self._values[port]
 
     def take(self, port: str, to: str | None = None, *, each: bool = False) -> Arg:
-        """Return an argument for a primitive: its port `to` reads what feeds the component's in port `port`.
+        """Return an argument, for `add`, that passes an input of the component on to one of its primitives
+        (steps): whatever comes at the component's in port `port` goes to the primitive's port `to`.
 
-        `to` is `port` if left out. With `each`, the primitive is applied to every item of that list.
+        `to` is `port` if left out. With `each`, what comes is a list, and the primitive runs once per item.
         """
         return Arg(to or port, self._values[port], each)
 
     def take_each_if_list(self, port: str, to: str) -> Arg:
-        """Return an argument for a primitive: its port `to` reads what feeds the component's in port `port`.
+        """Return an argument that connects a new primitive (step) to an input of the current component: its
+        port `to` reads what feeds the component's in port `port`.
 
         If that is a list, the primitive is applied to every item.
         """
@@ -209,9 +254,9 @@ class Builder:
         hints: tuple[str, ...] = (),
         prompt: PromptParts = (),
     ) -> Ref:
-        """Add a primitive to the graph and return a reference to its value.
+        """Add a primitive (step) to the graph and return a reference to its value.
 
-        A number is appended to a name that another primitive has.
+        If another primitive has that name, a number is appended to it.
         """
         unique, number = name, 1
         while unique in self._names:
@@ -236,8 +281,10 @@ class Builder:
         constants: Mapping[str, object] | None = None,
         each: frozenset[str] = frozenset(),
         hints: tuple[str, ...] = (),
+        when: Ref | None = None,
     ) -> Ref:
-        """Add an LLM call (a prefill of `prompt` and its decode) and return its output.
+        """Add an LLM call to the graph, as two steps (a prefill of `prompt` and its decode), and return a
+        reference to its output.
 
         Args:
             prompt: name of a ready-made prompt, or the text of one (any string with a brace).
@@ -245,23 +292,35 @@ class Builder:
             constants: settings whose values the prompt may contain, by name.
             each: variables taken item by item from a list.
             decode: fields of `stretto.tasks.Decode`.
+            when: value without which the call is skipped, if it has such a condition.
         """
         parts = parse_prompt(load_prompt(prompt), frozenset(variables), known_constants(constants or {}))
         used = [part.port for part in parts if not isinstance(part, Constant)]
         args = tuple(Arg(port, variables[port], port in each) for port in dict.fromkeys(used))
-        kv = self.add(f"{name}.prompt", "prefill", args, engine=engine, prompt=parts)
+        if when is not None:
+            args = (*args, Arg(WHEN, when))
+        independent = ("batchable",) if each else ()
+        kv = self.add(f"{name}.prompt", "prefill", args, engine=engine, prompt=parts, hints=independent)
         return self.add(
-            name, "decode", (Arg("kv", kv, bool(each)),), engine=engine, config=decode, hints=hints
+            name,
+            "decode",
+            (Arg("kv", kv, bool(each)),),
+            engine=engine,
+            config=decode,
+            hints=(*independent, *hints),
         )
 
 
 def configure(component: Component, config: Any, settings: Mapping[str, object]) -> Any:
-    """Return a copy of a component's configuration with some settings changed.
+    """Return a copy of the configuration of a component (part of an app) with some settings changed.
+
+    Settings that are `Choices`, which every component takes, are passed over.
 
     Raises:
         ConfigError: a setting is unknown, or its value has another type than the default's.
     """
     fields = {field.name: field for field in dataclasses.fields(config)}
+    settings = {key: value for key, value in settings.items() if key in fields or key not in NAMES}
     for key, value in settings.items():
         if key not in fields:
             raise ConfigError(f"{component.name}: there is no setting {key!r}; there are {', '.join(fields)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto.errors import ConfigError
+from stretto.frontend.choices import NAMES
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Graph
@@ -20,22 +21,26 @@ _MAX_CACHED = 1024
 
 
 class PlanCache:
-    """A compiler from app templates to execution graphs, with a cache of those that it made.
+    """A compiler from app templates to graphs that can be run, with a cache of those that it made.
 
-    Queries (runs) of one template with the same settings and optimisation passes share one graph.
+    Queries (runs) with the same steps and optimisation passes share one graph, whichever template, settings
+    or expansion they come from: what is compiled is found by its structure.
     """
 
     def __init__(self, profiles: Profiles, vocabulary: Vocabulary = DEFAULT) -> None:
         self.profiles = profiles
         self.vocabulary = vocabulary
         self._plans: dict[object, ExecutionGraph] = {}
+        self._of_templates: dict[object, ExecutionGraph] = {}
 
     def plan(
         self, template: Template, configuration: Configuration, passes: tuple[str, ...]
     ) -> ExecutionGraph:
-        """Return the execution graph of a query (one run of an app) with these settings and passes.
+        """Return the compiled graph of a query (one run of an app) with these settings and optimisation
+        passes.
 
-        It comes from the cache if a query of the same template, settings and passes was compiled before.
+        It comes from the cache if a query with the same steps and passes was compiled before. A template is
+        lowered once for each choice of settings.
 
         Raises:
             UserError: the configuration does not fit the template.
@@ -45,22 +50,28 @@ class PlanCache:
         ):
             raise ConfigError(f"{template.name}: a configuration maps components to settings")
         settings = tuple(
-            (component, name, type(value), value)  # 1 and True are equal, and not the same setting
+            (
+                component,
+                name,
+                type(value),
+                tuple(value) if name in NAMES and isinstance(value, list) else value,
+            )  # 1 and True are equal, and not the same setting
             for component, chosen in configuration.items()
             for name, value in chosen.items()
         )
         key = (template, settings, passes)
         try:
-            found = self._plans.get(key)
+            found = self._of_templates.get(key)
         except TypeError as error:
             raise ConfigError(f"a setting of {template.name} is not a plain value: {error}") from error
         if found is None:
-            found = self._remember(key, self.compile(template.lower(configuration, self.vocabulary), passes))
+            found = self._compiled(template.lower(configuration, self.vocabulary), passes)
+            _remember(self._of_templates, key, found)
         return found
 
     def expand(self, body: str, inputs: Mapping[str, object], passes: tuple[str, ...]) -> ExecutionGraph:
-        """Return the execution graph that replaces an `expand` primitive, a step that becomes a graph once
-        its inputs are known.
+        """Return the compiled graph that replaces an `expand` primitive, a step that becomes a graph once its
+        inputs are known.
 
         Args:
             body: name of the expansion in the vocabulary.
@@ -74,23 +85,37 @@ class PlanCache:
         if body not in expansions:
             raise ConfigError(f"there is no expansion {body!r}; there are {', '.join(expansions) or 'none'}")
         graph = expansions[body](inputs)
-        key = (graph, passes)
-        found = self._plans.get(key)
-        if found is None:
-            verify(graph, self.vocabulary.ops)
-            if len(graph.outputs) != 1:
-                raise ConfigError(f"expansion {body!r} made a graph with {len(graph.outputs)} outputs")
-            found = self._remember(key, self.compile(graph, passes))
-        return found
+        if len(graph.outputs) != 1:
+            raise ConfigError(f"expansion {body!r} made a graph with {len(graph.outputs)} outputs")
+        return self._compiled(graph, passes, is_verified=False)
 
     def compile(self, graph: Graph, passes: tuple[str, ...]) -> ExecutionGraph:
-        """Optimise a verified graph with the named passes, compile it, and return the result uncached."""
+        """Optimise a verified graph with the named passes (rewriting functions), compile it, and return the
+        result without caching it.
+        """
         known, ops = self.vocabulary.passes, self.vocabulary.ops
         chosen = {name: function for name, function in known.items() if name in passes}
         return compile_graph(optimise(graph, self.profiles, chosen, ops), self.profiles, ops)
 
-    def _remember(self, key: object, plan: ExecutionGraph) -> ExecutionGraph:
-        if len(self._plans) >= _MAX_CACHED:
-            del self._plans[next(iter(self._plans))]
-        self._plans[key] = plan
-        return plan
+    def _compiled(self, graph: Graph, passes: tuple[str, ...], *, is_verified: bool = True) -> ExecutionGraph:
+        """Return the execution graph of a graph, from the cache if an equal one was compiled before."""
+        key = (graph, _types(graph), passes)
+        found = self._plans.get(key)
+        if found is None:
+            if not is_verified:
+                verify(graph, self.vocabulary.ops)
+            found = self.compile(graph, passes)
+            _remember(self._plans, key, found)
+        return found
+
+
+def _types(graph: Graph) -> tuple[type, ...]:
+    """Return the types of a graph's settings: 1 and True are equal, and not the same setting."""
+    return tuple(type(value) for primitive in graph for _, value in primitive.config)
+
+
+def _remember(plans: dict[object, ExecutionGraph], key: object, plan: ExecutionGraph) -> None:
+    """Add a plan to a cache, in place of the oldest one if it is full."""
+    if len(plans) >= _MAX_CACHED:
+        del plans[next(iter(plans))]
+    plans[key] = plan

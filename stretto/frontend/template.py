@@ -6,11 +6,14 @@ of different origin are refused there; the message names the component and the p
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Any
 
-from stretto.errors import ConfigError, GraphError, TemplateError
+from stretto.errors import ConfigError, GraphError, StrettoError, TemplateError
+from stretto.frontend.choices import NAMES, with_choices
 from stretto.frontend.component import Builder, Chain, Component, Input, OutPort, Source, configure
 from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import Ops
@@ -44,8 +47,9 @@ class Template:
         outputs: Mapping[str, Source],
         vocabulary: Vocabulary = DEFAULT,
     ) -> None:
+        _check_parts(name, outputs, vocabulary)
         chain = flow if isinstance(flow, Chain) else None
-        given = [flow] if isinstance(flow, Component) else list(chain.components if chain else flow)  # type: ignore[arg-type]
+        given = list(chain.components) if chain else _components(flow)
         self.name = name
         self.vocabulary = vocabulary
         self.outputs = dict(outputs)
@@ -57,7 +61,7 @@ class Template:
         self.lower({})
 
     def lower(self, configuration: Configuration, vocabulary: Vocabulary | None = None) -> Graph:
-        """Return the graph of primitives that a query (one run of the app) with this configuration runs.
+        """Return the graph of steps that a query (one run of the app) with this configuration runs.
 
         Args:
             configuration: settings to change, by component.
@@ -70,7 +74,9 @@ class Template:
 
         Source: Teola, Algorithm 1, GraphTransform.
         """
-        ops = (vocabulary or self.vocabulary).ops
+        check_configuration(configuration)
+        vocabulary = vocabulary or self.vocabulary
+        ops = vocabulary.ops
         by_name = {component.name: component for component in self.components}
         if unknown := [name for name in configuration if name not in by_name]:
             raise ConfigError(f"{self.name} has no component {unknown[0]!r}; it has {', '.join(by_name)}")
@@ -81,7 +87,8 @@ class Template:
         types: dict[tuple[Component | None, str], str] = {(None, name): type_ for name, type_ in self.inputs}
         ranges: dict[Component, range] = {}
         for component in self.components:
-            config = configure(component, component.config, configuration.get(component.name, {}))
+            settings = configuration.get(component.name, {})
+            config = configure(component, component.config, settings)
             in_types = {port: types[_key(source)] for port, source in component.sources.items()}
             _check_ports(component, in_types)
             build.enter({port: values[_key(s)] for port, s in component.sources.items()}, in_types)
@@ -90,6 +97,14 @@ class Template:
                 values[component, out] = ref
             for out, type_ in component.out_types(in_types, config).items():
                 types[component, out] = type_
+            chosen: dict[str, Any] = {
+                key: settings[key] for key in NAMES if key in settings and not hasattr(config, key)
+            }
+            choices = replace(component.choices, **chosen) if chosen else component.choices
+            try:
+                build.primitives[start:] = with_choices(build.primitives[start:], choices, ops, vocabulary)
+            except (ConfigError, GraphError) as error:
+                raise type(error)(f"{component.name}: {error.message}") from error
             ranges[component] = range(start, len(build.primitives))
         graph = Graph(
             self.name,
@@ -122,6 +137,42 @@ class Template:
         return tuple(dict.fromkeys(pairs))
 
 
+def check_configuration(configuration: object) -> None:
+    """Check that a configuration maps names of components to settings by name. Raises ConfigError."""
+    if not isinstance(configuration, Mapping) or not all(
+        isinstance(component, str)
+        and isinstance(settings, Mapping)
+        and all(isinstance(setting, str) for setting in settings)
+        for component, settings in configuration.items()
+    ):
+        raise ConfigError(
+            f"configuration must map components to settings by name, got {reprlib.repr(configuration)}"
+        )
+
+
+def _check_parts(name: object, outputs: object, vocabulary: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise TemplateError(f"an app's name must be a text, got {name!r:.80}")
+    if not isinstance(outputs, Mapping):
+        raise TemplateError(f"{name}: outputs must map names to sources, got {outputs!r:.80}")
+    for output, source in outputs.items():
+        if not isinstance(output, str) or not isinstance(source, Input | OutPort):
+            raise TemplateError(
+                f"{name}: output {output!r:.80} must be an Input or an out port, got {source!r:.80}"
+            )
+    if not isinstance(vocabulary, Vocabulary):
+        raise TemplateError(f"{name}: the vocabulary must be a Vocabulary, got {vocabulary!r:.80}")
+
+
+def _components(flow: object) -> list[Component]:
+    given: list[Component] = []
+    for part in flow if isinstance(flow, Iterable) else [flow]:
+        if not isinstance(part, Component):
+            raise TemplateError(f"an app's flow is made of components, got {part!r:.80}")
+        given.append(part)
+    return given
+
+
 def _key(source: Source) -> tuple[Component | None, str]:
     return (None, source.name) if isinstance(source, Input) else (source.component, source.name)
 
@@ -147,7 +198,7 @@ def _inputs(
     for source in [*(s for c in components for s in c.sources.values()), *outputs.values()]:
         if isinstance(source, Input):
             if not ops.is_type(source.type):
-                raise TemplateError(f"input {source.name!r} has the unknown type {source.type!r}")
+                raise TemplateError(f"input {source.name!r} has the unknown type {source.type!r:.80}")
             if inputs.setdefault(source.name, source.type) != source.type:
                 raise TemplateError(f"input {source.name!r} is {inputs[source.name]} and {source.type}")
     return tuple(inputs.items())
@@ -162,25 +213,38 @@ def _name_apart(components: Iterable[Component]) -> None:
 
 
 def _sort(components: list[Component], order: Iterable[tuple[Component, Component]]) -> list[Component]:
-    """Sort components: each after those that feed it and those that `>>` puts before it."""
-    before: dict[Component, set[Component]] = {c: set() for c in components}
+    """Sort components: each after those that feed it and those that `>>` puts before it.
+
+    Components that may stand in either order keep the order they have.
+
+    Raises:
+        TemplateError: there is a cycle; the message names its edges.
+    """
     reason: dict[tuple[Component, Component], str] = {}
     for component in components:
         for port, source in component.sources.items():
             if isinstance(source, OutPort):
-                before[component].add(source.component)
                 reason[source.component, component] = f"{source.component.name} → {component.name}.{port}"
     for earlier, later in order:
-        before[later].add(earlier)
         reason.setdefault((earlier, later), f"{earlier.name} >> {later.name}")
+    num_before = dict.fromkeys(components, 0)
+    followers: dict[Component, list[Component]] = {component: [] for component in components}
+    for earlier, later in reason:
+        num_before[later] += 1
+        followers[earlier].append(later)
+    place = {component: i for i, component in enumerate(components)}
+    ready = [place[component] for component in components if num_before[component] == 0]
     result: list[Component] = []
-    while len(result) < len(components):
-        ready = next((c for c in components if c not in result and before[c] <= set(result)), None)
-        if ready is None:
-            stuck = [c for c in components if c not in result]
-            edges = [reason[a, b] for b in stuck for a in stuck if a in before[b]]
-            raise TemplateError(f"a cycle: {', '.join(edges)}")
-        result.append(ready)
+    while ready:
+        result.append(components[heappop(ready)])
+        for follower in followers[result[-1]]:
+            num_before[follower] -= 1
+            if num_before[follower] == 0:
+                heappush(ready, place[follower])
+    if len(result) < len(components):
+        stuck = [component for component in components if num_before[component]]
+        edges = [reason[a, b] for b in stuck for a in stuck if (a, b) in reason]
+        raise TemplateError(f"a cycle: {', '.join(edges)}")
     return result
 
 
@@ -189,6 +253,12 @@ def _lower(component: Component, build: Builder, config: Any) -> Mapping[str, Re
         lowered = component.lower(build, config)
     except ConfigError as error:
         raise ConfigError(f"{component.name}: {error.message}") from error
+    except StrettoError:
+        raise
+    except Exception as error:  # the component is a user's
+        raise TemplateError(f"{component.name}: lower raised {type(error).__name__}: {error}") from error
+    if not isinstance(lowered, Mapping):
+        raise TemplateError(f"{component.name}: lower must return its out ports by name, got {lowered!r:.80}")
     if missing := [out for out in component.outs if out not in lowered]:
         raise TemplateError(f"{component.name}: nothing was lowered for the out port {missing[0]!r}")
     return lowered
@@ -206,12 +276,13 @@ def _culprit(graph: Graph, ranges: Mapping[Component, range], ops: Ops) -> str:
 
 def _check_ports(component: Component, in_types: Mapping[str, str]) -> None:
     for port in component.ports:
-        if port.name not in in_types:
-            if not port.optional:
-                raise TemplateError(f"{component.name}: port {port.name!r} is not fed")
-        elif not accepts(port.type, in_types[port.name]):
-            source = component.sources[port.name]
-            name = source.name if isinstance(source, Input) else f"{source.component.name}.{source.name}"
-            raise TemplateError(
-                f"{component.name}: port {port.name!r} takes {port.type}, {name} is {in_types[port.name]}"
-            )
+        if port.name not in in_types and not port.optional and not port.variadic:
+            raise TemplateError(f"{component.name}: port {port.name!r} is not fed")
+    declared = {port.name: port for port in component.ports if not port.variadic}
+    variadic = next((port for port in component.ports if port.variadic), None)
+    for name, type_ in in_types.items():
+        wanted = declared.get(name, variadic)
+        if wanted is not None and not accepts(wanted.type, type_):
+            source = component.sources[name]
+            given = source.name if isinstance(source, Input) else f"{source.component.name}.{source.name}"
+            raise TemplateError(f"{component.name}: port {name!r} takes {wanted.type}, {given} is {type_}")

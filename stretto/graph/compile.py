@@ -8,20 +8,21 @@ A *value* is an out port of a primitive, or a graph input; nodes and values are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stretto.costs.profile import Profile
 from stretto.errors import ConfigError
 from stretto.graph.graph import HINT, WHEN, Constant, Graph, Primitive, Slot
 from stretto.graph.ops import OPS, Ops, OpSpec
+from stretto.graph.strategy import NO_STRATEGY, Strategy
 from stretto.graph.verify import sort_topologically
 from stretto.tasks import Decode
 
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """One in port of a compiled node: which value it reads, and how.
+    """One in port (named input) of a compiled node (step of an app): which value it reads, and how.
 
     Attributes:
         port: name of the port.
@@ -31,6 +32,7 @@ class In:
         piece: number of items with which the node may start; None waits for the whole value.
         optional: the value may be absent.
         is_hint: the node does not wait for the value, and uses it only if it is there.
+        blocks: the node can start only when the whole value exists.
     """
 
     port: str
@@ -40,16 +42,15 @@ class In:
     piece: int | None
     optional: bool
     is_hint: bool = False
+    blocks: bool = field(init=False)
 
-    @property
-    def blocks(self) -> bool:
-        """Whether the node can start only when the whole value exists."""
-        return self.piece is None and not self.is_hint
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "blocks", self.piece is None and not self.is_hint)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A compiled primitive: one step of an `ExecutionGraph`, with ids instead of names.
+    """A compiled primitive: one step of an `ExecutionGraph`, with integer ids instead of names.
 
     Attributes:
         ins: the in ports. One that reads a stream has a `piece`.
@@ -66,9 +67,11 @@ class Node:
         fused_into: id of the prefill that a fused decode runs with; or None.
         template: name of the graph. Outputs of one step of one template have similar lengths.
         own_s: predicted seconds of the node alone.
+        strategy: choices of the app's user: attempts, fallback engine.
         hints: nodes that take this node's value as a hint, if every reader does; else empty. A hint is a
             value that a node uses if it is there, and does not wait for.
         hint_from: the node whose value this one takes as a hint, then that node's own hint, and so on.
+        runs_once: the step must not run a second time, because it would change something outside again.
     """
 
     id: int
@@ -93,19 +96,21 @@ class Node:
     hint_from: tuple[int, ...] = ()
     template: str = ""
     own_s: float = 0.0
+    strategy: Strategy = NO_STRATEGY
+    runs_once: bool = field(init=False)
 
-    @property
-    def runs_once(self) -> bool:
-        """Whether the step must not run a second time, because it would change something outside again."""
-        return self.is_effect and not (self.spec.is_idempotent or self.config.get("idempotent"))
+    def __post_init__(self) -> None:
+        may_repeat = self.spec.is_idempotent or bool(self.config.get("idempotent"))
+        object.__setattr__(self, "runs_once", self.is_effect and not may_repeat)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedOutput:
-    """Permission to show a decode's text to the caller, as output `name`, while it is being decoded.
+    """Permission to show the text of a decode (LLM generation) to the caller, as output `name`, while it is
+    being generated. An `expand` step passes its permission on to the steps that replace it.
 
-    The text may be shown once every value in `unless` (ids) is known to be absent, because a `select`
-    prefers those values to the text.
+    The text may be shown once every value in `unless` (ids) is known to be absent (its step was skipped),
+    because a `select` prefers those values to the text.
     """
 
     name: str
@@ -113,17 +118,68 @@ class StreamedOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class Tables:
+    """The connections of a compiled graph as look-up tables, which a query that begins with this graph copies
+    instead of building its own.
+
+    Attributes:
+        nodes: the nodes by id.
+        blocking: number of inputs and earlier nodes that a node waits for, by its id.
+        producers: id of the node that produces a value, by the id of the value.
+        readers: the (node id, position among its `ins`) pairs that read a value, by its id, if there are any.
+        num_readers: how many these are.
+        followers: ids of the nodes that wait for a node without reading from it, if there are any.
+        effects: ids of the nodes that change something outside the graph, as keys.
+        unblocked: ids of the nodes that wait for nothing.
+    """
+
+    nodes: Mapping[int, Node]
+    blocking: Mapping[int, int]
+    producers: Mapping[int, int]
+    readers: Mapping[int, tuple[tuple[int, int], ...]]
+    num_readers: Mapping[int, int]
+    followers: Mapping[int, tuple[int, ...]]
+    effects: Mapping[int, None]
+    unblocked: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        nodes: Sequence[Node],
+        readers: Sequence[tuple[tuple[int, int], ...]],
+        followers: Sequence[tuple[int, ...]],
+    ) -> Tables:
+        """Build the look-up tables of a graph from its nodes (steps), from the readers of each value (the
+        nodes that take it as input) and the followers of each node (those that wait for its end without
+        reading from it).
+        """
+        of_values = {value: found for value, found in enumerate(readers) if found}
+        return cls(
+            {node.id: node for node in nodes},
+            {node.id: node.num_blocking for node in nodes},
+            {out: node.id for node in nodes for out in node.outs},
+            of_values,
+            {value: len(found) for value, found in of_values.items()},
+            {node: found for node, found in enumerate(followers) if found},
+            {node.id: None for node in nodes if node.is_effect},
+            tuple(node.id for node in nodes if not node.num_blocking),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionGraph:
-    """A compiled graph, which the graph scheduler runs (an "e-graph" in the papers).
+    """An app compiled for running: its steps with their connections, numbered. The graph scheduler runs it
+    (an "e-graph" in the papers).
 
     Attributes:
         inputs: value id of each graph input.
         readers: the (node id, position among its `ins`) pairs that read a value, by value id.
         followers: the nodes that wait for a node without reading from it (ORDER edges), by node id.
         outputs: (name, value id, item index) of each output.
-        streamed: the outputs that the text of a decode may be shown as, by node id.
+        streamed: the outputs that the text of a decode or `expand` may be shown as, by node id.
         ops: specifications of the ops that `graph` uses.
         engine_nodes: one node for each engine, and kind of engine, that the graph needs.
+        tables: the same connections as a running graph keeps them.
     """
 
     graph: Graph
@@ -136,12 +192,18 @@ class ExecutionGraph:
     streamed: Mapping[int, tuple[StreamedOutput, ...]]
     ops: Ops
     engine_nodes: tuple[Node, ...]
+    tables: Tables = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", Tables.of(self.nodes, self.readers, self.followers))
 
 
 def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS) -> ExecutionGraph:
-    """Compile a verified graph: number its nodes and values, measure depths, and fuse prefills with decodes.
+    """Compile a verified graph for running: number its steps and values, measure depths, and fuse prefills
+    with decodes.
 
-    A prefill is fused with its decode if that decode is the only reader. `graph` is not verified again.
+    A prefill is fused with its decode, to run as one LLM request, if that decode is the only reader. `graph`
+    is not verified again.
 
     Raises:
         ConfigError: a decode has an unknown setting, or a setting with an unusable value.
@@ -191,7 +253,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
                 ins,
                 outs,
                 tuple(after[node_id]),
-                sum(1 for arg in ins if arg.piece is None and not arg.is_hint) + len(after[node_id]),
+                sum(1 for arg in ins if arg.blocks) + len(after[node_id]),
                 any(arg.each for arg in ins),
                 ops.is_effect(primitive),
                 primitive.prompt,
@@ -205,6 +267,7 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
                 () if hinting is None else (hinting, *nodes[hinting].hint_from),
                 graph.name,
                 own_s[primitive.name],
+                primitive.strategy,
             )
         )
     return ExecutionGraph(
@@ -217,14 +280,27 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
         tuple((name, values[ref.name, ref.port], ref.index) for name, ref in graph.outputs),
         _streamed(graph, node_ids, values),
         ops,
-        tuple({(node.engine, node.spec.runs_on): node for node in reversed(nodes) if node.engine}.values()),
+        _engine_nodes(nodes),
     )
+
+
+def _engine_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return a node for each engine, and kind of engine, that the nodes need or fall back on."""
+    found: dict[tuple[str, str | None], Node] = {}
+    for node in nodes:
+        fallback = node.strategy.fallback
+        if node.engine is not None:
+            found.setdefault((node.engine, node.spec.runs_on), node)
+        if fallback is not None:
+            found.setdefault((fallback, node.spec.runs_on), replace(node, engine=fallback))
+    return tuple(found.values())
 
 
 def rebase(
     egraph: ExecutionGraph, node_base: int, values: Sequence[int], under: Node | None = None
 ) -> list[Node]:
-    """Return the nodes of a compiled graph, renumbered so that they can be added to a graph that is running.
+    """Return the nodes (steps) of a compiled graph, renumbered so that they can be added to a graph that is
+    running.
 
     Args:
         node_base: id that the first node gets.
@@ -325,10 +401,11 @@ def _fusions(
 
 
 def decode_of(primitive: Primitive) -> Decode:
-    """Return the decoding settings (`Decode`: length, form of the output, sampling) of a decode primitive.
+    """Return the decoding settings (`Decode`: length, form of the output, sampling) of a decode, a step that
+    generates text.
 
     Raises:
-        ConfigError: a setting is unknown, or its value cannot be used.
+        ConfigError: there is no setting of this name. Values are not checked here.
     """
     settings: dict[str, Any] = dict(primitive.config)
     if unknown := settings.keys() - Decode.__dataclass_fields__.keys():
@@ -346,7 +423,8 @@ def _streamed(
         primitive = graph.by_name.get(name)
         if primitive is None:
             return
-        if primitive.op == "decode" and not primitive.is_mapped() and not primitive.setting("items"):
+        is_text = not primitive.is_mapped() and not primitive.setting("items")
+        if primitive.op == "expand" or (primitive.op == "decode" and is_text):
             found.setdefault(node_ids[name], []).append(StreamedOutput(output, unless))
         elif primitive.op == "select" and primitive.arg(WHEN) is None:
             for arg in primitive.args:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
+from stretto.graph.strategy import NO_STRATEGY, Strategy
+
 Scalar: TypeAlias = str | int | float | bool | None
 ConfigItems: TypeAlias = tuple[tuple[str, "Scalar | tuple[Scalar, ...]"], ...]
 
@@ -32,7 +34,8 @@ WHEN = "when"
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A reference to a value: a graph input, an out port of a primitive, or one item of such a list.
+    """A reference to a value in a graph: a graph input, an output of a primitive (step), or one item of such
+    a value that is a list.
 
     An `index` beyond the end of the list delivers `ABSENT`, the marker for "no value".
     """
@@ -49,7 +52,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """An argument of a primitive: one in port and the value that feeds it.
+    """An argument of a primitive (step): one in port (named input) and the value that feeds it.
 
     With `each`, the primitive is applied to every item of the list. If `piece` is None, it waits for the
     whole list; else it starts as soon as that many items exist or the list has ended.
@@ -61,16 +64,27 @@ class Arg:
     piece: int | None = None
 
 
+ROLES = ("system", "user", "assistant")
+"""Roles of the messages of a prompt."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A fixed part of a prompt: text that is the same in every query (every run of the app)."""
+    """A fixed part of a prompt template: text that is the same in every query (every run of the app).
+
+    `role` is that of the message that begins with the text ("system", "user" or "assistant"), or None if the
+    text goes on with the message before it. The text of the messages' markup is up to the model.
+    """
 
     text: str
+    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A variable part of a prompt: the place where the value of the prefill's argument `port` is put in."""
+    """A variable part of a prompt template: the place where a value is inserted. `port` is the argument of
+    the prefill that brings the value.
+    """
 
     port: str
 
@@ -91,6 +105,7 @@ class Primitive:
         engine: name of the engine where it runs; None for control flow, which the graph scheduler evaluates.
         hints: promises of the component: "batchable" (items are independent of each other),
             "splittable" (output items are useful one by one).
+        strategy: choices of the app's user: passes that may change it, attempts, fallback engine.
     """
 
     name: str
@@ -100,20 +115,27 @@ class Primitive:
     config: ConfigItems = ()
     engine: str | None = None
     hints: tuple[str, ...] = ()
+    strategy: Strategy = NO_STRATEGY
+
+    def allows(self, name: str) -> bool:
+        """Return whether the pass with this name may change the primitive."""
+        return self.strategy.passes is None or name in self.strategy.passes
 
     def arg(self, port: str) -> Arg | None:
-        """Return the argument at `port`, or None if nothing feeds that port."""
+        """Return the argument of the primitive (step) at `port`, one of its named inputs; None if nothing
+        feeds that port.
+        """
         for arg in self.args:
             if arg.port == port:
                 return arg
         return None
 
     def is_mapped(self) -> bool:
-        """Return whether the primitive is applied to every item of a list."""
+        """Return whether the primitive (step) is applied to every item of a list."""
         return any(arg.each for arg in self.args)
 
     def setting(self, key: str) -> Scalar | tuple[Scalar, ...]:
-        """Return the value of the setting `key`, or None if it is not set."""
+        """Return the value of the primitive's (step's) setting `key`, or None if it is not set."""
         for name, value in self.config:
             if name == key:
                 return value
@@ -142,13 +164,13 @@ class Graph:
 
     @cached_property
     def by_name(self) -> Mapping[str, Primitive]:
-        """The graph's primitives, by name."""
+        """The graph's primitives (steps), by name."""
         return {primitive.name: primitive for primitive in self.primitives}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[tuple[Primitive, Arg], ...]]:
-        """The primitives that read each value: (primitive, argument) pairs, by name of the input or primitive
-        that produces it.
+        """The primitives (steps) that read each value: (primitive, argument) pairs, by name of the input or
+        primitive that produces the value.
         """
         readers: dict[str, list[tuple[Primitive, Arg]]] = {}
         for primitive in self.primitives:
@@ -157,7 +179,9 @@ class Graph:
         return {name: tuple(found) for name, found in readers.items()}
 
     def fresh_name(self, stem: str) -> str:
-        """Return a name that no input or primitive has: the first free one of `stem`, `stem.1`, `stem.2`…"""
+        """Return a name that no input or primitive (step) of the graph has: the first free one of `stem`,
+        `stem.1`, `stem.2`…
+        """
         taken = self.by_name.keys() | {name for name, _ in self.inputs}
         if stem not in taken:
             return stem

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from stretto.core import ABSENT, Hit, as_text, document_order
+from stretto.costs.tokens import num_tokens
 from stretto.errors import ConfigError, GraphError
 from stretto.graph.graph import HINT, Primitive
 from stretto.graph.types import NAMES, is_type, item_type, list_of
@@ -22,11 +23,11 @@ Settings: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One in port of an op: the name and type of an argument that the op takes.
+    """One in port of an op (kind of step): the name and type of an argument that the op takes.
 
-    `type` is that of one application: if the op is applied to each item of a list, it is the item's type.
-    A `variadic` port stands for any number of ports of any name (prompt variables, arguments of a call).
-    An `optional` port may be left unconnected, and its value may be absent.
+    `type` is that of one application: if the op is applied to each item of a list, it is the item's type. A
+    `variadic` port stands for any number of ports of any name (prompt variables, arguments of a call). An
+    `optional` port may be left unconnected, and its value may be absent.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Port:
 
 @dataclass(frozen=True)
 class OpSpec:
-    """The specification of one op: its ports, its result, and where it runs.
+    """The specification of one op (kind of step, such as "embed"): its inputs, its result, and where it runs.
 
     Attributes:
         ports: the in ports, in the order of the text form.
@@ -47,6 +48,8 @@ class OpSpec:
         flatten: one application yields a list; a mapped op yields the lists joined into one.
         units: function from the inputs of one application to its work (for example pairs to score);
             None counts 1.
+        tokens: function from the inputs of one application to the estimated tokens of its texts, where the
+            op's time depends on them; None where it does not.
         passes_over_failures: failures at optional ports count as absent, unless nothing is present.
         is_idempotent: running the effect again with the same inputs changes nothing more. Only means
             something for effects; a `call` is idempotent where its setting `idempotent` says so.
@@ -60,12 +63,15 @@ class OpSpec:
     outputs: tuple[str, ...] = ("",)
     flatten: bool = False
     units: Callable[[Inputs], int] | None = None
+    tokens: Callable[[Inputs], int] | None = None
     is_idempotent: bool = False
     evaluate: Callable[[Inputs, Settings], Mapping[str, object]] | None = None
     passes_over_failures: bool = False
 
     def port(self, name: str) -> Port | None:
-        """Return the port that takes an argument called `name`; None if the op takes no such argument."""
+        """Return the port (declared input) of the op that takes an argument called `name`; None if the op
+        takes no such argument.
+        """
         return self._by_name.get(name, self.variadic)
 
     @cached_property
@@ -74,12 +80,13 @@ class OpSpec:
 
     @cached_property
     def variadic(self) -> Port | None:
-        """The port that takes any number of arguments, or None if the op has none."""
+        """The port (declared input) of the op that takes any number of arguments; None if the op has none."""
         return next((port for port in self.ports if port.variadic), None)
 
 
 class Ops(Mapping[str, OpSpec]):
-    """An immutable table from op name to specification, and the names of the types that values may have.
+    """An immutable table of the specifications of ops (kinds of steps), by name, and the names of the types
+    that values may have.
 
     Raises:
         ConfigError: two specifications have the same name, or one names an unknown type.
@@ -104,7 +111,7 @@ class Ops(Mapping[str, OpSpec]):
         return len(self._specs)
 
     def spec(self, primitive: Primitive) -> OpSpec:
-        """Return the specification of a primitive's op.
+        """Return the specification of a primitive's (step's) op, that is, of its kind.
 
         Raises:
             GraphError: the table has no such op.
@@ -117,7 +124,8 @@ class Ops(Mapping[str, OpSpec]):
         return spec
 
     def is_effect(self, primitive: Primitive) -> bool:
-        """Return whether a primitive changes something outside the graph: its result has the type `effect`.
+        """Return whether a primitive (step) changes something outside the graph: its result has the type
+        `effect`.
 
         An effect is never removed as dead code. Steps that must come after it read its value. So a `call`
         that saves something has `result="effect"`.
@@ -126,7 +134,7 @@ class Ops(Mapping[str, OpSpec]):
         return (result if isinstance(result, str) else primitive.setting("result")) == "effect"
 
     def is_type(self, type_: str) -> bool:
-        """Return whether a text is a valid type, made of the types that this table knows."""
+        """Return whether a text is a valid type of values, made of the types that this table knows."""
         return is_type(type_, self.types)
 
     def _check_types(self, spec: OpSpec) -> None:
@@ -218,9 +226,21 @@ def _num_hits(inputs: Inputs) -> int:
     return max(1, len(hits)) if isinstance(hits, Sequence) else 1
 
 
+def _text_tokens(inputs: Inputs) -> int:
+    return num_tokens(as_text(inputs["texts"]))
+
+
+def _pair_tokens(inputs: Inputs) -> int:
+    hits = inputs["hits"]
+    if not isinstance(hits, Sequence):
+        return 1
+    question = num_tokens(as_text(inputs["question"]))
+    return max(1, sum(question + num_tokens(as_text(hit)) for hit in hits))
+
+
 _SPECS = (
     OpSpec("chunk", (Port("files", "document"),), "list[chunk]", flatten=True),
-    OpSpec("embed", (Port("texts", "text|chunk|hit"),), "vector"),
+    OpSpec("embed", (Port("texts", "text|chunk|hit"),), "vector", tokens=_text_tokens),
     OpSpec(
         "ingest",
         (Port("chunks", "chunk"), Port("vectors", "vector"), Port("collection", "text", optional=True)),
@@ -236,7 +256,13 @@ _SPECS = (
         ),
         "list[hit]",
     ),
-    OpSpec("rerank", (Port("question", "text"), Port("hits", "list[hit]")), "list[hit]", units=_num_hits),
+    OpSpec(
+        "rerank",
+        (Port("question", "text"), Port("hits", "list[hit]")),
+        "list[hit]",
+        units=_num_hits,
+        tokens=_pair_tokens,
+    ),
     OpSpec("web_search", (Port("queries", "text"),), "list[hit]"),
     OpSpec("call", (Port("inputs", variadic=True),), _result_setting),
     OpSpec("prefill", (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)), "kv", runs_on="llm"),

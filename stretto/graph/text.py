@@ -9,8 +9,9 @@
       return answer=%text
 
 `each` applies the primitive to every item, `each~128` streams with pieces of 128; `!` marks an effect;
-`port=` is left out where the port follows from the position. Each line has a grammar of one line; only
-lists nest.
+`port=` is left out where the port follows from the position. A constant `system"…"`, `user"…"` or
+`assistant"…"` begins a message of that role. Each line has a grammar of one line; only lists nest. A line may
+end with the choices of the app's user: `with {"retries": 2, "fallback": "backup"}`.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from stretto.errors import GraphError
-from stretto.graph.graph import Arg, Constant, Graph, Primitive, PromptParts, Ref, Slot, config_items
+from stretto.errors import ConfigError, GraphError
+from stretto.graph.graph import ROLES, Arg, Constant, Graph, Primitive, PromptParts, Ref, Slot, config_items
 from stretto.graph.ops import OPS, Ops, OpSpec
+from stretto.graph.strategy import NO_STRATEGY, Strategy
 from stretto.graph.verify import verify
 
 _INDENT = "  "
 
 
 def print_graph(graph: Graph, ops: Ops = OPS) -> str:
-    """Return a graph as text: one line for its inputs, one for each primitive, one for its outputs.
+    """Return a graph as text: one line for its inputs, one for each primitive (step), one for its outputs.
 
     Raises:
-        GraphError: the graph does not verify.
+        GraphError: the graph is not valid.
     """
     types = verify(graph, ops)
     inputs = ", ".join(f"%{name}: {type_}" for name, type_ in graph.inputs)
@@ -49,6 +51,7 @@ def print_graph(graph: Graph, ops: Ops = OPS) -> str:
             [
                 f" @{primitive.engine}" if primitive.engine else "",
                 *(f" #{hint}" for hint in primitive.hints),
+                f" with {json.dumps(changes)}" if (changes := primitive.strategy.changes()) else "",
             ]
         )
     lines += [f"{_INDENT}order {before} > {after}" for before, after in graph.order]
@@ -85,7 +88,7 @@ def _print_prompt(primitive: Primitive, types: Mapping[tuple[str, str], str]) ->
     parts = []
     for part in primitive.prompt:
         if isinstance(part, Constant):
-            parts.append("c" + json.dumps(part.text, ensure_ascii=False))
+            parts.append((part.role or "c") + json.dumps(part.text, ensure_ascii=False))
         else:
             arg = primitive.arg(part.port)
             assert arg is not None
@@ -103,22 +106,36 @@ def _print_arg(arg: Arg, types: Mapping[tuple[str, str], str]) -> str:
 _NAME = r"[A-Za-z_][\w.\-']*"
 _HEAD = re.compile(r"graph (?P<name>[\w\-]+)\((?P<inputs>.*)\)$")
 _LINE = re.compile(rf"[%!](?P<name>{_NAME})\s*= (?P<op>\w+)\(")
-_TAIL = re.compile(r"\)(?: \{(?P<config>.*)\})? : (?P<type>\S+)(?: @(?P<engine>\S+))?(?P<hints>(?: #\w+)*)$")
+_TAIL = re.compile(
+    r"\)(?: \{(?P<config>.*)\})? : (?P<type>\S+)(?: @(?P<engine>\S+))?(?P<hints>(?: #\w+)*)"
+    r"(?: with (?P<strategy>\{.*\}))?$"
+)
 _ARG = re.compile(
     r"(?:(?P<port>[\w.\[\]\-']+)=)?(?:each(?:~(?P<piece>\d+))? )?[%!]"
     rf"(?P<ref>{_NAME})(?:\[(?P<index>\d+)\])?"
 )
+_CONSTANT = re.compile(rf'(?P<role>c|{"|".join(ROLES)})"')
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def parse_graph(text: str, ops: Ops = OPS) -> Graph:
-    """Parse text that `print_graph` wrote, verify the graph that it describes, and return that graph.
+    """Parse text that `print_graph` wrote, check that the graph which it describes is valid, and return that
+    graph.
 
-    `ops` is the table of the ops that the text may use.
+    `ops` is the table of the ops (kinds of steps) that the text may use.
 
     Raises:
-        GraphError: a line does not parse (the message quotes it), or the graph does not verify.
+        GraphError: a line does not parse (the message quotes it), or the graph is not valid.
     """
+    if not isinstance(text, str):
+        raise GraphError(f"a graph is parsed from a text, got {text!r:.80}")
+    try:
+        return _parse(text, ops)
+    except RecursionError:
+        raise GraphError("not a graph: a type or a constant is nested too deeply") from None
+
+
+def _parse(text: str, ops: Ops) -> Graph:
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     head = _HEAD.match(lines[0]) if lines else None
     if head is None:
@@ -176,7 +193,17 @@ def _parse_line(line: str, known: set[str], ops: Ops) -> Primitive:
         raise GraphError(f"cannot parse the end of: {line}")
     config = config_items(_parse_config(tail["config"] or "", line))
     hints = tuple(hint[1:] for hint in tail["hints"].split())
-    return Primitive(head["name"], head["op"], tuple(args), prompt, config, tail["engine"], hints)
+    strategy = _parse_strategy(tail["strategy"], line)
+    return Primitive(head["name"], head["op"], tuple(args), prompt, config, tail["engine"], hints, strategy)
+
+
+def _parse_strategy(text: str | None, line: str) -> Strategy:
+    if text is None:
+        return NO_STRATEGY
+    try:
+        return Strategy.of(json.loads(text))
+    except (ValueError, ConfigError) as error:
+        raise GraphError(f"cannot parse the strategy of: {line}") from error
 
 
 def _parse_arg(text: str, known: set[str], line: str) -> tuple[str, Arg]:
@@ -197,11 +224,12 @@ def _parse_prompt(rest: str, known: set[str], line: str) -> tuple[list[Constant 
     parts: list[Constant | Arg] = []
     rest = rest[1:]
     while not rest.startswith("]"):
-        if rest.startswith('c"'):
-            string = _STRING.match(rest, 1)
+        if constant := _CONSTANT.match(rest):
+            string = _STRING.match(rest, constant.end() - 1)
             if string is None:
                 raise GraphError(f"an unfinished constant in: {line}")
-            parts.append(Constant(json.loads(string.group())))
+            role = None if constant["role"] == "c" else constant["role"]
+            parts.append(Constant(json.loads(string.group()), role))
             end = string.end()
         else:
             match = _ARG.match(rest)

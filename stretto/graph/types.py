@@ -10,17 +10,19 @@ from functools import lru_cache
 NAMES: frozenset[str] = frozenset(
     {"any", "text", "number", "bool", "document", "chunk", "vector", "hit", "kv", "effect"}
 )
+MAX_DEPTH = 32
+"""Most lists within one another that a type may have."""
 _PROMPTABLE = frozenset({"any", "text", "number", "bool", "chunk", "hit"})
 
 
 def list_of(item: str) -> str:
-    """Return the type of a list whose items have the type `item`."""
+    """Return the name of the type of a list whose items have the type `item`."""
     return f"list[{item}]"
 
 
 @lru_cache(maxsize=1024)
 def item_type(type_: str) -> str | None:
-    """Return the type of a list's items; None when `type_` is not a list."""
+    """Return the name of the type of a list's items; None when `type_` is not a list."""
     if type_ == "any":
         return "any"
     if type_.startswith("list[") and type_.endswith("]") and len(_options(type_)) == 1:
@@ -43,7 +45,7 @@ def _options(type_: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def accepts(wanted: str, given: str) -> bool:
-    """Return whether a port of type `wanted` takes a value of type `given`."""
+    """Return whether an input of type `wanted` takes a value of type `given`."""
     if wanted == "any" or given in ("any", wanted):
         return True
     given_options = _options(given)
@@ -58,7 +60,11 @@ def accepts(wanted: str, given: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_type(type_: str, names: frozenset[str] = NAMES) -> bool:
-    """Return whether a text is a valid type, made of the type names in `names`."""
+    """Return whether a text is a valid type of values, made of the type names in `names` and not nested too
+    deeply.
+    """
+    if type_.count("[") > MAX_DEPTH:
+        return False
     item = item_type(type_)
     if type_ != "any" and item is not None:
         return is_type(item, names)

@@ -25,9 +25,9 @@ _CONSTANT_CHARS = 24
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a graph whose streamed lists are cut into pieces.
+    """One step of a graph whose streamed lists are cut into pieces, for printing.
 
-    It is a step for one piece of a list (a stage), one item of a decode, or the joining of all pieces.
+    It is the work on one piece of a list (a stage), one item of a decode, or the joining of all pieces.
 
     Attributes:
         what: the op, or the part that a prefill or decode plays.
@@ -75,7 +75,7 @@ def unroll(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, ops: Op
 
 @dataclass(frozen=True, slots=True)
 class Unrolled:
-    """A graph whose streamed lists are cut into pieces, each with a step of its own.
+    """A graph whose streamed lists are cut into pieces, each with a step of its own, for printing.
 
     Attributes:
         steps: all steps, in graph order.
@@ -100,7 +100,7 @@ def unroll_steps(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, o
 
 
 def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
-    """Return the segments of its prompt that a prefill computes itself.
+    """Return the segments of a prompt that a prefill step computes itself.
 
     They are all that follow the prefix which an earlier prefill, named as its hint, has computed.
     """
@@ -112,7 +112,7 @@ def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
 
 
 def own_args(graph: Graph, primitive: Primitive) -> tuple[Arg, ...]:
-    """Return the arguments that a primitive waits for.
+    """Return the arguments (input values) that a primitive (step) waits for.
 
     Variables of a prompt are left out if they stand in the prefix that an earlier prefill computes.
     """

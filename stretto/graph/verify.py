@@ -17,9 +17,10 @@ from stretto.graph.types import accepts, is_promptable, item_type, list_of
 
 
 def verify(graph: Graph, ops: Ops = OPS) -> dict[tuple[str, str], str]:
-    """Check that `graph` is valid, and return the type of every value in it.
+    """Check that a graph of an app's steps is valid, and return the type of every value in it.
 
-    The keys of the result are (name of the input or primitive, out port) pairs.
+    The keys of the result are (name of the input or primitive, out port) pairs; a primitive is a step, a port
+    one of its outputs.
 
     Args:
         ops: the known ops and types.
@@ -33,7 +34,7 @@ def verify(graph: Graph, ops: Ops = OPS) -> dict[tuple[str, str], str]:
         if (name, "") in types:
             raise GraphError(f"input %{name} is declared twice")
         if not ops.is_type(type_):
-            raise GraphError(f"input %{name} has the unknown type {type_!r}")
+            raise GraphError(f"input %{name} has the unknown type {type_!r:.80}")
         types[name, ""] = type_
         origins[name] = name
     names = graph.by_name
@@ -102,7 +103,7 @@ def _verify_primitive(
     _verify_prompt(where, primitive, fed)
     result = spec.result if isinstance(spec.result, str) else spec.result(primitive, given)
     if not ops.is_type(result):
-        raise GraphError(f"{where}: its result has the unknown type {result!r}")
+        raise GraphError(f"{where}: its result has the unknown type {result!r:.80}")
     if origin is not None and not spec.flatten and result != "effect":
         result = list_of(result)
     for port_name in spec.outputs:
@@ -161,7 +162,7 @@ def _verify_order(graph: Graph) -> None:
 
 
 def sort_topologically(graph: Graph) -> Graph:
-    """Return the graph with its primitives sorted so that each comes after all that it must wait for.
+    """Return the graph with its primitives (steps) sorted so that each comes after all that it must wait for.
 
     Primitives that may stand in either order keep the order they have.
 

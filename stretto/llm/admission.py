@@ -32,11 +32,13 @@ class WaitingQueue:
         return iter(self._sorted)
 
     def push(self, sequence: TokenSequence) -> None:
-        """Add a sequence to the queue, at the place that its rank gives it."""
+        """Add a sequence to the waiting sequences, at the place that its rank (priority) gives it."""
         self._sorted.add(sequence.place, sequence)
 
     def remove(self, sequence: TokenSequence) -> None:
-        """Remove a sequence from the queue; its rank must be the one it was added with."""
+        """Remove a sequence from the waiting ones; it must still have the rank (priority) with which it was
+        added.
+        """
         self._sorted.remove(sequence.place)
 
     def candidates(
@@ -63,7 +65,8 @@ class WaitingQueue:
 def in_proportion(
     sequences: Sequence[TokenSequence], cached_share: Callable[[TokenSequence], float], num_groups: int
 ) -> list[TokenSequence]:
-    """Return the sequences in an order that prefers cached prompts but lets no sequence wait for ever.
+    """Return waiting sequences in an order that prefers prompts with a large cached share but lets no
+    sequence wait for ever.
 
     Group g of 0..num_groups has the sequences with g/num_groups of their prompt cached. The order is made in
     rounds, each of which takes g + 1 sequences from group g, first come first served.

@@ -10,7 +10,7 @@ from stretto.llm.sequence import TokenSequence
 
 class InFlight:
     """An index of the KV blocks that running prefills will soon add to the prefix cache, so that sequences
-    that need them can wait for them.
+    that need them can wait for them instead of computing them again.
 
     These are full blocks, and the end of a prefill that stops within a block.
 

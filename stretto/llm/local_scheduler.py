@@ -85,7 +85,9 @@ class LocalScheduler:
         self.waiting.push(sequence)
 
     def reprioritise(self, sequence: TokenSequence, rank: tuple[float, ...]) -> None:
-        """Change the priority of a waiting or running sequence; the smallest `rank` goes first."""
+        """Change the priority of a waiting or running sequence; the one with the smallest `rank` goes
+        first.
+        """
         is_waiting = sequence.status is Status.WAITING
         if is_waiting:
             self.waiting.remove(sequence)
@@ -94,7 +96,7 @@ class LocalScheduler:
             self.waiting.push(sequence)
 
     def has_work(self) -> bool:
-        """Return whether any sequence is running or waiting."""
+        """Return whether any sequence is running or waiting, so that there is a step to schedule."""
         return bool(self.running or self.waiting)
 
     def schedule(self, max_repeats: int = 1) -> StepBatch:
@@ -125,11 +127,13 @@ class LocalScheduler:
         )
 
     def complete(self, batch: StepBatch, sampled: Mapping[int, list[int]]) -> None:
-        """Record that a step has been computed: append the sampled tokens, and cache the blocks it filled.
+        """Record that a step has been computed: append the sampled tokens to their sequences, and add the KV
+        blocks that the step has filled to the prefix cache.
 
         Args:
-            sampled: sampled tokens by sequence id: one for every slice that samples; in a repeated batch up
-                to `num_repeats`, fewer if the sequence is over.
+            sampled: new tokens by sequence id: one for each sequence that got as far as sampling in this step
+                (a part of a prompt that is not its last samples nothing). A batch that was run several times
+                in a row has up to `num_repeats`, and fewer if the sequence has ended.
         """
         size = self.config.block_tokens
         for sequence, start, num_tokens, samples in batch.slices:
@@ -149,8 +153,8 @@ class LocalScheduler:
     def finish(self, sequence: TokenSequence) -> None:
         """End a running sequence. The KV that it computed stays in the prefix cache.
 
-        That of a prefill without a decode gets a lease: it is evicted last, because it was made for a request
-        that is still to come.
+        KV of a prefill without a decode is leased, that is, evicted last, because it was computed for a
+        request that is still to come.
         """
         self._tables.keep(sequence)
         self.abort(sequence)
@@ -184,8 +188,8 @@ class LocalScheduler:
     def prefills(self, budget_tokens: int, *, whole: bool) -> list[Slice]:
         """Schedule prefills for one step, within a token budget; start waiting sequences while they fit.
 
-        Prompts may be cut into chunks. With `whole` they are not, and the first one is scheduled even if it
-        exceeds the budget. Returns one slice (a range of a sequence's tokens) for each prefill.
+        Prompts may be cut into chunks. With `whole` they are not cut, and the first one is scheduled even if
+        it exceeds the budget. Returns one slice (a range of a sequence's tokens) for each prefill.
         """
         slices: list[Slice] = []
         for sequence in [s for s in self.running if not s.is_decoding]:

@@ -9,7 +9,7 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """The configuration of one `LocalScheduler`.
+    """The configuration of one `LocalScheduler`, which forms the batches of one LLM instance.
 
     Attributes:
         num_blocks: number of KV blocks, each of `block_tokens` tokens.
@@ -34,7 +34,9 @@ class SchedulerConfig:
     with_events: bool = False
 
     def check(self) -> None:
-        """Check that the numbers are positive and fit each other. Raises ConfigError if they do not."""
+        """Check that the numbers of this configuration are positive and fit each other. Raises ConfigError if
+        they do not.
+        """
         for name in ("num_blocks", "block_tokens", "max_running", "num_groups", "lookahead"):
             if type(value := getattr(self, name)) is not int or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")

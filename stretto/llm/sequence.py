@@ -10,7 +10,9 @@ from stretto.llm.cache.block_runs import BlockRun
 
 
 class Status(Enum):
-    """The state of a sequence in a local scheduler. A preempted sequence waits again."""
+    """The state of a sequence in an LLM instance's scheduler: waiting, running or finished. A preempted
+    sequence waits again.
+    """
 
     WAITING = auto()
     RUNNING = auto()
@@ -76,12 +78,12 @@ class TokenSequence:
 
     @property
     def num_generated(self) -> int:
-        """Number of tokens generated so far."""
+        """Number of tokens generated for this sequence so far, without its prompt."""
         return len(self.tokens) - self.num_prompt_tokens
 
     @property
     def num_remaining(self) -> int:
-        """Largest number of tokens still to be generated."""
+        """Largest number of tokens that may still be generated for this sequence."""
         return self.max_new_tokens - self.num_generated
 
     @property

@@ -26,11 +26,12 @@ class Sharers:
 
 
 def group_by_prefix(tables: list[list[int]], min_blocks: int) -> list[Sharers]:
-    """Group sequences that begin with the same KV blocks, so that attention reads as few blocks as possible
-    twice; return the groups.
+    """Group sequences that begin with the same KV blocks, so that attention reads shared blocks once for each
+    group; return the groups.
 
-    A sequence is given by its block table, the list of its KV blocks. Sequences that share fewer than
-    `min_blocks` leading blocks are left out. The last block of a table is never shared.
+    A sequence is given by its block table, the list of its KV blocks. The groups are chosen so that as few
+    blocks as possible are read more than once. Sequences that share fewer than `min_blocks` leading blocks
+    are left out. The last block of a table is never shared.
     """
     by_depth: dict[int, list[int]] = {}
     for member, table in enumerate(tables):

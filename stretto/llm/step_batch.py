@@ -9,7 +9,8 @@ from stretto.llm.sequence import TokenSequence
 
 
 class Slice(NamedTuple):
-    """A sequence's share of a step: the KV of its tokens [start, start + num_tokens) is to be computed.
+    """The share of one sequence in a step: the KV of its tokens [start, start + num_tokens) is to be
+    computed.
 
     With `samples` they are the sequence's last tokens so far, and the step also chooses the next one.
     """

@@ -22,7 +22,8 @@ _QUERY_S = 30.0
 
 
 def claim(devices: Sequence[str], threads: int | None) -> None:
-    """Confine this process to `devices` and `threads`, before it imports a library for models.
+    """Confine this process to `devices` (accelerators, cores) and to a number of threads. To be called before
+    it imports a library for models.
 
     A main module that imports torch at its top runs before any code of a spawned process can. Then torch is
     told its threads itself; its accelerators can still be hidden until it first uses one.
@@ -54,7 +55,8 @@ def claim(devices: Sequence[str], threads: int | None) -> None:
 class Sealed:
     """A pickled value that is unpickled only when `open` is called, not when it arrives in another process.
 
-    It carries an executable into a process that has to `claim` its devices before importing anything.
+    It carries the code of an engine into a process that must be confined to its devices before anything is
+    imported.
     """
 
     def __init__(self, value: object) -> None:
@@ -62,7 +64,7 @@ class Sealed:
         self._bytes = pickle.dumps(value)
 
     def open(self) -> Any:
-        """Unpickle and return the value; this imports whatever it needs."""
+        """Unpickle and return the value; this imports the modules that the value needs."""
         return pickle.loads(self._bytes)
 
 

@@ -9,12 +9,12 @@ from typing import get_args
 
 from stretto.core import Chunk, Document, Hit
 from stretto.errors import UserError
+from stretto.frontend.template import Template, check_configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.types import item_type
 from stretto.tasks import Objective
 
 _KINDS: Mapping[str, type | UnionType] = {
-    "text": str,
     "number": int | float,
     "bool": bool,
     "document": Document,
@@ -27,8 +27,10 @@ def check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
     """Check that `inputs` has a value of the right type for each input of a graph, and no others.
 
     Raises:
-        UserError: one is missing, unknown, or of another type.
+        UserError: one is missing, unknown, of another type, or a text that is not Unicode.
     """
+    if not isinstance(inputs, Mapping):
+        raise UserError(f"inputs must map names to values, got {reprlib.repr(inputs)}")
     for name, type_ in egraph.graph.inputs:
         if name not in inputs:
             raise UserError(f"{egraph.graph.name}: the query brings no input {name!r}")
@@ -36,19 +38,44 @@ def check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
             value = reprlib.repr(inputs[name])
             raise UserError(f"{egraph.graph.name}: input {name!r} takes {type_}, not {value}")
     if unknown := [name for name in inputs if name not in egraph.inputs]:
-        raise UserError(f"{egraph.graph.name} has no input {unknown[0]!r}")
+        raise UserError(f"{egraph.graph.name} has no input {reprlib.repr(unknown[0])}")
 
 
-def check_criteria(criteria: Objective | None) -> None:
-    """Check that `criteria` is "latency", "throughput" or None. Raises UserError."""
-    if criteria is not None and criteria not in get_args(Objective):
-        raise UserError(f"objective must be one of {', '.join(get_args(Objective))}, got {criteria!r}")
+def check_app(app: object, configuration: object) -> None:
+    """Check that `app` can be run, and that `configuration` maps components to settings by name.
+
+    Raises:
+        UserError: it is no template and no compiled graph, or the configuration is of another form.
+    """
+    if not isinstance(app, Template | ExecutionGraph):
+        raise UserError(f"an app is a Template or a compiled graph, got {reprlib.repr(app)}")
+    if configuration is None:
+        return
+    check_configuration(configuration)
+    if configuration and isinstance(app, ExecutionGraph):
+        raise UserError(f"{app.graph.name} is compiled: it takes no configuration any more")
+
+
+def check_tenant(tenant: object) -> None:
+    """Check that `tenant` is a text, which all engines can write down. Raises UserError."""
+    if not _is_text(tenant):
+        raise UserError(f"tenant must be a Unicode text, got {reprlib.repr(tenant)}")
+
+
+def check_criteria(criteria: Objective | None, *, is_needed: bool = False) -> None:
+    """Check that `criteria` is "latency" or "throughput", or None unless `is_needed`. Raises UserError."""
+    if (criteria is not None or is_needed) and not (
+        isinstance(criteria, str) and criteria in get_args(Objective)
+    ):
+        known = ", ".join(get_args(Objective))
+        raise UserError(f"objective must be one of {known}, got {reprlib.repr(criteria)}")
 
 
 def check_deadline(deadline_s: float | None) -> None:
     """Check that `deadline_s` is a number of seconds, or None. Raises UserError."""
-    if deadline_s is not None and not (isinstance(deadline_s, int | float) and deadline_s == deadline_s):
-        raise UserError(f"deadline_s must be a number of seconds, got {deadline_s!r}")
+    is_number = isinstance(deadline_s, int | float) and not isinstance(deadline_s, bool)
+    if deadline_s is not None and not (is_number and deadline_s == deadline_s):
+        raise UserError(f"deadline_s must be a number of seconds, got {reprlib.repr(deadline_s)}")
 
 
 def _is_of_type(value: object, type_: str) -> bool:
@@ -56,4 +83,17 @@ def _is_of_type(value: object, type_: str) -> bool:
     item = item_type(type_)
     if type_ != "any" and item is not None:
         return isinstance(value, list | tuple) and all(_is_of_type(i, item) for i in value)
+    if type_ == "text":
+        return _is_text(value)
     return type_ not in _KINDS or isinstance(value, _KINDS[type_])
+
+
+def _is_text(value: object) -> bool:
+    """Return whether a value is a text without halves of surrogate pairs, which no engine can encode."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

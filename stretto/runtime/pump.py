@@ -38,15 +38,16 @@ _MAX_TURN_S = 0.005
 
 
 class Pump:
-    """A loop that feeds events (what has happened) to the schedulers and carries out their actions (what they
-    decide), on one event loop of asyncio.
+    """The main loop of a runtime: it feeds events (what has happened) to the schedulers and carries out their
+    actions (what they decide), on one event loop of asyncio.
 
     Args:
         answer: called with actions that concern callers: more text, a variable's value, or the end of a
             query.
         break_down: called once with an exception that a scheduler or an action raised; no event is handled
             after that.
-        watch: called with every event that an instance sends.
+        watch: called with every event that an instance sends, and with the end of every instance that the
+            schedulers have given up.
         cluster: Ray cluster for replicas that run there.
     """
 
@@ -59,7 +60,7 @@ class Pump:
         *,
         answer: Callable[[Emit | Settled | Reply], None],
         break_down: Callable[[Exception], None],
-        watch: Callable[[Event], None],
+        watch: Callable[[Event | StopInstance], None],
         cluster: RayCluster | None = None,
     ) -> None:
         self._system = system
@@ -75,8 +76,8 @@ class Pump:
         self._instances = RunningInstances(engines, self._post_from_instance, loop, cluster)
 
     def post(self, event: Event) -> None:
-        """Add an event (what has happened) to the inbox; it is handed to the schedulers soon, in the order of
-        arrival.
+        """Add an event (what has happened) to the inbox. Events are handed to the schedulers soon, in the
+        order in which they were posted.
         """
         self._inbox.append(event)
         if not self._is_pumping:
@@ -85,11 +86,11 @@ class Pump:
 
     @property
     def waiting(self) -> Sequence[Event]:
-        """Events that have been posted and not been handed to the schedulers yet."""
+        """The events that have been posted and not yet handed to the schedulers."""
         return tuple(self._inbox)
 
     def drain(self) -> None:
-        """Hand all posted events to the schedulers now, and those that are posted meanwhile."""
+        """Hand all posted events to the schedulers now, and also those that are posted while this is done."""
         while self._inbox and not self._has_stopped:
             self._pump()
 
@@ -149,6 +150,7 @@ class Pump:
                 self._instances.start(action)
             case StopInstance():
                 self._instances.stop(action)
+                self._watch(action)
             case WakeAt(time_s):
                 self._wake_at(time_s)
 

@@ -11,10 +11,10 @@ from stretto.messages import Reply
 
 
 class Query:
-    """A running query, that is one run of an app: await it for its outputs by name, or iterate over
-    `stream(output)` for text as it is decoded.
+    """A running query (one run of an app): await it for its outputs by name, or iterate over `stream(output)`
+    for text as it is generated.
 
-    An output that had nothing to deliver is `stretto.core.ABSENT`.
+    An output that no step has delivered, because the step was skipped, is `stretto.core.ABSENT`.
 
     Raises (when awaited or streamed):
         StrettoError: what ended the query; it names the step where there is one.
@@ -40,7 +40,8 @@ class Query:
         return self._reply.done()
 
     async def stream(self, output: str) -> AsyncIterator[str]:
-        """Yield the text of an output, in pieces that join to the whole, until the query ends.
+        """Yield the text of an output of the query as it is generated, in pieces that join to the whole,
+        until the query ends.
 
         Raises:
             UserError: at the end, if there is no such output.
@@ -64,12 +65,12 @@ class Query:
             await self._news.wait()
 
     def on_text(self, output: str, text: str) -> None:
-        """Add more text of an output, which callers of `stream` then get. Called by the runtime."""
+        """Add more text of an output, to be given to callers of `stream`. Called by the runtime."""
         self._text[output] = self._text.get(output, "") + text
         self._news.set()
 
     def on_reply(self, reply: Reply) -> None:
-        """End the query with its outputs or its error. Called by the runtime, once."""
+        """End the query with its outputs or its error. Called once, by the runtime."""
         if reply.error is not None:
             self._reply.set_exception(reply.error)
             self._reply.exception()

@@ -45,7 +45,7 @@ class RunningInstances:
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self, action: StartInstance) -> None:
-        """Start an instance; if that fails, post the event `InstanceLost`."""
+        """Start an instance as the schedulers have asked; if that fails, post the event `InstanceLost`."""
         key = action.engine, action.instance
         is_on_loop = action.replica.runs_in in ("loop", "ray")
 
@@ -66,8 +66,8 @@ class RunningInstances:
         """End an instance in the way that the action says, without waiting for it; post `InstanceStopped`
         when it has ended.
 
-        Until then its events are still passed on. But if it is killed, they are ignored at once, and its end
-        is not reported.
+        Until then its events are still passed on. But if the action is to kill it, they are ignored at once,
+        and its end is not reported.
         """
         key = action.engine, action.instance
         instance = self._running.get(key)
@@ -124,7 +124,7 @@ class RunningInstances:
 
 
 def naming(engine: str, error: StrettoError) -> StrettoError:
-    """Return an error of the same type whose message begins with the name of the engine."""
+    """Return a copy of an error, of the same type, whose message begins with the name of the engine."""
     named = type(error)(f"engine {engine!r}: {error.message}", step=error.step)
     named.__cause__ = error
     return named

@@ -33,22 +33,23 @@ class RunningQueries:
         return list(self._queries)
 
     def new_id(self) -> str:
-        """Return a new id for a query or session, which none has had before."""
+        """Return an id for a new query or session, which no other has had."""
         return f"q{next(self._ids)}"
 
     def check_accepts(self) -> None:
-        """Check that new queries are accepted.
+        """Check that new queries (runs of an app) are accepted.
 
-        Raises UserError if the runtime is draining, that is, takes none any more.
+        Raises UserError if the runtime is draining, that is, waits for its queries to end and takes no new
+        ones.
         """
         if self._is_draining:
             raise UserError("the runtime is draining: it takes no new queries")
 
     async def acquire(self, due_s: float | None) -> None:
-        """Wait for one of the slots for running queries, and take it.
+        """Wait for one of the slots for running queries (runs of an app), and take it.
 
         Raises:
-            DeadlineExceeded: there was none until `due_s`, in the loop's time.
+            DeadlineExceeded: no slot was free before `due_s`, by the clock of the event loop.
             QueryCancelled: the runtime was closed, or began to drain.
         """
         try:
@@ -61,7 +62,7 @@ class RunningQueries:
             raise QueryCancelled("the runtime was closed before the query could start")
 
     def acquire_now(self) -> None:
-        """Take a slot for a running query without waiting.
+        """Take one of the slots for running queries (runs of an app) without waiting.
 
         Raises Overloaded if none is free; the error says in how many seconds to try again.
         """
@@ -71,12 +72,14 @@ class RunningQueries:
             )
 
     def add(self, query: Query | Session) -> None:
-        """Add a query or session that has taken a slot, so that it gets its answers."""
+        """Register a query or session that has taken one of the `max_queries` slots: from now on what the
+        schedulers report of its id is passed to it.
+        """
         self._queries[query.id] = query
 
     def answer(self, action: Emit | Settled | Reply) -> None:
-        """Pass an action of the schedulers (more text, a variable's value, or the end) on to its query or
-        session.
+        """Pass a message of the schedulers (more text, a variable's value, or the end) on to the query or
+        session that it is for.
         """
         match action:
             case Emit(query, output, text):
@@ -89,20 +92,21 @@ class RunningQueries:
                 self._end(action)
 
     async def drain(self) -> None:
-        """Accept no new queries, and wait until those that run have ended."""
+        """Accept no new queries (runs of an app), and wait until those that run have ended."""
         self._is_draining = True
         while self._queries:
             self._all_ended.clear()
             await self._all_ended.wait()
 
     def close(self) -> None:
-        """Refuse all callers that wait for a slot to start a query. Queries that run go on until they end."""
+        """Refuse all callers that wait for a slot to start a query. Queries that run already go on until they
+        end.
+        """
         self._is_closed = True
 
     def end_all(self, bug: InternalError) -> None:
-        """End all queries and sessions with the error `bug`.
-
-        The schedulers have broken down, so none would end by itself.
+        """End all queries and sessions with the error `bug`, because the schedulers have broken down, so that
+        no query would end by itself.
         """
         self.close()
         for query in self.ids:

@@ -8,12 +8,14 @@ actions to the instances (`running.py`).
 from __future__ import annotations
 
 import asyncio
+import reprlib
+import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
-from stretto.cluster.messages import DrainHow, InstanceId
+from stretto.cluster.messages import DrainHow, InstanceId, StopInstance
 from stretto.deployment import Deployment, Engine, Replica, check_replica
 from stretto.engines.prompt_spaces import prompt_space
 from stretto.errors import ConfigError, InternalError, UserError
@@ -31,7 +33,14 @@ from stretto.messages import (
     Submit,
 )
 from stretto.observer import Observer, Observers
-from stretto.runtime.input_checks import check_criteria, check_deadline, check_inputs
+from stretto.runtime.input_checks import (
+    check_app,
+    check_criteria,
+    check_deadline,
+    check_inputs,
+    check_tenant,
+)
+from stretto.runtime.loop_thread import LoopThread, run_on
 from stretto.runtime.pump import Pump
 from stretto.runtime.query import Query
 from stretto.runtime.running import naming
@@ -59,7 +68,8 @@ class Runtime:
         machine: devices that replicas may name, and their memory; None checks nothing.
 
     Use it with `async with`: entering starts every replica and waits until all are ready, leaving
-    cancels what still runs and closes every engine.
+    cancels what still runs and closes every engine. In code that is not asynchronous, use it with `with` and
+    `run_sync`: an event loop on a thread of its own runs it then. In a notebook, `run_sync` alone does.
 
     Raises:
         ConfigError: the engines do not fit each other, or their replicas do not fit the machine at once.
@@ -76,7 +86,7 @@ class Runtime:
         machine: Machine | None = None,
         ray_address: str = "",
     ) -> None:
-        given = tuple(deployments)
+        given = _checked(deployments)
         self.deployments = {deployment.name: deployment for deployment in given}
         self.observers = Observers(observers)
         profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
@@ -90,8 +100,8 @@ class Runtime:
                 self._check_ray(deployment.engine, replica)
         if machine is not None:
             check_deployments(machine, given)
-        if max_queries < 1:
-            raise ConfigError(f"max_queries is {max_queries}; it must be at least 1")
+        if type(max_queries) is not int or max_queries < 1:
+            raise ConfigError(f"max_queries is {max_queries!r}; it must be a whole number of at least 1")
         self._queries = RunningQueries(max_queries)
         self._num_starting = sum(len(deployment.replicas) for deployment in given)
         self._opened: asyncio.Future[None] | None = None
@@ -99,6 +109,20 @@ class Runtime:
         self._cluster: RayCluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_open = False
+        self._thread: LoopThread | None = None
+        self._starting = threading.Lock()
+
+    def __enter__(self) -> Runtime:
+        self._started_loop()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     async def __aenter__(self) -> Runtime:
         if self._loop is not None:
@@ -149,18 +173,19 @@ class Runtime:
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> Query:
-        """Start a query (one run of an app); waits only while `max_queries` others are running.
+        """Start a query (one run of an app) and return it; waits only while `max_queries` others are running.
 
         Args:
             configuration: settings of this query, by component of the app.
-            passes: "all", "none", or names of passes.
+            passes: "all", "none", or names of passes (functions that rewrite the app's graph).
             deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
             tenant: owner of the query. Caches are never shared between tenants.
             objective: "latency" has its requests served before those for "throughput", and keeps LLM
                 instances that serve it less crowded, as they are configured.
 
         Raises:
-            UserError: inputs, configuration or passes do not fit the app.
+            UserError: an argument is of the wrong type, or inputs, configuration or passes do not fit the
+                app.
             DeadlineExceeded: the deadline passed while it waited.
         """
         record = self._record(tenant, objective, deadline_s)
@@ -186,7 +211,7 @@ class Runtime:
         The arguments are those of `submit`.
 
         Raises:
-            Overloaded: `max_queries` are running; it says when to come back.
+            Overloaded: `max_queries` are running; the error says when to try again.
         """
         record = self._record(tenant, objective, deadline_s)
         names = self._pass_names(passes)
@@ -203,7 +228,7 @@ class Runtime:
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> Session:
-        """Open a session: a query to which graphs can be added until it is closed.
+        """Open a session: a query to which the caller adds graphs and values until it is closed.
 
         The arguments are those of `submit`.
         """
@@ -256,11 +281,61 @@ class Runtime:
             query.cancel()
             raise
 
-    def add_instance(self, engine: str, replica: Replica) -> None:
-        """Start one more instance of an engine; it gets work when it is ready.
+    def run_sync(
+        self,
+        app: Template | ExecutionGraph,
+        inputs: Mapping[str, object],
+        *,
+        configuration: Configuration | None = None,
+        passes: str | Iterable[str] = "all",
+        deadline_s: float | None = None,
+        tenant: str = "",
+        objective: Objective = "throughput",
+    ) -> Mapping[str, Any]:
+        """Run an app once and return its outputs by name, from code that is not asynchronous.
+
+        The first call starts the engines, if the runtime has not been entered; later calls find them running,
+        until `close`. Any thread may call it, also one with an event loop of its own, as in a notebook: the
+        runtime's loop runs on another thread. An interrupt (KeyboardInterrupt) cancels the run. The arguments
+        are those of `submit`.
 
         Raises:
-            ConfigError: there is no such engine, or the replica does not fit it, or what is free now.
+            UserError: it is called on the event loop of the runtime, or the runtime has been closed.
+            StrettoError: whatever ended the run; it names the step where there is one.
+        """
+        return run_on(
+            self._started_loop(),
+            lambda: self.run(
+                app,
+                inputs,
+                configuration=configuration,
+                passes=passes,
+                deadline_s=deadline_s,
+                tenant=tenant,
+                objective=objective,
+            ),
+        )
+
+    def close(self) -> None:
+        """Cancel every query and end every instance of a runtime that `with` or `run_sync` has started.
+
+        It may be called again.
+        """
+        with self._starting:
+            thread, self._thread = self._thread, None
+            if thread is None:
+                return
+            try:
+                run_on(thread.loop, self.aclose)
+            finally:
+                thread.close()
+
+    def add_instance(self, engine: str, replica: Replica) -> None:
+        """Start one more instance of an engine while the runtime runs; it gets work when it is ready.
+
+        Raises:
+            ConfigError: there is no such engine, or the replica does not fit it, or the devices that are free
+                now do not suffice.
         """
         self._running_loop()
         deployment = self._deployment(engine)
@@ -296,7 +371,7 @@ class Runtime:
         self._post(Drain(engine, instance, how))
 
     async def aclose(self) -> None:
-        """Cancel every query and end every instance. It may be called again."""
+        """Cancel every query and end every instance. A second call does nothing."""
         self._is_open = False
         self._queries.close()
         if self._pump is None:
@@ -311,20 +386,25 @@ class Runtime:
 
     def _pass_names(self, passes: str | Iterable[str]) -> tuple[str, ...]:
         """Return names of passes in the order they run. Raises ConfigError if there is no such pass."""
-        if not isinstance(passes, Iterable):
-            raise ConfigError(f"passes must be names of passes, got {passes!r}")
-        return self.vocabulary.select_passes(passes if isinstance(passes, str) else list(passes))
+        names = passes if isinstance(passes, str) or not isinstance(passes, Iterable) else list(passes)
+        if not isinstance(names, str) and not (
+            isinstance(names, list) and all(isinstance(name, str) for name in names)
+        ):
+            raise ConfigError(f"passes must be names of passes, got {reprlib.repr(passes)}")
+        return self.vocabulary.select_passes(names)
 
     def _record(self, tenant: str, objective: Objective, deadline_s: float | None) -> QueryRecord:
         loop = self._running_loop()
         self._queries.check_accepts()
-        check_criteria(objective)
+        check_criteria(objective, is_needed=True)
         check_deadline(deadline_s)
+        check_tenant(tenant)
         return QueryRecord(tenant, objective, None if deadline_s is None else loop.time() + deadline_s)
 
     def _plan(
         self, app: Template | ExecutionGraph, configuration: Configuration | None, names: tuple[str, ...]
     ) -> ExecutionGraph:
+        check_app(app, configuration)
         if isinstance(app, Template):
             app = self.plan_cache.plan(app, configuration or {}, names)
         self.system.check_engines(app)
@@ -345,6 +425,24 @@ class Runtime:
         if self._loop is not asyncio.get_running_loop():
             raise UserError("the runtime belongs to another event loop")
         return self._loop
+
+    def _started_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop of the runtime, which is started on a thread of its own if it has none."""
+        with self._starting:
+            if self._loop is None:
+                thread = LoopThread()
+                try:
+                    run_on(thread.loop, self.__aenter__)
+                except BaseException:
+                    thread.close()
+                    raise
+                self._thread = thread
+            loop = self._loop
+        if loop is None or not self._is_open:
+            raise UserError("the runtime has been closed; make a new one")
+        if loop is _current_loop():
+            raise UserError("run_sync would block the runtime's own event loop; use `await runtime.run(...)`")
+        return loop
 
     def _check_ray(self, engine: Engine, replica: Replica) -> None:
         if replica.runs_in != "ray":
@@ -376,8 +474,10 @@ class Runtime:
         assert self._pump is not None
         self._pump.post(event)
 
-    def _watch_start(self, event: Event) -> None:
-        """Count the replicas that are ready, until all are; the first that cannot start ends the wait."""
+    def _watch_start(self, event: Event | StopInstance) -> None:
+        """Count the replicas that are ready, until all are; the first that cannot start, or takes longer than
+        its `start_timeout_s`, ends the wait.
+        """
         assert self._opened is not None
         if self._opened.done():
             return
@@ -386,6 +486,10 @@ class Runtime:
                 self._num_starting -= 1
                 if self._num_starting == 0:
                     self._opened.set_result(None)
+            case StopInstance(engine, _, "kill"):
+                error = self.system.schedulers[engine].instances.fleet.last_error
+                assert error is not None
+                self._opened.set_exception(naming(engine, error))
             case InstanceLost(engine, _, error):
                 self._opened.set_exception(naming(engine, error))
 
@@ -397,6 +501,25 @@ class Runtime:
         if self._opened is not None and not self._opened.done():
             self._opened.set_exception(bug)
         self._queries.end_all(bug)
+
+
+def _current_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs on this thread; None if there is none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _checked(deployments: object) -> tuple[Deployment, ...]:
+    """Return deployments as a tuple. Raises ConfigError if there is something else among them."""
+    given = tuple(deployments) if isinstance(deployments, Iterable) else (deployments,)
+    for deployment in given:
+        if not isinstance(deployment, Deployment):
+            raise ConfigError(
+                f"a runtime takes Deployments, as `deploy` returns; got {reprlib.repr(deployment)}"
+            )
+    return given
 
 
 async def _joined(address: str) -> RayCluster:

@@ -19,7 +19,8 @@ Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGrap
 
 
 class Session:
-    """A session: named variables, and the graphs that read and produce them, added while it is open.
+    """A session: a query to which graphs are added while it is open; the graphs read and produce its named
+    variables.
 
     `Runtime.open_session` makes it. Use it with `async with`: leaving closes it. Its methods belong to the
     runtime's event loop.
@@ -57,7 +58,7 @@ class Session:
         *,
         configuration: Configuration | None = None,
     ) -> None:
-        """Add a graph to the session.
+        """Add a graph (an app) to the session; it starts to run as far as its inputs have values.
 
         Its inputs are variables, with or still without a value; its outputs become variables.
 
@@ -83,17 +84,17 @@ class Session:
         self._post(Extend(self.id, egraph, bind))
 
     def provide(self, name: str, value: object) -> None:
-        """Set a variable to a value, perhaps a `Failure`.
+        """Set a variable of the session to a value, or to a `Failure`.
 
-        Raises UserError if it has a value or a graph produces it.
+        Raises UserError if it has a value already or a graph produces it.
         """
         self._check_open()
         self._claim([name])
         self._post(Provide(self.id, name, value))
 
     def want(self, name: str, criteria: Objective | None = None) -> None:
-        """Let the work that produces a variable go before work that no caller waits for, without waiting for
-        it here.
+        """Make the work that produces a variable more urgent than work that no caller waits for, without
+        waiting for it here.
 
         `criteria` ("latency" or "throughput"; None for those of the session) says how urgent it is, as in
         `get`.
@@ -106,10 +107,11 @@ class Session:
     async def get(
         self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
     ) -> object:
-        """Wait for a variable and return its value. Items of a list may be failures.
+        """Wait for a variable of the session and return its value. If the value is a list, its items may be
+        failures.
 
-        The graph that produces it may be added later. To stop waiting, at the deadline or by cancellation,
-        cancels no work.
+        The graph that produces it may be added later. A caller that stops waiting, at the deadline or by
+        cancellation, cancels no work.
 
         Args:
             criteria: "latency" lets all work that produces the variable go before what is wanted for
@@ -142,7 +144,7 @@ class Session:
         return value
 
     async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
-        """Yield the text of a variable as it is decoded, in pieces that join to the whole.
+        """Yield the text of a variable of the session as it is generated, in pieces that join to the whole.
 
         `criteria` ("latency" or "throughput"; None for those of the session) says how urgent it is, as in
         `get`.
@@ -179,8 +181,8 @@ class Session:
                 await self._news.wait()
 
     def drop(self, name: str) -> None:
-        """Give a variable up: cancel the work that only serves it, and free its value. Its name may be used
-        again.
+        """Give a variable of the session up: cancel the work that only serves it, and free its value. Its
+        name may be used again.
         """
         self._check_open()
         coming = self._variables.pop(name, None)
@@ -193,26 +195,26 @@ class Session:
         self._post(Drop(self.id, name))
 
     async def close(self) -> None:
-        """End the session: variables without a value fail. May be called again."""
+        """End the session: variables without a value fail. A second call does nothing."""
         if not self._end.done():
             self._post(Close(self.id))
         await asyncio.shield(self._end)
 
     def is_closed(self) -> bool:
-        """Return whether the session has ended."""
+        """Return whether the session has ended, so that it takes no more graphs and values."""
         return self._end.done()
 
     def on_text(self, name: str, text: str) -> None:
-        """Add more text of a variable, which callers of `stream` then get. Called by the runtime."""
+        """Add more text of a variable, to be given to callers of `stream`. Called by the runtime."""
         self._text[name] = self._text.get(name, "") + text
         self._news.set()
 
     def on_settled(self, name: str, value: object) -> None:
         """Set a variable to its value or failure, which callers that wait for it then get. Called by the
-        runtime, once for each.
+        runtime, once for each variable.
 
-        Variables that were dropped are set in this way too; one that has got the name of a dropped one since
-        comes after it.
+        Dropped variables are set in this way too; a later variable with the same name is set after the
+        dropped one.
         """
         dropped = self._dropped.get(name)
         coming = dropped.popleft() if dropped else self._variable(name)
@@ -220,7 +222,9 @@ class Session:
         self._news.set()
 
     def on_reply(self, reply: Reply) -> None:
-        """End the session; variables without a value fail with its error. Called by the runtime, once."""
+        """End the session; variables without a value fail with the error in `reply`. Called once, by the
+        runtime.
+        """
         error = reply.error or QueryEnded("the session was closed")
         for coming in (*self._variables.values(), *(one for many in self._dropped.values() for one in many)):
             if not coming.done():

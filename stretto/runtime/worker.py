@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from stretto.cluster.messages import KVReport
-from stretto.engines.contract import BatchEngine, SteppedLLM
-from stretto.errors import BadReply, EngineFailure, EngineUnavailable, StrettoError
+from stretto.engines.computing import COMPUTING
+from stretto.engines.contract import BatchEngine, ProbedEngine, SteppedLLM
+from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.messages import (
     BatchDone,
     BatchFailed,
     Event,
     InstanceLost,
     InstanceReady,
+    InstanceSuspected,
     LLMReport,
     Suspended,
 )
 from stretto.record import record
+from stretto.runtime.probing import Probing
 from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
 
@@ -39,8 +42,8 @@ class RunBatch:
 
 @record
 class AdmitTask:
-    """Command to an LLM instance: queue a task at place `rank` (smaller goes first), and report on it with
-    events `LLMReport`.
+    """Command to an LLM instance: put a task into its queue with the sort key `rank` (smaller goes first),
+    and report on it with events `LLMReport`.
     """
 
     task: LLMTask
@@ -49,8 +52,8 @@ class AdmitTask:
 
 @record
 class RerankTask:
-    """Command to an LLM instance: change the rank (place in its queue; smaller goes first) of a task that has
-    not started.
+    """Command to an LLM instance: change the rank (sort key in its queue; smaller goes first) of a task that
+    has not started.
     """
 
     task: int
@@ -59,17 +62,17 @@ class RerankTask:
 
 @record
 class StopTask:
-    """Command to an LLM instance: stop a task, and report nothing more of it."""
+    """Command to an LLM instance: stop a task, and report nothing more about it."""
 
     task: int
 
 
 @record
 class SuspendTasks:
-    """Command to an LLM instance: stop all tasks, and answer with an event `Suspended` for each, with its
-    tokens.
+    """Command to an LLM instance: stop all tasks, and answer with an event `Suspended` for each, which has
+    the tokens generated so far.
 
-    Only `CloseEngine` follows.
+    No other command than `CloseEngine` follows.
     """
 
 
@@ -96,13 +99,13 @@ class Inbox(Protocol):
         ...
 
     def empty(self) -> bool:
-        """Return whether no command is there, so that `get` would wait."""
+        """Return whether no command waits, so that `get` would wait for one."""
         ...
 
 
 @record
 class Job:
-    """The description of an instance to start: the engine to construct, and the names under which it sends
+    """What a new instance needs to know: the engine to construct, and the names under which it sends
     events.
     """
 
@@ -114,8 +117,8 @@ class Job:
 
 
 def typed(error: BaseException) -> StrettoError:
-    """Return an exception as a `StrettoError`, with the original as its cause; one that is such an error is
-    unchanged.
+    """Return an exception as a `StrettoError`, with the original as its cause. An exception that is a
+    `StrettoError` is returned unchanged.
     """
     if isinstance(error, StrettoError):
         return error
@@ -125,7 +128,8 @@ def typed(error: BaseException) -> StrettoError:
 
 
 def serve(job: Job, inbox: Inbox, post: Callable[[Event], None]) -> None:
-    """Run an instance to its end: construct its engine and obey commands from `inbox`.
+    """Run an instance from its start to its end: construct its engine and carry out the commands from
+    `inbox`.
 
     Nothing is raised: errors are posted as events.
     """
@@ -139,6 +143,7 @@ def serve(job: Job, inbox: Inbox, post: Callable[[Event], None]) -> None:
         (_serve_llm if job.is_llm else _serve_batches)(job, engine, inbox, post)
     except BaseException as error:
         post(died(job, error))
+    COMPUTING.end()
     with contextlib.suppress(Exception):  # nobody waits for it any more
         engine.close()
 
@@ -149,36 +154,70 @@ def not_started(job: Job, error: BaseException) -> InstanceLost:
 
 
 def died(job: Job, error: BaseException) -> InstanceLost:
-    """Return the event that an instance is lost because `error` has ended it."""
+    """Return the event that an instance is lost because its engine has raised `error`."""
     unavailable = EngineUnavailable(f"{job.engine}/{job.instance} died: {type(error).__name__}: {error}")
     unavailable.__cause__ = error
     return InstanceLost(job.engine, job.instance, unavailable)
 
 
 def _serve_batches(job: Job, engine: BatchEngine, inbox: Inbox, post: Callable[[Event], None]) -> None:
+    probing: Probing | None = None
     while True:
+        if probing is not None and probing.has_answered(inbox):
+            probing = None
+            post(InstanceReady(job.engine, job.instance))
         match inbox.get():
             case RunBatch(batch, tasks):
-                post(run_batch(job, engine, batch, tasks))
+                COMPUTING.begin()
+                event = run_batch(job, engine, batch, tasks)
+                COMPUTING.end()
+                if (trouble := _trouble(event)) is not None and isinstance(engine, ProbedEngine):
+                    post(InstanceSuspected(job.engine, job.instance, trouble))
+                    probing = Probing(engine)
+                post(event)
             case ForgetQuery(query):
                 engine.release(query)
             case CloseEngine():
                 return
 
 
+def _trouble(event: Event) -> str | None:
+    """Return why a batch failed, if its instance may be down; else None."""
+    match event:
+        case BatchFailed(error=EngineUnavailable() | EngineTimeout() as error):
+            return error.message
+    return None
+
+
 def run_batch(job: Job, engine: BatchEngine, batch: int, tasks: tuple[Task, ...]) -> Event:
-    """Run one batch; return the event that reports its results (`BatchDone`) or its failure
-    (`BatchFailed`).
+    """Run one batch of tasks on an engine; return the event that reports its results (`BatchDone`) or its
+    failure (`BatchFailed`).
     """
     try:
-        return BatchDone(job.engine, job.instance, batch, engine.run(tasks))
+        results = engine.run(tasks)
+        check_results(results, len(tasks))
+        return BatchDone(job.engine, job.instance, batch, results)
     except Exception as error:
         return BatchFailed(job.engine, job.instance, batch, typed(error))
+
+
+def check_results(results: object, num_tasks: int) -> None:
+    """Check that a batch engine has answered with a list that has a result for each task.
+
+    Raises:
+        BadReply: it has not.
+    """
+    if isinstance(results, str) or not isinstance(results, Sequence):
+        raise BadReply(f"the engine answered a {type(results).__name__}, not a list")
+    if len(results) != num_tasks:
+        raise BadReply(f"the engine answered {len(results)} of {num_tasks} tasks")
 
 
 def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event], None]) -> None:
     while True:
         while not engine.has_work() or not inbox.empty():
+            if not engine.has_work():
+                COMPUTING.end()
             match inbox.get():
                 case AdmitTask(task, rank):
                     engine.admit(task, rank)
@@ -194,6 +233,7 @@ def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event
                 case CloseEngine():
                     return
             _report_kv(job, engine, post)
+        COMPUTING.begin()
         for event in engine.step():
             check_event(event)
             post(LLMReport(job.engine, job.instance, event))
@@ -206,8 +246,8 @@ def _report_kv(job: Job, engine: SteppedLLM, post: Callable[[Event], None]) -> N
 
 
 def check_event(event: object) -> None:
-    """Check that a value is an event of an LLM engine with the right types, as schedulers rely on what it
-    holds.
+    """Check that a value that an LLM engine has sent is one of the events of an LLM, with the right types, as
+    schedulers rely on its contents.
 
     Raises:
         BadReply: the value is not an event of an LLM.

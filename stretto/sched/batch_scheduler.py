@@ -12,21 +12,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
 from itertools import count, takewhile
 
 from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.costs.profile import Profile
+from stretto.costs.refine import RefinedProfile
 from stretto.deployment import Engine, Replica
 from stretto.errors import BadReply, EffectInDoubt, EngineTimeout, StrettoError
 from stretto.messages import Action, Release, StartBatch
 from stretto.record import record
+from stretto.sched.batch_tokens import num_batch_tokens
 from stretto.sched.demand import Demand
 from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Hold, NewOrder
-from stretto.sched.orders.sorted_queue import SortedQueue
-from stretto.sched.request import Entry, Request, queue_entry
+from stretto.sched.request import Entry, Request
 from stretto.sched.results import Report, completed, failed, is_worth_retrying
 from stretto.sched.snapshot import EnginePicture, engine_picture
 from stretto.tasks import Task
@@ -40,11 +42,13 @@ class _Batch:
     parts: tuple[tuple[Entry, int, int], ...]
     tasks: tuple[Task, ...]
     num_units: int
+    num_tokens: int | None
     started_s: float
 
 
 class BatchScheduler:
-    """The scheduler of one batch engine: it fuses the waiting work of all queries into batches for its
+    """The scheduler of one engine whose instances (running copies) work on batches, such as an embedding
+    engine: it gathers the waiting work of all queries (runs of an app) into batches and gives them to idle
     instances.
     """
 
@@ -57,9 +61,10 @@ class BatchScheduler:
         self.not_before_s: float | None = None
         self._ids = ids
         self._running: OrderedDict[InstanceId, _Batch] = OrderedDict()  # the one begun first is first
-        self._idle = SortedQueue[InstanceId]()
+        self._idle: list[tuple[float, InstanceId]] = []  # a heap, in which old keys stay until they are first
         self._idle_keys: dict[InstanceId, tuple[float, InstanceId]] = {}
         self._assigned_s: dict[InstanceId, float] = {}
+        self._predictions: dict[InstanceId, RefinedProfile] = {}
         self._num_running: dict[str, int] = {}
         self._touched: dict[str, set[InstanceId]] = {}
         self._leaving: set[str] = set()
@@ -69,19 +74,44 @@ class BatchScheduler:
         self._decided: list[Action] = []
 
     def add(self, request: Request, now_s: float) -> None:
-        """Queue a request whose inputs have come."""
-        self.queue.add(queue_entry(request, arrival_s=now_s))
+        """Put a request into the engine's queue. All inputs of the request are known."""
+        self.queue.add(Entry(request, arrival_s=now_s))
+
+    def observe(self, instance: InstanceId, batch_id: int, now_s: float) -> None:
+        """Learn from the time that a batch has taken, which has just been answered.
+
+        Predictions only serve to share work out, so a single instance learns nothing.
+        """
+        if len(self._assigned_s) < 2:
+            return
+        batch = self._running.get(instance)
+        if batch is not None and batch.id == batch_id:
+            seconds = now_s - batch.started_s
+            known = self.prediction(instance)
+            self._predictions[instance] = known.observed(batch.num_units, batch.num_tokens, seconds)
+
+    def prediction(self, instance: InstanceId) -> RefinedProfile:
+        """Return how long batches take on an instance, as its profile and its batches so far say.
+
+        The instance must not be gone.
+        """
+        known = self._predictions.get(instance)
+        if known is None:
+            known = RefinedProfile(self.instances.fleet.replica(instance).profile)
+            self._predictions[instance] = known
+        return known
 
     def done(self, instance: int, batch_id: int, results: Sequence[object]) -> list[Report]:
-        """Handle the results of a batch; return reports for the queries.
+        """Handle the results of a batch that an instance has finished; return reports that tell the queries
+        (runs of an app).
 
-        Late answers, of batches given up, are ignored.
+        Results of a batch that was given up before, as by a timeout, are ignored.
         """
         batch = self._end(instance, batch_id)
         if batch is None:
             return []
         self.instances.answered(instance)
-        if isinstance(results, str) or not isinstance(results, Sequence):
+        if not isinstance(results, list) and (isinstance(results, str) or not isinstance(results, Sequence)):
             message = f"the engine answered a {type(results).__name__}, not a list"
             return self._retry_apart(batch, BadReply(message))
         if len(results) != len(batch.tasks):
@@ -96,8 +126,8 @@ class BatchScheduler:
         """Handle a batch that failed as a whole: queue its tasks again, or return reports that they failed
         for good.
 
-        If the instance is to blame, the tasks are tried again elsewhere. Otherwise each runs alone, so that
-        only the culprit fails.
+        If the instance is to blame (it is down or silent), the tasks are tried again elsewhere. Otherwise
+        each task runs again alone, so that only the faulty one fails.
         """
         batch = self._end(instance, batch_id)
         if batch is None:
@@ -105,7 +135,9 @@ class BatchScheduler:
         return self._retry_lost(batch, error) if is_worth_retrying(error) else self._retry_apart(batch, error)
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica; return the actions to carry out."""
+        """Start an instance of one more replica (a further copy of the engine); return the actions to carry
+        out.
+        """
         return [*self.instances.add(replica, now_s)]
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
@@ -116,14 +148,15 @@ class BatchScheduler:
                 self._set_idle(instance)
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
-        """Give an instance that may be down no work until it is ready again."""
+        """Mark an instance as suspect (perhaps down) and give it no work until it is ready again."""
         if self.instances.suspected(instance, reason, now_s):
             self._rest(instance)
 
     def lost(
         self, instance: InstanceId, error: StrettoError, now_s: float
     ) -> tuple[list[Report], list[Action]]:
-        """Handle the death of an instance: queue its batch again for others, and start a successor.
+        """Handle the death of an instance: queue the work of its batch again for other instances, and start a
+        new instance in its place.
 
         Returns reports of the work that failed for good, and the actions to carry out.
         """
@@ -131,7 +164,8 @@ class BatchScheduler:
         return reports, [*self.instances.lost(instance, error, now_s)]
 
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
-        """Give an instance no more work and stop it when its batch has ended, as batches cannot be suspended.
+        """Give an instance no more work, and stop it when its batch has ended. With either value of `how` the
+        batch runs to its end, as batches cannot be suspended.
 
         Returns the actions to carry out.
         """
@@ -142,16 +176,17 @@ class BatchScheduler:
         return [*actions]
 
     def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
-        """Remove an instance that has ended, as it was told to. It was idle, so there is nothing to
-        report.
+        """Remove an instance that has ended as it was told to (after draining). It was idle, so the list of
+        reports is empty.
         """
         self.instances.stopped(instance, now_s)
         self._assigned_s.pop(instance, None)
+        self._predictions.pop(instance, None)
         return []
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
-        """Give up instances that have not answered within the engine's timeout; start those whose restart
-        delay is over.
+        """Give up instances that have not answered within the engine's timeout, and restart failed instances
+        whose waiting time before a restart is over.
 
         Returns reports of the work that failed for good, and the actions to carry out.
         """
@@ -182,19 +217,24 @@ class BatchScheduler:
     def schedule(self, now_s: float) -> list[Action]:
         """Start a batch on every idle instance, as long as work waits; return the actions to carry out.
 
-        What is taken counts as started when all of the batches are filled, so that sort keys stay until then.
+        Work that is put into a batch counts as started only when all batches are filled, so that sort keys of
+        the rest do not change while batches are being filled.
         """
-        self._decided = actions = list[Action]()
+        actions: list[Action] = []
+        self._decided = actions
         taken: list[tuple[Entry, int, int]] = []
         self.not_before_s = None
-        while self.queue and self._idle:
-            self._filling = parts = self.queue.take_all(self._budget(self._idle.first))
+        while self._idle_keys and self.queue:
+            instance = self._first_idle()
+            room = self._budget(instance)
+            parts, num_units = self.queue.take_all(room)
+            self._filling = parts
             if not parts:
-                self._fill(parts, now_s)
+                num_units = self._fill(parts, room, now_s)
                 taken += parts
             if not parts:
                 break
-            actions.append(self._start(self._idle.first, parts, now_s))
+            actions.append(self._start(instance, parts, num_units, now_s))
             self._filling = []
         for entry, lo, hi in taken:
             self.queue.started(entry, lo, hi)
@@ -204,7 +244,8 @@ class BatchScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """Drop all waiting work after a bug in a queue order or here; running batches go on.
+        """Drop all waiting work after a bug in a queue order (the rule that says which work goes next) or in
+        this scheduler; running batches go on.
 
         Returns:
             ids of all queries that have work here, which the caller has to end, and the actions that
@@ -216,15 +257,17 @@ class BatchScheduler:
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Move waiting work of a query to its new place in the queue, because the demands on its nodes have
-        changed.
+        """Move the waiting work of a query (one run of an app) to its new place in the queue, because some of
+        its nodes (steps) are needed more or less urgently now.
 
-        The demand on a node (step) says how urgently its result is needed.
+        `demands` says, by node, how urgently its result is needed.
         """
         self.queue.ask(query, demands)
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the waiting work of one node (step) of a query; answers to its running work are ignored."""
+        """Drop the waiting work of one node (step) of a query (run of an app), because its result is no
+        longer wanted. Work that runs goes on, but its answers will be ignored.
+        """
         self.queue.withdraw(query, node)
         return []
 
@@ -239,10 +282,10 @@ class BatchScheduler:
         return [] if batch is None else [entry.query for entry, _, _ in batch.parts]
 
     def end_query(self, query: str) -> list[Action]:
-        """Drop the waiting work of `query`, which has ended; return actions that free what instances keep for
-        it.
+        """Drop the waiting work of a query (one run of an app) that has ended; return actions that tell
+        instances to free what they keep for it.
 
-        They are returned later, by `releases`, if some of its work still runs.
+        If some of its work still runs, `releases` returns these actions later.
         """
         self.queue.end_query(query)
         self._leaving.add(query)
@@ -251,10 +294,12 @@ class BatchScheduler:
         return self.releases()
 
     def releases(self) -> list[Action]:
-        """Return the actions that let instances free what they keep for queries which have ended and run
-        nothing any more.
+        """Return the actions that tell instances to free what they keep for queries (runs of an app) which
+        have ended and of which no work runs any more.
         """
         actions: list[Action] = []
+        if not self._left:
+            return actions
         for query in sorted(self._left):
             self._leaving.discard(query)
             for instance in sorted(self._touched.pop(query, ())):
@@ -263,7 +308,9 @@ class BatchScheduler:
         return actions
 
     def picture(self) -> EnginePicture:
-        """Return a snapshot of the queue's length and of the instances."""
+        """Return a snapshot of the engine: how many items wait in its queue, and what its instances are
+        doing.
+        """
         fleet = self.instances.fleet
         running = {i: len(self._running[i].tasks) if i in self._running else 0 for i in fleet.live}
         return engine_picture(fleet, sum(entry.hi - entry.lo for entry in self.queue), running)
@@ -285,17 +332,19 @@ class BatchScheduler:
             assert units == batch.num_units
             assert units <= self._budget(instance) or single
         serving = set(self.instances.fleet.serving)
-        assert {i for i in self._running if i in serving} | set(self._idle) == serving
-        assert not self.queue or not self._idle or self.not_before_s is not None
+        assert {i for i in self._running if i in serving} | set(self._idle_keys) == serving
+        assert not self.queue or not self._idle_keys or self.not_before_s is not None
         self.instances.fleet.check_invariants()
 
-    def _fill(self, parts: list[tuple[Entry, int, int]], now_s: float) -> None:
-        """Add the parts of one batch to `parts`, taken from the queue."""
-        room = self._budget(self._idle.first)
+    def _fill(self, parts: list[tuple[Entry, int, int]], budget: int, now_s: float) -> int:
+        """Add the parts of one batch of at most `budget` units to `parts`, taken from the queue; return their
+        units of work.
+        """
+        room = budget
         alone = self.queue.next_alone()
         if alone is not None:
             parts.append(self._take(alone, max(1, alone.count_within(room))))
-            return
+            return alone.units_of(*parts[-1][1:])
 
         def fits(entry: Entry) -> int:
             return 0 if parts and entry.request.node.runs_once else entry.count_within(room)
@@ -312,25 +361,28 @@ class BatchScheduler:
             room -= chosen.entry.units_of(*parts[-1][1:])
             if chosen.ends_batch or chosen.entry.request.node.runs_once:
                 break
+        return budget - room
 
     def _take(self, entry: Entry, num_items: int) -> tuple[Entry, int, int]:
         lo = self.queue.take(entry, num_items)
         return entry, lo, lo + num_items
 
-    def _start(self, instance: int, parts: list[tuple[Entry, int, int]], now_s: float) -> StartBatch:
+    def _start(
+        self, instance: int, parts: list[tuple[Entry, int, int]], num_units: int, now_s: float
+    ) -> StartBatch:
         tasks = [self._task(entry.request, lo, hi) for entry, lo, hi in parts]
-        num_units = 0
-        for entry, lo, hi in parts:
+        for entry, _, _ in parts:
             query = entry.query
-            num_units += entry.units_of(lo, hi)
             self._num_running[query] = self._num_running.get(query, 0) + 1
             if self.engine.keeps_state:
                 self._touched.setdefault(query, set()).add(instance)
-        batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), num_units, now_s)
+        prediction = self.prediction(instance)
+        num_tokens = num_batch_tokens(parts) if prediction.profile.depends_on_length else None
+        batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), num_units, num_tokens, now_s)
         self._rest(instance)
         self._running[instance] = batch
-        self._assigned_s[instance] += self.instances.fleet.replica(instance).profile.batch_s(num_units)
-        return StartBatch(self.engine.name, instance, batch.id, batch.tasks, num_units)
+        self._assigned_s[instance] += prediction.batch_s(num_units, num_tokens)
+        return StartBatch(self.engine.name, instance, batch.id, batch.tasks, num_units, num_tokens)
 
     def _end(self, instance: int, batch_id: int | None = None) -> _Batch | None:
         """Return what an instance was running, if it was that batch; the instance is idle from now on."""
@@ -356,16 +408,22 @@ class BatchScheduler:
         batch = self._end(instance)
         self._rest(instance)
         self._assigned_s.pop(instance, None)
+        self._predictions.pop(instance, None)
         return [] if batch is None else self._retry_lost(batch, error)
 
     def _rest(self, instance: InstanceId) -> None:
         """Give an instance no more work."""
-        if (key := self._idle_keys.pop(instance, None)) is not None:
-            self._idle.remove(key)
+        self._idle_keys.pop(instance, None)
 
     def _set_idle(self, instance: InstanceId) -> None:
         self._idle_keys[instance] = key = self._assigned_s[instance], instance
-        self._idle.add(key, instance)
+        heappush(self._idle, key)
+
+    def _first_idle(self) -> InstanceId:
+        """Return the idle instance that has been assigned the least work. There must be one."""
+        while self._idle_keys.get(self._idle[0][1]) is not self._idle[0]:
+            heappop(self._idle)
+        return self._idle[0][1]
 
     def _least_assigned_s(self) -> float:
         """Return where a new instance begins to count, so that it does not get everything."""
@@ -380,14 +438,30 @@ class BatchScheduler:
     def _task(self, request: Request, lo: int, hi: int) -> Task:
         node = request.node
         if not request.each:
-            return Task(next(self._ids), request.query, node.name, node.op, request.inputs, node.config)
+            return Task(
+                next(self._ids),
+                request.query,
+                node.name,
+                node.op,
+                request.inputs,
+                node.config,
+                tenant=request.record.tenant,
+            )
         inputs = dict(request.inputs)
         for port in request.each:
             column = inputs[port]
             assert isinstance(column, Sequence)
             inputs[port] = column[lo - request.lo : hi - request.lo]
         return Task(
-            next(self._ids), request.query, node.name, node.op, inputs, node.config, hi - lo, request.each
+            next(self._ids),
+            request.query,
+            node.name,
+            node.op,
+            inputs,
+            node.config,
+            hi - lo,
+            request.each,
+            request.record.tenant,
         )
 
     def _retry_lost(self, batch: _Batch, error: StrettoError) -> list[Report]:

@@ -18,7 +18,8 @@ from stretto.sched.request import Entry
 
 @record
 class BoundRequest:
-    """A request that waits in the queue of an instance until it fits there: one item of a queue entry.
+    """A request that was assigned to an instance and waits in that instance's queue until it fits there: one
+    item of a queue entry (the queued work of one step).
 
     Attributes:
         share_s: predicted seconds by which it delays requests that wait behind it.
@@ -32,10 +33,10 @@ class BoundRequest:
 
 
 class BoundRequests:
-    """The requests that have been assigned to an instance and wait until they fit there, in one queue for
-    each instance.
+    """The requests that have been assigned to instances and wait until they fit there: one queue for each
+    instance, and an index by query (run of an app).
 
-    They are also found by query. All operations take O(log n) for each request that they concern.
+    All operations take O(log n) for each request that they concern.
     """
 
     def __init__(self, new_queue: Callable[[], EngineQueue], loads: InstanceLoads) -> None:
@@ -51,15 +52,17 @@ class BoundRequests:
         return len(self._bound)
 
     def entries(self) -> Collection[Entry]:
-        """Return all waiting requests, each as a queue entry with one item."""
+        """Return all requests that wait for an instance, each as a queue entry with one item."""
         return self._bound.keys()
 
     def of(self, entry: Entry) -> BoundRequest:
-        """Return the record of a waiting request, which has its instance, from its queue entry."""
+        """Return the record of a waiting request, which says for which instance it waits. `entry` is the
+        request as a queue entry of one item.
+        """
         return self._bound[entry]
 
     def queue(self, instance: InstanceId) -> EngineQueue:
-        """Return the queue of an instance; an empty one if nothing waits there."""
+        """Return the queue of requests that wait for an instance; an empty queue if there are none."""
         if instance not in self._queues:
             self._queues[instance] = self._new_queue()
         return self._queues[instance]
@@ -85,22 +88,22 @@ class BoundRequests:
     def take(self, entry: Entry) -> BoundRequest:
         """Stop tracking a request that is sent to its instance now; return its record.
 
-        The caller takes it from the queue.
+        The caller removes the request from the instance's queue.
         """
         return self._forget(entry)
 
     def remove(self, entry: Entry) -> BoundRequest:
-        """Remove a request from the queue of its instance, as it moves or nobody wants it any more; return
-        its record.
+        """Remove a request from the queue of the instance that it waits for, because it goes to another
+        instance or its result is no longer wanted; return its record.
         """
         self._queues[self._bound[entry].instance].remove(entry)
         return self._forget(entry)
 
     def leave(self, instance: InstanceId) -> list[Entry]:
-        """Remove all requests that wait for an instance, and its queue, as it takes no more work; return
-        their queue entries in order of arrival.
+        """Remove all requests that wait for an instance which takes no more work, and its queue; return them
+        as queue entries, in order of arrival.
 
-        Requests that were sent to the instance already are not concerned.
+        Requests that were already sent to the instance are not affected.
         """
         queue = self._queues.pop(instance, None)
         left = [] if queue is None else sorted(queue, key=lambda entry: entry.arrival)
@@ -115,8 +118,8 @@ class BoundRequests:
         return list(self._of_query.get(query, ()))
 
     def clear(self) -> None:
-        """Remove all waiting requests of all instances. Requests that were sent to an instance already are
-        not concerned.
+        """Remove all requests that wait for any instance. Requests that were already sent to an instance are
+        not affected.
         """
         for entry in list(self._bound):
             self._forget(entry)
@@ -124,7 +127,9 @@ class BoundRequests:
             queue.clear()
 
     def check_invariants(self) -> None:
-        """Check that queues, indexes and the counts that placement policies see agree. For tests."""
+        """Check that the queues of the instances agree with the indexes and with the counts that placement
+        policies (the rules that choose instances) see. For tests.
+        """
         by_queue = [entry for queue in self._queues.values() for entry in queue]
         assert set(by_queue) == set(self._bound)
         assert {entry for entries in self._of_query.values() for entry in entries} == set(self._bound)

@@ -11,7 +11,9 @@ from stretto.sched.orders.sorted_queue import SortedQueue
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Event: the deadline of a query (one run of an app) has passed."""
+    """Event: the deadline of a query (one run of an app) has passed, so that the query ends with
+    `DeadlineExceeded`.
+    """
 
     query: str
 
@@ -21,8 +23,8 @@ _Key: TypeAlias = tuple[float, str, str, str]
 
 
 class Deadlines:
-    """The deadlines that are still to come, of queries and of callers that wait for a variable, sorted by
-    time.
+    """The deadlines that are still to come, of queries (runs of an app) and of callers that wait for a
+    variable, sorted by time.
 
     Each operation takes O(log n).
     """
@@ -33,13 +35,17 @@ class Deadlines:
 
     @property
     def next_s(self) -> float | None:
-        """The earliest deadline, by the clock of the runtime or the simulator; None if there is none."""
+        """The time of the earliest deadline, by the clock of the runtime or the simulator; None if there is
+        none.
+        """
         return float(self._sorted.first_key[0]) if self._sorted else None
 
     def add(self, due_s: float, due: Due) -> None:
-        """Add a deadline: when the time `due_s` has passed, `take` returns `due`, which says what to do then.
+        """Add a deadline at the time `due_s`. When that time has passed, `take` returns `due`, which says
+        whose deadline it was.
 
-        The same deadline may be added several times, as by several callers; then `take` returns it as often.
+        The same deadline may be added several times, for example by several callers; then `take` returns it
+        as often.
         """
         key, counts = _key(due_s, due), self._counts.setdefault(due.query, {})
         if key not in counts:
@@ -47,7 +53,9 @@ class Deadlines:
         counts[key] = counts.get(key, 0) + 1
 
     def remove(self, due_s: float, due: Due) -> None:
-        """Take back one `add` of this deadline; nothing happens if it is not there."""
+        """Remove a deadline that was added, once if it was added several times; nothing happens if it is not
+        there.
+        """
         key, counts = _key(due_s, due), self._counts.get(due.query, {})
         if key not in counts:
             return

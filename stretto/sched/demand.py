@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from stretto.graph.compile import Node
@@ -20,7 +21,7 @@ from stretto.tasks import Objective
 
 
 class Demand(NamedTuple):
-    """How urgently a value is needed, or a node (step) that produces it.
+    """How urgently a value is needed, or the result of a node (step of a running app).
 
     Attributes:
         criteria: the strictest ("latency" before "throughput") of what all who wait ask; None if nobody
@@ -35,8 +36,8 @@ class Demand(NamedTuple):
     path_s: float = 0.0
 
     def joined(self, other: Demand) -> Demand:
-        """Return the demand of two readers together: the stricter criteria, the earlier start and the longer
-        path.
+        """Return how urgently a value with two readers is needed: the stricter criteria, the earlier latest
+        start, and the longer path to the end.
         """
         return Demand(
             self.criteria if self.criteria == "latency" or other.criteria is None else other.criteria,
@@ -45,8 +46,10 @@ class Demand(NamedTuple):
         )
 
     def before(self, seconds: float) -> Demand:
-        """Return the demand on the start of a step that takes `seconds`, given this demand on its end: it
-        must start as much earlier, and its path to the end is as much longer.
+        """Return how urgently a step that takes `seconds` must start, if this demand says how urgently its
+        result is needed.
+
+        The step must start `seconds` earlier, and its predicted path to the end is `seconds` longer.
         """
         return Demand(self.criteria, self.start_by_s - seconds, self.path_s + seconds)
 
@@ -55,12 +58,23 @@ NOBODY = Demand(None)
 """Demand on a node whose results are not needed yet."""
 
 
+@lru_cache(maxsize=4096)
+def usual(criteria: Objective, path_s: float) -> Demand:
+    """Return the demand on a node (step) of a one-shot query, of which every result is needed, by no deadline
+    of its own.
+
+    `path_s` is the predicted seconds from its start to the query's end. Queries of one app share the objects.
+    """
+    return Demand(criteria, path_s=path_s)
+
+
 def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> dict[int, Demand]:
-    """Return how urgently each node (step) is needed, by its id, given how urgently values and effects are.
+    """Return how urgently each node (step) is needed, by its id, computed backwards from the demands on
+    values and effects.
 
     `asked` has the demands on values that somebody waits for, by id; `of_effects` is the demand on each
-    effect (step that changes something outside) that has still to happen. Nodes that nobody needs are left
-    out. It takes time in proportion to the needed nodes and what they read.
+    effect (step that changes something outside the app) that has still to happen. Nodes that nobody needs are
+    left out. It takes time in proportion to the needed nodes and what they read.
     """
     at_end: dict[int, Demand] = dict.fromkeys(live.effects, of_effects)
     for value_id, demand in asked.items():
@@ -75,9 +89,10 @@ def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> 
 
 
 def changes(before: Mapping[int, Demand], now: Mapping[int, Demand]) -> dict[int, Demand]:
-    """Return the new demand (how urgently it is needed) of each node (step) whose demand has changed.
+    """Compare two computations of how urgently nodes (steps) are needed: return the new demand of each node
+    whose demand has changed, by id.
 
-    It is `NOBODY` for nodes that nobody needs any more.
+    Nodes that nobody needs any more have the demand `NOBODY`.
     """
     found = {node: demand for node, demand in now.items() if before.get(node) != demand}
     found.update((node, NOBODY) for node in before if node not in now)

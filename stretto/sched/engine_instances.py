@@ -17,11 +17,11 @@ from stretto.sched.results import Completed, failed
 
 
 class EngineInstances:
-    """The instances of one engine, with the time since which none of them serves.
-
-    While no instance serves, requests wait, and then fail: after `recover_s` seconds if an instance is
-    starting or suspect (perhaps down, but it may come back), after `no_replica_s` seconds otherwise. A
-    request whose query has a deadline waits until the deadline as long as an instance is starting or suspect.
+    """The running copies (instances) of one engine as its scheduler sees them, and the time since which none
+    of them serves. While no instance serves, requests wait, and then fail: after `recover_s` seconds if an
+    instance is starting or suspect (perhaps down, but it may come back), after `no_replica_s` seconds
+    otherwise. A request whose query has a deadline waits until the deadline as long as an instance is
+    starting or suspect.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -32,27 +32,31 @@ class EngineInstances:
 
     @property
     def fleet(self) -> Fleet:
-        """The state machine of the engine's instances, only to be read; to change it, call the methods of
-        this class.
+        """The state machine with the states of all instances of the engine. Callers only read it; to change
+        it they call the methods of this class.
         """
         return self._fleet
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
-        """Start an instance of one more replica; return the action to carry out."""
+        """Start an instance of one more replica (a further copy of the engine); return the action to carry
+        out.
+        """
         actions = self._fleet.add(replica, now_s)
         self._note(now_s)
         return actions
 
     def ready(self, instance: InstanceId, now_s: float) -> bool:
-        """Mark an instance as up; return whether it serves from now on, and did not before."""
+        """Mark an instance as serving; return whether this is new, that is, whether it did not serve
+        before.
+        """
         before = self._fleet.state.get(instance)
         self._fleet.ready(instance, now_s)
         self._note(now_s)
         return self._fleet.state[instance] == "serving" and before != "serving"
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> bool:
-        """Mark an instance as suspect, that is, perhaps down; return whether it was serving or suspect
-        before, so that the mark counts.
+        """Mark an instance as suspect, that is, perhaps down. Returns False, and changes nothing, if the
+        instance was neither serving nor suspect.
         """
         if self._fleet.state.get(instance) not in ("serving", "suspect"):
             return False
@@ -61,30 +65,32 @@ class EngineInstances:
         return True
 
     def answered(self, instance: InstanceId) -> None:
-        """Forget the earlier failures of an instance's replica, because the instance has answered a
-        request.
+        """Reset the failure counts of an instance's replica (which delay its restarts), because the instance
+        has answered a request.
         """
         self._fleet.answered(instance)
 
     def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
-        """Record that an instance is gone; return the actions that start its successor, if there is to be
-        one.
+        """Record that an instance is gone; return the actions that start a new instance in its place, if
+        there is to be one.
         """
         actions = self._fleet.lost(instance, error, now_s)
         self._note(now_s)
         return actions
 
     def give_up(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
-        """Kill an instance that does not answer, and start its successor; return the actions to carry out."""
+        """Kill an instance that does not answer, and start a new one in its place; return the actions to
+        carry out.
+        """
         actions = self._fleet.give_up(instance, error, now_s)
         self._note(now_s)
         return actions
 
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[FleetAction]:
-        """Give an instance no more work and stop it when it is idle ("finish") or at once ("suspend"); return
-        the actions.
+        """Give an instance no more work, and stop it when it is idle (`how` is "finish") or at once
+        ("suspend"); return the actions to carry out.
 
-        One that is draining or gone already is left alone.
+        Nothing happens if the instance is draining or gone already.
         """
         if self._fleet.state.get(instance) in ("draining", "gone"):
             return []
@@ -93,23 +99,25 @@ class EngineInstances:
         return actions
 
     def stopped(self, instance: InstanceId, now_s: float) -> None:
-        """Remove an instance that has ended, as it was told to."""
+        """Remove an instance that has ended as it was told to, after draining (getting no more work)."""
         self._fleet.stopped(instance, now_s)
         self._note(now_s)
 
     def expire(self, now_s: float) -> list[FleetAction]:
-        """Start instances whose restart delay is over, and give up those whose start takes too long; return
-        the actions.
+        """Start instances whose waiting time before a restart is over, and give up instances whose start
+        takes too long; return the actions to carry out.
         """
         actions = self._fleet.expire(now_s)
         self._note(now_s)
         return actions
 
     def next_due_s(self, waiting: Iterable[Entry], now_s: float) -> float | None:
-        """Return the next time, after now, at which the scheduler must be woken; None if there is none.
+        """Return the next time, after now, at which the engine's scheduler must be woken; None if there is
+        none.
 
-        It is when an instance is to be started, or its start has taken too long; when a suspect instance may
-        be tried; or when a request of `waiting` has waited too long for an instance.
+        That is when an instance is to be started or its start has taken too long, when a suspect instance
+        (one that may be down) may be tried again, or when a request of `waiting` has waited too long for an
+        instance.
         """
         if self._unserved_s is None and not self._fleet.is_hopeful:
             return None
@@ -121,11 +129,11 @@ class EngineInstances:
     def fail_waiting(
         self, waiting: Iterable[Entry], now_s: float, has_deadline: Callable[[str], bool]
     ) -> list[Completed]:
-        """Return reports of failure for the requests of `waiting` that have waited too long for an instance
-        that serves.
+        """Return reports of failure for those requests of `waiting` that have waited too long because no
+        instance serves.
 
-        `has_deadline` says whether a query has one: then it waits on, as long as an instance is starting or
-        suspect.
+        `has_deadline` says whether a query (run of an app) has a deadline: then its requests wait on, as long
+        as an instance is starting or suspect (perhaps down).
         """
         if self._unserved_s is None:
             return []

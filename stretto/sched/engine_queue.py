@@ -24,12 +24,12 @@ _MAX_FRESH = 256
 
 
 class EngineQueue:
-    """The queue of one engine.
+    """The queue of one engine, which holds waiting work and says what goes next.
 
     An entry is one step's queued work, as a number of items, which may be split over batches.
 
-    First go entries that must run alone. Then those that somebody wants for latency, then those wanted for
-    throughput, then those that nobody wants yet: each class goes while nothing of a better one waits, and
+    Entries that must run alone go first. Then come those that somebody wants for latency, then those wanted
+    for throughput, then those that nobody wants yet: each class goes while nothing of a better one waits, and
     within a class the engine's policy decides. But what is wanted for throughput and has waited longer than
     the engine's age limit is served before younger requests wanted for latency. Entries that are set aside
     wait without a place in the order.
@@ -61,7 +61,9 @@ class EngineQueue:
         return iter((*self._fresh, *in_order))
 
     def add(self, entry: Entry) -> None:
-        """Add an entry (one step's work). Entries that must run `alone` go before all others."""
+        """Add an entry (one step's work) to the queue. An entry that must run in a batch of its own (`alone`)
+        goes before all others.
+        """
         entry.number = self._num_added
         self._num_added += 1
         self._num_entries += 1
@@ -75,14 +77,14 @@ class EngineQueue:
 
     @property
     def aside(self) -> tuple[Entry, ...]:
-        """The entries (queued work) that are set aside: they stay in the queue but are not served until they
-        are brought back. The one set aside first comes first.
+        """The entries (queued work) that are set aside: they stay in the queue but are not served until
+        `bring_back` is called. They are in the order in which they were set aside.
         """
         return tuple(self._aside)
 
     def set_aside(self, entry: Entry) -> None:
-        """Take an entry (queued work) out of the order, so that it waits without being served until it is
-        brought back.
+        """Set an entry (queued work) aside: it stays in the queue but is not served until it is brought
+        back.
         """
         lo = entry.lo
         self._order_of(entry).remove(entry)
@@ -99,7 +101,9 @@ class EngineQueue:
         self._put_in_order()
 
     def drop_aside(self, entry: Entry) -> None:
-        """Remove an entry (queued work) that was set aside from the queue."""
+        """Remove from the queue an entry (queued work) that had been set aside, that is, that stayed in the
+        queue without being served.
+        """
         self._drop(entry)
 
     def next_alone(self) -> Entry | None:
@@ -110,41 +114,42 @@ class EngineQueue:
 
     def choose(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Return which entry (one step's work) goes next, and how many of its items, as a `Take`; a `Hold` if
-        it is better to wait for more work, None if nothing may go now.
+        it is better to wait for more work; None if nothing may go now.
 
         Nothing is removed. `fits` returns for an entry how many of its items there is room for. `to_fill` is
-        how many units of work make a full batch: an order may hold back until as many wait. With 0, as when a
-        batch has begun, it does not hold back.
+        how many units of work make a full batch: an order may wait until there are as many. With 0, as when a
+        batch has begun, it does not wait.
         """
         if self._fresh:
             self._put_in_order()
         return self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
 
-    def take_all(self, room: int) -> list[tuple[Entry, int, int]]:
+    def take_all(self, room: int) -> tuple[list[tuple[Entry, int, int]], int]:
         """Remove and return all waiting work at once if it fits into one batch of `room` units of work, so
         that it need not be sorted.
 
-        Returns (entry, lo, hi) triples: items `lo` to `hi` of an entry (one step's work). The list is empty,
-        and nothing is removed, if the work does not fit or may not all go into one batch. No call of
-        `started` follows.
+        Returns (entry, lo, hi) triples, that is, items `lo` to `hi` of an entry (one step's work), and their
+        units together. The list is empty, and nothing is removed, if the work does not fit or may not all go
+        into one batch. The caller need not call `started` for these items.
         """
         if not self._takes_all or len(self._fresh) < self._num_entries:
-            return []
+            return [], 0
+        num_units = 0
         for entry in self._fresh:
-            room -= entry.units_of(entry.lo, entry.hi)
-            if room < 0 or entry.request.node.runs_once:
-                return []
+            num_units += entry.units_of(entry.lo, entry.hi)
+            if num_units > room or entry.request.node.runs_once:
+                return [], 0
         parts = []
         for entry in self._fresh:
             parts.append((entry, entry.lo, entry.hi))
             entry.lo = entry.hi
         self._num_entries = 0
         self._fresh.clear()
-        return parts
+        return parts, num_units
 
     def heads(self, limit: int, now_s: float) -> list[Entry]:
-        """Return the entries (queued work) that would go next, in order, without removing them: at most
-        `limit`, and no more than the order looks at for one choice.
+        """Return the entries (queued work) that would go next, best first, without removing them: at most
+        `limit`, and no more than the queue's order looks at for one choice.
         """
         found: list[Entry] = []
 
@@ -156,8 +161,8 @@ class EngineQueue:
         return found
 
     def take(self, entry: Entry, num_items: int) -> int:
-        """Remove the next items of an entry (one step's work, which may be split over batches); return the
-        index of the first one.
+        """Remove the next `num_items` items of an entry (one step's work, which may be split over batches);
+        return the index of the first one.
         """
         lo = entry.lo
         if entry.alone:
@@ -172,14 +177,14 @@ class EngineQueue:
         """Record that items `lo` to `hi` of an entry (one step's work), which `take` has removed, run now or
         were given up.
 
-        Until then, the order still counts them as work of their query.
+        Before that call, they still count as work that their query (run of an app) has to do.
         """
         if not entry.alone and entry.number >= self._num_forgotten:
             self._order_of(entry).started(entry, lo, hi)
 
     def rank(self, entry: Entry) -> Rank:
-        """Return the sort key of an entry that has not started (smaller goes first); an instance that queues
-        it too sorts by the same key.
+        """Return the sort key of an entry (one step's work) that has not started; smaller goes first. An
+        instance that keeps the request in a queue of its own sorts by the same key.
 
         The key depends on whether somebody wants the entry now, for latency or for throughput.
         """
@@ -189,23 +194,25 @@ class EngineQueue:
         return (rank[0] + _CLASS_RANKS[entry.demand.criteria], *rank[1:])
 
     def end_query(self, query: str) -> None:
-        """Drop the waiting work of a query (one run of an app), which has ended."""
+        """Drop all waiting work of a query (one run of an app), because the query has ended."""
         for entry in [entry for entry in self._fresh if entry.query == query]:
             self._drop(entry)
         for entry in self._entries(query):
             self.remove(entry)
 
     def withdraw(self, query: str, node: int) -> None:
-        """Drop the waiting work of one node (step) of a query."""
+        """Drop the waiting work of one node (step) of a query (run of an app), because its result is no
+        longer wanted.
+        """
         self._put_in_order()
         for entry in list(self._of_query.get(query, {}).get(node, ())):
             self.remove(entry)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Move waiting work of a query to its new place in the order, because the demands on its nodes have
-        changed.
+        """Move the waiting work of a query (one run of an app) to its new place in the queue, because some of
+        its nodes (steps) are needed more or less urgently now.
 
-        The demand on a node (step) says how urgently its result is needed.
+        `demands` says, by node, how urgently its result is needed.
         """
         self._put_in_order()
         nodes = self._of_query.get(query, {})
@@ -219,8 +226,8 @@ class EngineQueue:
                     self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
 
     def clear(self) -> None:
-        """Forget all entries (queued work), also those that were removed and have not started, and begin with
-        new, empty orders.
+        """Drop all entries (queued work), including those that were taken and have not started, and begin
+        with a new, empty queue.
         """
         self._orders = self._new_orders()
         self._fresh.clear()
@@ -237,7 +244,9 @@ class EngineQueue:
         return list(dict.fromkeys((*self._of_query, *(entry.query for entry in self._fresh))))
 
     def remove(self, entry: Entry) -> None:
-        """Drop all waiting items of an entry (one step's queued work), as they are no longer wanted here."""
+        """Drop all waiting items of an entry (one step's queued work), because they are no longer wanted or
+        wait elsewhere.
+        """
         if not entry.alone and entry not in self._fresh and entry not in self._aside:
             self._order_of(entry).remove(entry)
         self._drop(entry)

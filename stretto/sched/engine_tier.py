@@ -33,10 +33,11 @@ from stretto.vocabulary import Vocabulary
 
 
 class EngineTier:
-    """The schedulers of all engines, by name: each event and request is passed on to the scheduler of its
+    """The schedulers of all engines, by name. Each event and request is passed on to the scheduler of its
     engine.
 
-    An engine is marked dirty when its scheduler may have something to do.
+    An engine is marked dirty when its scheduler may be able to give work to instances, so that only marked
+    ones are asked.
 
     Raises:
         ConfigError: two engines have one name, or a policy or a placement is unknown.
@@ -63,9 +64,8 @@ class EngineTier:
             )
 
     def next_dirty(self) -> str | None:
-        """Return the name of an engine that is marked dirty, and remove the mark; None if there is none.
-
-        Its scheduler may have work to give to instances.
+        """Return the name of an engine whose scheduler has to be asked for work to start (it is marked
+        dirty), and remove the mark; None if there is none.
         """
         name = next(iter(self._dirty), None)
         if name is not None:
@@ -73,15 +73,18 @@ class EngineTier:
         return name
 
     def mark_dirty(self, engine: str) -> None:
-        """Mark an engine as dirty: its scheduler may have work to give to instances."""
+        """Mark an engine as dirty, that is, its scheduler has to be asked whether it can give work to
+        instances.
+        """
         self._dirty[engine] = None
 
     # --- what instances report
 
     def queries_of(self, event: EngineEvent) -> list[str]:
-        """Return the ids of the queries (runs of an app) whose work a message of an instance concerns.
+        """Return the ids of the queries (runs of an app) that an instance's message is about.
 
-        If the message names a task, this is the query of that task, otherwise all with work on the instance.
+        If the message names a task, this is the query of that task, otherwise all queries with work on the
+        instance.
         """
         if isinstance(event, AddInstance):
             return []
@@ -91,14 +94,15 @@ class EngineTier:
         return scheduler.queries_in(event.instance)
 
     def handle(self, event: EngineEvent, now_s: float) -> tuple[list[Report], list[Action]]:
-        """Pass an event (what has happened to an instance) to its engine's scheduler; return reports for
-        queries, and actions.
+        """Pass an event (what has happened to an instance) on to its engine's scheduler; return reports that
+        tell queries (runs of an app) about their work, and the actions to carry out.
         """
         self._dirty[event.engine] = None
         scheduler = self.schedulers[event.engine]
         match event:
             case BatchDone(_, instance, batch, results):
                 assert isinstance(scheduler, BatchScheduler)
+                scheduler.observe(instance, batch, now_s)
                 return scheduler.done(instance, batch, results), []
             case BatchFailed(_, instance, batch, error):
                 assert isinstance(scheduler, BatchScheduler)
@@ -136,14 +140,17 @@ class EngineTier:
         self.schedulers[engine].add(request, now_s)
 
     def withdraw(self, engine: str, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the work of one node (step) of a query at an engine; return the actions to carry out."""
+        """Drop the work of one node (step) of a query (run of an app) at an engine, as its result is no
+        longer wanted; return the actions to carry out.
+        """
         self._dirty[engine] = None
         return self.schedulers[engine].withdraw(query, node, now_s)
 
     def ask(self, engine: str, query: str, demands: Mapping[int, Demand]) -> None:
-        """Tell an engine's scheduler that the demands on nodes of a query have changed.
+        """Tell an engine's scheduler that some nodes (steps) of a query (run of an app) are needed more or
+        less urgently now, so that it sorts their waiting work anew.
 
-        The demand on a node (step) says how urgently its result is needed.
+        `demands` says, by node, how urgently its result is needed.
         """
         self._dirty[engine] = None
         self.schedulers[engine].ask(query, demands)
@@ -162,7 +169,9 @@ class EngineTier:
         return all(scheduler.is_idle() for scheduler in self.schedulers.values())
 
     def check_engines(self, egraph: ExecutionGraph) -> None:
-        """Check that each step of a graph has an engine of the right kind. Raises ConfigError."""
+        """Check that there is an engine of the right kind for each step of a compiled graph. Raises
+        ConfigError.
+        """
         for node in egraph.engine_nodes:
             assert node.engine is not None
             scheduler = self.schedulers.get(node.engine)
@@ -174,7 +183,8 @@ class EngineTier:
     def check_drain(
         self, engine: str, instance: InstanceId, *, force: bool, leaving: Collection[InstanceId]
     ) -> None:
-        """Check that an instance can be given no more work and be stopped. Raises ConfigError.
+        """Check that an instance may be drained, that is, get no more work and then be stopped. Raises
+        ConfigError.
 
         `force` is whether it may be the last one of its engine; instances in `leaving` are going to be
         drained anyway, so that they do not count as others.
@@ -182,7 +192,9 @@ class EngineTier:
         self.schedulers[engine].instances.fleet.check_drain(instance, force=force, leaving=leaving)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
-        """Return the replica of each instance that holds its devices now, with the name of the instance."""
+        """Return (name, replica) pairs of all instances that hold devices (GPUs, cores) now. A replica is the
+        declaration that an instance was started from.
+        """
         fleets = (scheduler.instances.fleet for scheduler in self.schedulers.values())
         return [(f"{fleet.engine}/{i}", fleet.replica(i)) for fleet in fleets for i in fleet.live]
 

@@ -37,8 +37,8 @@ class _Mean:
 
 
 class ExpectedOutputs:
-    """Predicts the lengths of answers: the mean length of earlier answers of the same step of the same
-    template.
+    """A predictor of the lengths of an LLM's answers: the mean length of earlier answers of the same step of
+    the same app.
 
     If there are too many steps, the mean that was updated longest ago is forgotten.
     """
@@ -49,12 +49,14 @@ class ExpectedOutputs:
 
     @property
     def typical(self) -> int:
-        """Mean number of tokens of an answer, over all steps; a fixed guess before any answer has ended."""
+        """Mean number of tokens of an LLM answer, over all steps of all apps; a fixed guess before any answer
+        has ended.
+        """
         return round(self._all.tokens) if self._all.num_observed else _PRIOR
 
     def expected(self, request: Request) -> int:
-        """Return the number of tokens that each item of a request is expected to generate: at most its limit,
-        0 for a prefill.
+        """Return the number of tokens that each item of a request is expected to generate: at most the
+        request's own limit, 0 for a prefill.
         """
         if request.decode is None:
             return 0

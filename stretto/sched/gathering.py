@@ -15,13 +15,15 @@ from stretto.graph.compile import In, Node
 from stretto.graph.graph import WHEN
 from stretto.sched.values import UNSET, Values
 
+_MAY_HAVE_FAILED = (Failure, list)
+
 
 @dataclass(slots=True)
 class Gathered:
-    """The values found at the in ports of a node (step), or why the node cannot run.
+    """The inputs found for a node (step) when it starts, by port (named input), or why the node cannot run.
 
-    `is_absent` is whether a required value is absent. `failure` comes with the place of its port, as an
-    earlier port whose list of items has not ended may fail too.
+    `is_absent` is whether a required value is absent, because the step before it was skipped. `failure` comes
+    with the place of its port, as an earlier port whose list of items has not ended may fail too.
     """
 
     inputs: dict[str, object] = field(default_factory=dict)
@@ -30,8 +32,8 @@ class Gathered:
 
 
 def gather(node: Node, values: Values) -> Gathered:
-    """Return the values at the in ports of a node (step), as far as they have come, or why the node cannot
-    run.
+    """Collect the inputs of a node (step), as far as they have come, by port (named input), or say why the
+    node cannot run.
 
     Raises:
         BadReply: a port takes an item of a value that is not a list.
@@ -47,7 +49,7 @@ def gather(node: Node, values: Values) -> Gathered:
         if value is ABSENT:
             found.is_absent = found.is_absent or not arg.optional
             continue
-        failure = _failure_at(arg, node, value) if isinstance(value, Failure | list) else None
+        failure = _failure_at(arg, node, value) if isinstance(value, _MAY_HAVE_FAILED) else None
         if failure is None:
             if arg.port != WHEN:
                 found.inputs[arg.port] = value
@@ -61,7 +63,8 @@ def gather(node: Node, values: Values) -> Gathered:
 
 
 def item_of(value: object, index: int | None) -> object:
-    """Return item `index` of a list, `ABSENT` beyond its end; without an index, the value itself.
+    """Return item `index` of a list, or `ABSENT` (no value) if the list is shorter; if `index` is None,
+    return the value itself.
 
     Raises:
         BadReply: the value is not a list.

@@ -28,24 +28,27 @@ from dataclasses import replace
 from stretto.core import ABSENT, AbsentType, Failure
 from stretto.errors import BadReply, EngineFailure, StrettoError
 from stretto.graph.compile import ExecutionGraph, Node
-from stretto.sched.demand import NOBODY, Demand
+from stretto.sched.demand import NOBODY, Demand, usual
 from stretto.sched.gathering import gather
 from stretto.sched.live_graph import LiveGraph
 from stretto.sched.node_state import NodeState, NodeStates
 from stretto.sched.outcome import Outcome
 from stretto.sched.prepare import prepare_request
 from stretto.sched.shown_text import ShownText
-from stretto.sched.splicing import Expand, subgraph_of
+from stretto.sched.splicing import Expand, given_to, subgraph_of
 from stretto.sched.streams import Streams, by_port
 from stretto.sched.values import UNSET
 from stretto.tasks import Decode, QueryRecord
 
+TURN_PRIMITIVES = 8
+"""Number of primitives that expansions may add before others have a turn: some ms of work."""
+
 
 class GraphScheduler:
-    """The scheduler of one query (run of an app): it decides which nodes (steps) of its running graph can go
-    on.
+    """The scheduler of one query (run of an app): it decides which nodes (steps) of the query's graph can run
+    now, and what follows from their results.
 
-    Methods handle one event each and add what follows from it, such as new requests for engines, to
+    Each method handles one event and adds what follows from it, such as new requests for engines, to
     `outcome`.
 
     Attributes:
@@ -63,6 +66,7 @@ class GraphScheduler:
         self.outcome = Outcome()
         self.demands: Mapping[int, Demand] | None = None
         self.has_expanded = False
+        self._num_spliced = 0
         self._record = record or QueryRecord()
         self._expand = expand
         self._states = NodeStates()
@@ -76,32 +80,30 @@ class GraphScheduler:
         names: Mapping[str, str],
         under: Node | None = None,
     ) -> dict[str, tuple[int, int | None]]:
-        """Add a graph to the running one.
+        """Add a graph to the graph that is running.
 
-        Returns by the name of each output the id of the value that it is, and the index of the item if it is
-        only one item of that value, else None.
+        Returns, for each output by its name, the id of the value that it is, and an index if it is only that
+        item of the value, else None.
 
         Args:
             inputs: id of the value of each of the graph's inputs, by name.
             names: name under which the text of each output is shown, where it differs.
-            under: the `expand` node that the graph replaces, if any.
+            under: the `expand` node (a step that becomes a graph) that the graph replaces, if any.
 
         Raises:
             CapacityError: too many nodes live.
         """
         joined = self.live.join(egraph, inputs, under)
-        for node in joined.nodes:
-            self._states.add(node)
-        for place, streamed in egraph.streamed.items() if under is None else ():
-            shown = (
-                replace(
-                    one,
-                    name=names.get(one.name, one.name),
-                    unless=tuple(joined.values[v] for v in one.unless),
-                )
-                for one in streamed
+        self._states.add(joined.nodes)
+        for place, streamed in egraph.streamed.items():
+            own = tuple(
+                replace(one, unless=tuple(joined.values[value] for value in one.unless)) for one in streamed
             )
-            self._shown.add(joined.nodes[place].id, tuple(shown))
+            if under is None:
+                shown = tuple(replace(one, name=names.get(one.name, one.name)) for one in own)
+            else:
+                shown = self._shown.within(under, [one for one in own if one.name == egraph.outputs[0][0]])
+            self._shown.add(joined.nodes[place].id, shown)
         return {name: (joined.values[value], index) for name, value, index in egraph.outputs}
 
     # --- events
@@ -124,10 +126,10 @@ class GraphScheduler:
             self._fail(node, error)
 
     def deliver(self, node_id: int, offset: int, piece: str) -> None:
-        """Pass on a piece of output of a decode that still runs: item number `offset` of a list, or text from
-        character `offset` on.
+        """Pass on a piece of output of a decode (LLM generation) that still runs: item number `offset` of a
+        list, or text from character `offset` on.
 
-        What was delivered before, by an attempt that was lost, is skipped.
+        What an earlier attempt, lost with its instance, delivered already is skipped.
         """
         node = self.nodes.get(node_id)
         if node is not None and node.fused is not None:
@@ -144,7 +146,7 @@ class GraphScheduler:
             self._fail(self.nodes[node_id], error)
 
     def cancel_all_but(self, needed: Collection[int]) -> None:
-        """Cancel every node (step) that is not in `needed`, and withdraw its work from the engines."""
+        """Cancel every node (step) whose id is not in `needed`, and withdraw its work from the engines."""
         for node in [node for node_id, node in self.nodes.items() if node_id not in needed]:
             self._retire(node)
             self.outcome.withdrawn.append(node)
@@ -152,15 +154,19 @@ class GraphScheduler:
 
     def settle(self) -> None:
         """Start the nodes (steps) whose inputs have come, give more items to those that read a growing list,
-        and do the same for all nodes that become ready by it.
+        and repeat this for all nodes that become ready by it.
 
-        A queue, not recursion, because chains of absent nodes may be long. It begins in the order of the
-        graph, so that a prefill goes before those that it is a hint for.
+        It uses a queue instead of recursion, because chains of skipped nodes may be long. It begins in the
+        order of the graph, so that a prefill goes before the calls that reuse its KV.
+
+        It pauses where many primitives were added by expansions, so that a graph that grows without end does
+        not hold up others; the outcome says so, and the next call goes on.
         """
+        self._num_spliced = 0
         woken = self.live.woken
         if len(woken) > 1:
             woken = self.live.woken = deque(sorted(woken))
-        while woken:
+        while woken and self._num_spliced < TURN_PRIMITIVES:
             node = self.nodes.get(woken.popleft())
             if node is None:
                 continue
@@ -168,10 +174,11 @@ class GraphScheduler:
                 self._go_on(node)
             except StrettoError as error:
                 self._fail(node, error)
+        self.outcome.is_paused = bool(woken)
 
     def take_outcome(self) -> Outcome:
-        """Return the `Outcome` (work for engines, news for the caller) of all events since the last call, and
-        begin a new, empty one.
+        """Return what has followed from all events since the last call (work for engines, news for the
+        caller), and begin a new, empty `Outcome`.
         """
         outcome, self.outcome = self.outcome, Outcome()
         settled, self.live.settled = self.live.settled, []
@@ -179,15 +186,14 @@ class GraphScheduler:
         return outcome
 
     def check_invariants(self) -> None:
-        """Check that the states of nodes agree with what they wait for and with their lists of items.
-
+        """Check that the states of nodes (steps) agree with what they wait for and with their lists of items.
         For tests.
         """
         self.live.check_invariants()
         for node in self.nodes.values():
             state = self._states[node.id]
             assert state is not NodeState.ENDED, node.name
-            assert state is NodeState.WAITING or not self.live.is_blocked(node), node.name
+            assert state is NodeState.WAITING or not self.live.blocking[node.id], node.name
             assert (state is NodeState.FLOWING) == (node.id in self._streams.mapped), node.name
         self._streams.check_invariants()
 
@@ -195,7 +201,7 @@ class GraphScheduler:
 
     def _go_on(self, node: Node) -> None:
         match self._states[node.id]:
-            case NodeState.WAITING if not self.live.is_blocked(node):
+            case NodeState.WAITING if not self.live.blocking[node.id]:
                 self._open(node)
             case NodeState.FLOWING:
                 self._feed(node)
@@ -272,7 +278,7 @@ class GraphScheduler:
     def _demand(self, node: Node) -> Demand:
         if self.demands is not None:
             return self.demands.get(node.id, NOBODY)
-        return Demand(self._record.criteria, path_s=node.path_s)
+        return usual(self._record.criteria, node.path_s)
 
     def _feed(self, node: Node) -> None:
         """Hand out the items of an open mapped node that have arrived since the last time."""
@@ -367,20 +373,22 @@ class GraphScheduler:
         self._states.move(node, NodeState.ENDED)
         if node.is_mapped or node.decode is not None:
             self._streams.drop(node)
-            self._shown.drop(node)
+        self._shown.drop(node)
         self.live.retire(node)
 
     def _splice(self, node: Node, inputs: Mapping[str, object]) -> None:
         """Add the subgraph that `node` expands to; the subgraph's output becomes its own."""
-        sub = subgraph_of(node, inputs, self._expand)
+        given = given_to(node, inputs)
+        sub = subgraph_of(node, given, self._expand)
         ids = dict(zip(sub.inputs, self.values.add(len(sub.inputs)), strict=True))
         outputs = self.grow(sub, ids, {}, node)
         self._states.move(node, NodeState.EXPANDED)
         self.has_expanded = True
+        self._num_spliced += len(sub.graph.primitives)
         value_id, index = next(iter(outputs.values()))
         self.live.link_to_node(value_id, index, node)
         for name, value in ids.items():
-            self.live.bring(value, inputs.get(name, ABSENT))
+            self.live.bring(value, given.get(name, ABSENT))
 
 
 def _evaluate(node: Node, inputs: Mapping[str, object]) -> list[object]:

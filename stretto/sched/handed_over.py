@@ -23,10 +23,11 @@ So the ranks of many requests are corrected after many changes, those of few at 
 
 
 class HandedOver:
-    """The requests that were sent to instances of one engine and have not started, with their ranks there.
+    """The requests that were sent to the instances of an LLM engine and have not started there, with their
+    ranks.
 
-    The rank is the place in an instance's queue (smaller goes first). All such requests of a queue entry (one
-    step's work) have the same.
+    A rank is the sort key of a request in an instance's own queue (smaller goes first). All such requests of
+    a queue entry (one step's work) have the same.
     """
 
     def __init__(self, engine: str) -> None:
@@ -36,9 +37,11 @@ class HandedOver:
         self._num_changes: dict[Entry, int] = {}
 
     def add(self, running: Running, rank: Rank) -> Rank:
-        """Add a request that is sent to its instance; return the rank (priority) that it has there.
+        """Add a request that is sent to its instance now; return the rank (sort key in the instance's queue)
+        to send with it.
 
-        Requests of one step have one rank: if an earlier one has not started, its rank holds, else `rank`.
+        Requests of one step have one rank: if an earlier one has not started, its rank is used, else the
+        given `rank`.
         """
         entry = running.entry
         self._unstarted.setdefault(entry.query, {}).setdefault(entry, {})[running.task] = running
@@ -58,16 +61,17 @@ class HandedOver:
             del self._unstarted[entry.query]
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Mark requests of a query that instances have not started, as their steps have become more or less
-        urgent: the next `reprioritise` gives them new ranks.
+        """Note that some steps of a query (run of an app) have become more or less urgent: the next
+        `reprioritise` gives new ranks (priorities) to those of their requests that instances have not
+        started.
         """
         for entry, tasks in self._unstarted.get(query, {}).items():
             if entry.request.node.id in demands:
                 self._num_changes[entry] += len(tasks)
 
     def reprioritise(self, num_changes: Mapping[str, int]) -> list[Reprioritise]:
-        """Return actions that tell instances the new ranks (places in their queues) of requests whose order
-        has changed since they were sent.
+        """Return actions that tell instances the new ranks (sort keys in their queues) of requests whose
+        order has changed since they were sent.
 
         Small changes are left until more have come, as each correction costs a message.
 

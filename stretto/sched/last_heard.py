@@ -9,8 +9,8 @@ Who = TypeVar("Who")
 
 
 class LastHeard(Generic[Who]):
-    """The time of the last message of each instance or task, so that the silent ones are found without a
-    search.
+    """The times of the last messages of participants (instances or tasks), from which the silent ones are
+    found without a search.
 
     Times never go back, so the order of messages is the order of times.
     """
@@ -22,22 +22,26 @@ class LastHeard(Generic[Who]):
         return who in self._heard_s
 
     def note(self, who: Who, now_s: float) -> None:
-        """Set the time of the last message of `who` to `now_s`."""
+        """Record that the participant `who` (an instance or task) has sent a message at the time `now_s`."""
         self._heard_s[who] = now_s
         self._heard_s.move_to_end(who)
 
     def forget(self, who: Who) -> None:
-        """Remove `who`, from whom no message is expected any more; nothing happens if it is unknown."""
+        """Stop expecting messages of the participant `who` (an instance or task); nothing happens if it is
+        unknown.
+        """
         self._heard_s.pop(who, None)
 
     def oldest(self) -> tuple[Who, float] | None:
-        """Return who has been silent for longest, and the time of the last message; None if nobody is
-        expected to send any.
+        """Return which participant has been silent for longest, and the time of its last message; None if no
+        messages are expected.
         """
         return next(iter(self._heard_s.items()), None)
 
     def silent_for(self, timeout_s: float, now_s: float) -> list[Who]:
-        """Return all who have sent no message for at least `timeout_s` seconds, the longest silence first."""
+        """Return all participants that have sent no message for at least `timeout_s` seconds, the longest
+        silence first.
+        """
         silent = []
         for who, heard_s in self._heard_s.items():
             if now_s < heard_s + timeout_s:

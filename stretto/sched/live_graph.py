@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from stretto.core import Failure
 from stretto.errors import BadReply, CapacityError
-from stretto.graph.compile import ExecutionGraph, Node, rebase
+from stretto.graph.compile import ExecutionGraph, Node, Tables, rebase
 from stretto.sched.gathering import item_of
 from stretto.sched.splicing import Link, Links
 from stretto.sched.values import UNSET, Values
@@ -25,8 +25,8 @@ MAX_NODES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A graph that was added to a running one: its nodes under their new ids, and its values: the value `i`
-    of the graph has the id `values[i]`.
+    """The result of adding a graph to a running one: the added nodes (steps) under their new ids, and the new
+    ids of its values: value `i` of the added graph has the id `values[i]`.
     """
 
     nodes: Sequence[Node]
@@ -34,13 +34,14 @@ class Joined:
 
 
 class LiveGraph:
-    """The running graph of one query: the nodes (steps) that have not ended, and the values that may still be
-    read.
+    """The graph of one query (run of an app) while it runs: the nodes (steps) that have not ended, their
+    connections, and the values that may still be read.
 
     Attributes:
         nodes: nodes that have not ended, by id. Ids are never used again.
         effects: ids of the effects (steps that change something outside) that have still to happen, in order
             of their coming.
+        blocking: number of inputs and earlier nodes that a node still waits for, by its id.
         woken: ids of nodes that may go on, as something they wait for has come, perhaps more than once or in
             vain; the graph scheduler takes them out.
         settled: (name, value) of watched values that have been set; the graph scheduler takes them out.
@@ -56,7 +57,7 @@ class LiveGraph:
         self._readers: dict[int, tuple[tuple[int, int], ...]] = {}
         self._producers: dict[int, int] = {}
         self._followers: dict[int, tuple[int, ...]] = {}
-        self._blocking: dict[int, int] = {}
+        self.blocking: dict[int, int] = {}
         self._links = Links()
         self._watched: dict[int, str] = {}
         self._returned: dict[int, object] = {}
@@ -64,11 +65,11 @@ class LiveGraph:
     # --- nodes come and go
 
     def join(self, egraph: ExecutionGraph, inputs: Mapping[str, int], under: Node | None = None) -> Joined:
-        """Add a graph to the running one, with new ids for its nodes and values.
+        """Add a graph to the one that is running; the added nodes (steps) and values get new ids.
 
         Args:
             inputs: id of the value of each of its inputs, by name.
-            under: the `expand` node that the graph replaces, if any.
+            under: the `expand` node (a step that becomes a graph) that the graph replaces, if any.
 
         Raises:
             CapacityError: too many nodes live.
@@ -80,19 +81,20 @@ class LiveGraph:
         base, num_inputs = self._num_ids, len(egraph.inputs)
         self._num_ids += len(egraph.nodes)
         ids = [*(inputs[name] for name in egraph.inputs), *self.values.add(egraph.num_values - num_inputs)]
-        is_same = base == 0 and ids == list(range(len(ids)))
-        nodes = egraph.nodes if is_same else rebase(egraph, base, ids, under)
+        if base == 0 and not self.values and ids == list(range(len(ids))):
+            self._begin_with(egraph.tables)
+            return Joined(egraph.nodes, ids)
+        nodes = rebase(egraph, base, ids, under)
         for value_id, readers in zip(ids, egraph.readers, strict=True):
             if readers:
-                moved = readers if is_same else tuple((base + node, place) for node, place in readers)
-                self._add_readers(value_id, moved)
+                self._add_readers(value_id, tuple((base + node, place) for node, place in readers))
         for node, followers in zip(nodes, egraph.followers, strict=True):
-            self._add(node, followers if is_same else tuple(base + follower for follower in followers))
+            self._add(node, tuple(base + follower for follower in followers))
         return Joined(nodes, ids)
 
     def retire(self, node: Node) -> None:
-        """Remove a node (step) that has ended; nodes that were only to run after it may go on."""
-        del self.nodes[node.id], self._blocking[node.id]
+        """Remove a node (step) that has ended. Nodes that were waiting only for its end may go on."""
+        del self.nodes[node.id], self.blocking[node.id]
         if node.is_effect:
             self.effects.pop(node.id, None)
         for out in node.outs:
@@ -103,20 +105,18 @@ class LiveGraph:
             self._unblock(follower)
 
     def cut(self, node: Node) -> None:
-        """Cut a cancelled node (step) off: its outputs will be neither read nor passed on."""
+        """Disconnect the outputs of a cancelled node (step), so that they will be neither read nor passed
+        on.
+        """
         for out in node.outs:
             self._readers.pop(out, None)
             self._links.take(out)
 
-    def is_blocked(self, node: Node) -> bool:
-        """Return whether a node (step) still waits for inputs, or for nodes that have to end before it."""
-        return self._blocking[node.id] > 0
-
     # --- values come
 
     def bring(self, value_id: int, value: object) -> None:
-        """Set a value, once, and tell all that depends on it: nodes (steps) that read it may go on, and
-        values linked to it are set too.
+        """Set a value, once, and wake what depends on it: nodes (steps) that read it may go on, and values
+        linked to it are set too.
         """
         self.values.set(value_id, value)
         if (name := self._watched.get(value_id)) is not None:
@@ -134,18 +134,24 @@ class LiveGraph:
                 self._pass_on(value, link)
 
     def grown(self, value_id: int) -> None:
-        """Let the nodes (steps) that read a list while it grows go on, because the list has got more
-        items.
-        """
+        """Wake the nodes (steps) that read a list while it grows, because the list has got more items."""
         for node_id, place in self._readers.get(value_id, ()):
             node = self.nodes.get(node_id)
             if node is not None and node.ins[place].piece is not None:
                 self.woken.append(node_id)
 
     def watch(self, value_id: int, name: str) -> None:
-        """Keep a value until `unwatch`; when it is set, (`name`, value) is added to `settled`."""
+        """Keep a value until `unwatch` is called; when it is set, add (`name`, value) to `settled`, so that
+        the caller of the query (run of an app) learns it.
+        """
         self.values.use(value_id)
         self._watched[value_id] = name
+
+    def is_watched(self, value_id: int) -> bool:
+        """Return whether a value is watched: kept after its last reader, and told to the query's session
+        through `settled` when it is set.
+        """
+        return value_id in self._watched
 
     def unwatch(self, value_id: int) -> None:
         """Stop keeping a value that was watched, and no longer add it to `settled` when it is set."""
@@ -155,8 +161,8 @@ class LiveGraph:
             self._links.drop_value(value_id)
 
     def link(self, source: int, index: int | None, target: int) -> None:
-        """Pass the value with id `source`, or its item `index`, on to the value with id `target`, once it is
-        set.
+        """Pass the value with id `source` (or only its item `index`) on to the value with id `target`, as
+        soon as it is set.
         """
         if (value := self.values[source]) is not UNSET:
             self._pass_on(value, Link(index, value=target))
@@ -164,22 +170,22 @@ class LiveGraph:
             self._links.add(source, Link(index, value=target))
 
     def link_to_node(self, source: int, index: int | None, node: Node) -> None:
-        """Make the value with id `source`, or its item `index`, the result of an `expand` node, once it is
-        set.
+        """Use the value with id `source` (or only its item `index`) as the result of an `expand` node (a step
+        replaced by a subgraph), as soon as the value is set.
         """
         self._links.add(source, Link(index, node=node.id))
 
     def take_returned(self, node: Node) -> object:
-        """Return, and forget, the result that the subgraph of an `expand` node (the graph that the step was
-        replaced by) has given it; `UNSET` if it has not come.
+        """Return and forget the result of an `expand` node (a step that was replaced by a subgraph), which
+        that subgraph has produced; `UNSET` if it has not come.
         """
         return self._returned.pop(node.id, UNSET)
 
     # --- what comes of what
 
     def producer(self, value_id: int) -> Node | None:
-        """Return the node (step) that will produce a value, directly or through other values that are passed
-        on to it; None if there is none (yet).
+        """Return the node (step) that will produce a value, itself or by a chain of linked values; None if
+        there is none (yet).
         """
         source: int | None = value_id
         while source is not None:
@@ -189,8 +195,8 @@ class LiveGraph:
         return None
 
     def sources(self, node: Node) -> list[Node]:
-        """Return the nodes that a node waits for: those that it reads or has to follow, and for an `expand`
-        node the one that produces its result.
+        """Return the nodes (steps) that a node waits for: those whose outputs it reads, those it has to
+        follow, and for an `expand` node (replaced by a subgraph) the one that produces its result.
         """
         found = [self.producer(arg.value) for arg in node.ins]
         found += [self.nodes.get(before) for before in node.after]
@@ -199,8 +205,8 @@ class LiveGraph:
         return [source for source in found if source is not None]
 
     def behind(self, values: Iterable[int]) -> set[int]:
-        """Return the ids of all nodes that the values with the ids `values`, and the effects (steps that
-        change something outside) still to happen, depend on.
+        """Return the ids of all nodes (steps) that are needed to produce the values with the ids `values`, or
+        for the effects (steps that change something outside the app) that have still to happen.
         """
         found = set(self.effects)
         found.update(node.id for node in map(self.producer, values) if node is not None)
@@ -213,16 +219,25 @@ class LiveGraph:
         return found
 
     def check_invariants(self) -> None:
-        """Check that each node's number of missing inputs and predecessors is right, and that effects are
-        nodes.
-
-        For tests.
+        """Check that each node's (step's) number of missing inputs and predecessors is right, and that the
+        effects which have still to happen are nodes. For tests.
         """
         for node in self.nodes.values():
             blocked = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is UNSET)
             blocked += sum(1 for other in node.after if other in self.nodes)
-            assert self._blocking[node.id] == blocked, node.name
+            assert self.blocking[node.id] == blocked, node.name
         assert list(self.effects) == [node.id for node in self.nodes.values() if node.is_effect]
+
+    def _begin_with(self, tables: Tables) -> None:
+        """Add the first graph, whose ids stay the same; none of its inputs is set yet."""
+        self.nodes.update(tables.nodes)
+        self.effects.update(tables.effects)
+        self.blocking.update(tables.blocking)
+        self.woken.extend(tables.unblocked)
+        self._producers.update(tables.producers)
+        self._readers.update(tables.readers)
+        self._followers.update(tables.followers)
+        self.values.use_all(tables.num_readers)
 
     def _add_readers(self, value_id: int, readers: tuple[tuple[int, int], ...]) -> None:
         self.values.use(value_id, len(readers))
@@ -237,17 +252,16 @@ class LiveGraph:
             self._producers[out] = node.id
         if node.is_effect:
             self.effects[node.id] = None
-        blocking = node.num_blocking
-        if len(self.values):
-            blocking -= sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is not UNSET)
-        self._blocking[node.id] = blocking
+        is_there = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is not UNSET)
+        blocking = node.num_blocking - is_there
+        self.blocking[node.id] = blocking
         if not blocking:
             self.woken.append(node.id)
 
     def _unblock(self, node_id: int) -> None:
-        blocking = self._blocking.get(node_id)
+        blocking = self.blocking.get(node_id)
         if blocking is not None:
-            self._blocking[node_id] = blocking - 1
+            self.blocking[node_id] = blocking - 1
             if blocking == 1:
                 self.woken.append(node_id)
 

@@ -40,7 +40,7 @@ _LEAST_SLOWNESS = 1.5
 
 class InstanceLoads:
     """The load of each instance of an LLM engine: the requests that run and wait there. The placement policy
-    chooses instances by it.
+    (the rule that chooses instances) reads the loads.
 
     The policy sees the instances that can take work in a table of `InstanceView`s, which this class keeps up
     to date. An exception that a policy raises when it is told of an event is kept until `raise_bug`, so that
@@ -64,20 +64,20 @@ class InstanceLoads:
 
     @property
     def roomiest(self) -> int:
-        """Largest number of tokens that still fit on one serving instance."""
+        """Largest number of tokens that still fit on any one serving instance."""
         return self._table.roomiest
 
     @property
     def may_place(self) -> bool:
-        """Whether a request may be sent to an instance now: one serves and is not full, or one is suspect
-        (perhaps down, but it may be tried with a request).
+        """Whether some instance could be sent a request now: one that serves and is not full, or one that is
+        suspect (perhaps down, but it may be tried with a request).
         """
         return self._table.roomiest > 0 or self._table.has_suspects
 
     @property
     def may_bind(self) -> bool:
-        """Whether a request may be assigned to an instance now, to wait in its queue: one serves, full or
-        not, or one is suspect (perhaps down, but it may be tried with a request).
+        """Whether some instance could be assigned a request now, to wait in its queue: one that serves, full
+        or not, or one that is suspect (perhaps down, but it may be tried with a request).
         """
         return self._table.has_hosts or self._table.has_suspects
 
@@ -101,7 +101,7 @@ class InstanceLoads:
 
     def leave(self, instance: InstanceId) -> None:
         """Remove an instance from those that the placement policy may choose, so that it gets no more work;
-        what runs there goes on.
+        requests that run there go on.
         """
         if self._table.get(instance) is not None:
             self._keys.leave(instance)
@@ -121,7 +121,9 @@ class InstanceLoads:
             self._table.changed(instance)
 
     def observe(self, report: KVReport | LoadReport) -> None:
-        """Pass an instance's report on to the placement policy: of changes of its cache, or of its load."""
+        """Pass an instance's report of changes of its prefix cache, or of its load, on to the placement
+        policy (the rule that chooses instances).
+        """
         view = self._table.get(report.instance)
         if view is None:
             return
@@ -144,8 +146,8 @@ class InstanceLoads:
         self._change(running.instance, running.num_tokens, running.prefill_s)
 
     def answered(self, running: Running, num_output: int, now_s: float) -> None:
-        """Update the measured slowness of an instance from a request that has ended: the time that it took,
-        with `num_output` tokens, over the predicted time.
+        """Update how slow an instance is, relative to predictions, from a request that has ended there: the
+        time that it took, with `num_output` tokens, over the predicted time.
         """
         if not self._binds_early or (view := self._table.get(running.instance)) is None:
             return
@@ -156,8 +158,8 @@ class InstanceLoads:
             self._set_slowness(view, before + _SLOWNESS_WEIGHT * (ratio - before))
 
     def note_overdue(self, instance: InstanceId, now_s: float) -> None:
-        """Raise the measured slowness of an instance if its oldest request takes longer than was
-        predicted.
+        """Raise the measured slowness of an instance (actual over predicted seconds) if its oldest request
+        takes longer than was predicted.
         """
         view, running = self._table.get(instance), next(iter(self.of(instance).values()), None)
         if view is None or running is None:
@@ -180,7 +182,7 @@ class InstanceLoads:
         self._change(running.instance, -running.num_tokens, -running.prefill_s)
 
     def wrote(self, running: Running, num_tokens: int) -> None:
-        """Add `num_tokens` to the output of a running request: its prefill is over.
+        """Count `num_tokens` more output tokens of a running request. Its prefill is over.
 
         If it writes more than was expected, a longer output is expected from now on.
         """
@@ -196,7 +198,7 @@ class InstanceLoads:
             self._change(running.instance, running.num_output - num_before, -prefill_s)
 
     def wait(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
-        """Count a request that waits in the queue of an instance in the load of that instance.
+        """Add a request to the load of the instance in whose queue it waits from now on.
 
         `seconds` is the predicted time by which it delays the next request there.
         """
@@ -204,13 +206,18 @@ class InstanceLoads:
         self._change_waiting(instance, 1, request.all_tokens, seconds)
 
     def wait_no_more(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
-        """Count a request that has left the queue of an instance no longer in the load of that instance."""
+        """Take a request out of the waiting load of an instance, because it has left that instance's queue:
+        it starts, moves or was cancelled.
+
+        `seconds` is by how much later the request behind it was expected to start because of it, as was told
+        when it joined the queue.
+        """
         self._tell(Unbound(instance, request))
         self._change_waiting(instance, -1, -request.all_tokens, -seconds)
 
     def choose(self, request: PlacementRequest, now_s: float, like: object = None) -> Choice | None:
-        """Return the instance that the placement policy chooses for a request; None if the request has to
-        wait. Changes nothing.
+        """Return which instance the placement policy (the rule for this) chooses for a request; None if the
+        request has to wait. Changes nothing.
 
         Args:
             like: key of the model and dtype (`Replica.output_key`) of the instances to choose among; None for
@@ -225,34 +232,37 @@ class InstanceLoads:
         return self._choose(request, table, now_s)
 
     def note_bug(self, bug: Exception) -> None:
-        """Keep an exception that a policy has raised until `raise_bug`, because the caller must finish its
-        changes first. Only the first is kept.
+        """Keep an exception that a placement policy (the rule that chooses instances) has raised, to be
+        raised by `raise_bug` when the caller has finished its changes. Only the first is kept.
         """
         self._bug = self._bug or bug
 
     def raise_bug(self) -> None:
-        """Raise the first exception that a placement policy has raised since the last call; nothing happens
-        if there was none.
+        """Raise the exception of a placement policy that `note_bug` has kept since the last call; nothing
+        happens if there was none.
         """
         bug, self._bug = self._bug, None
         if bug is not None:
             raise bug
 
     def output_key(self, instance: InstanceId) -> object:
-        """Return the key of an instance's model and dtype (`Replica.output_key`).
+        """Return the key (`Replica.output_key`) that says which model and dtype an instance runs: instances
+        with equal keys can continue each other's answers.
 
         The instance must be able to take work.
         """
         return self._output_keys[instance]
 
     def output_keys(self) -> list[object]:
-        """Return the keys of model and dtype (`Replica.output_key`) of all instances that may take work."""
+        """Return the keys of model and dtype (`Replica.output_key`) of all instances that may take work.
+        Instances with equal keys can continue each other's answers.
+        """
         return list(self._output_keys.values())
 
     def has_room(self, instance: InstanceId, request: PlacementRequest) -> bool:
         """Return whether a request fits on an instance now.
 
-        One that is larger than the instance runs there alone.
+        A request that is larger than the whole budget of the instance fits when the instance is empty.
         """
         view = self._table.get(instance)
         return view is not None and self._table.has_room(
@@ -260,15 +270,16 @@ class InstanceLoads:
         )
 
     def view(self, instance: InstanceId) -> InstanceView | None:
-        """Return the state of an instance as the placement policy sees it; None if the instance may not get
-        work.
+        """Return the state of an instance as the placement policy (the rule that chooses instances) sees it;
+        None if the instance may not get work.
         """
         return self._table.get(instance)
 
     def share_s(self, request: PlacementRequest, held_tokens: int, instance: InstanceId) -> float:
-        """Return the predicted seconds by which a request that waits at an instance delays the next one.
+        """Return the predicted seconds by which a request that waits at an instance delays the next one
+        there.
 
-        They are its prefill, and its share of the steps in which a full instance decodes.
+        They are the time of its prefill, and its share of the decode steps of a full instance.
         """
         view = self._table.get(instance)
         if view is None:
@@ -301,11 +312,15 @@ class InstanceLoads:
         assert self._num_running == sum(map(len, self._running.values()))
 
     def views(self) -> Iterable[InstanceView]:
-        """Return the states of all instances that may take work, as the placement policy sees them."""
+        """Return the states of all instances that may take work, as the placement policy (the rule that
+        chooses instances) sees them.
+        """
         return iter(self._table)
 
     def forget(self, instance: InstanceId) -> None:
-        """Drop what is recorded of an instance that is gone, if none of its requests is left."""
+        """Drop what is recorded of an instance that is gone, if none of its requests is left to be
+        handled.
+        """
         if not self._running.get(instance):
             self._running.pop(instance, None)
 

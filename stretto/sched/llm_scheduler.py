@@ -19,7 +19,7 @@ from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Engine, Replica
-from stretto.errors import EngineTimeout, StrettoError
+from stretto.errors import EngineTimeout, EngineUnreachable, StrettoError
 from stretto.messages import Action, Admit, CancelTask, Release
 from stretto.sched.demand import Demand
 from stretto.sched.engine_instances import EngineInstances
@@ -34,8 +34,9 @@ from stretto.sched.orders.order import NewOrder
 from stretto.sched.placement_requests import PlacementRequests
 from stretto.sched.placing import Placed
 from stretto.sched.prefills_ahead import PrefillsAhead
-from stretto.sched.request import Entry, Request, queue_entry
+from stretto.sched.request import Entry, Request
 from stretto.sched.results import Delivered, Report, failed, is_worth_retrying
+from stretto.sched.run_apart import RunApart
 from stretto.sched.running_request import Running, completed
 from stretto.sched.shown_parts import ShownParts
 from stretto.sched.snapshot import EnginePicture, engine_picture
@@ -62,7 +63,8 @@ class LLMScheduler:
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
         self._loads = InstanceLoads(engine, placement, self._outputs, keys)
         self._ahead = PrefillsAhead(profile)
-        self._shown = ShownParts(self.queue, engine, self.instances.fleet, self._loads)
+        self._apart = RunApart(engine.max_attempts)
+        self._shown = ShownParts(self.queue, engine, self.instances.fleet, self._loads, self._apart)
         self._placing = new_placing(
             placement.binds,
             self.queue,
@@ -82,8 +84,8 @@ class LLMScheduler:
 
     @property
     def not_before_s(self) -> float | None:
-        """Next time at which `schedule` should be called though no event comes: it has held requests back
-        until then, or a waiting request fails then. None if there is none.
+        """Next time at which `schedule` should be called even if no event comes: because it has held requests
+        back until then, or because a waiting request fails then. None if there is none.
         """
         times_s = (self._placing.not_before_s, self._shown.due_s())
         return min((time_s for time_s in times_s if time_s is not None), default=None)
@@ -91,7 +93,9 @@ class LLMScheduler:
     # --- instances
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica; return the actions to carry out."""
+        """Start an instance of one more replica (a further copy of the engine); return the actions to carry
+        out.
+        """
         return [*self.instances.add(replica, now_s)]
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
@@ -102,9 +106,8 @@ class LLMScheduler:
             self._placing.join(instance)
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float) -> None:
-        """Mark an instance as suspect, as it may be down.
-
-        It gets one request at a time until it is ready again.
+        """Mark an instance as suspect (perhaps down): it gets one request at a time until it is ready
+        again.
         """
         if self.instances.suspected(instance, reason, now_s):
             probe_s = self.instances.fleet.probe_s(instance)
@@ -114,16 +117,18 @@ class LLMScheduler:
     def lost(
         self, instance: InstanceId, error: StrettoError, now_s: float
     ) -> tuple[list[Report], list[Action]]:
-        """Handle the death of an instance: queue its requests again for others, and start a successor.
+        """Handle the death of an instance: queue its requests again for other instances, and start a new
+        instance in its place.
 
         Returns reports of the requests that failed for good, and the actions to carry out.
         """
         return self._drop(instance, error), [*self.instances.lost(instance, error, now_s)]
 
     def drain(self, instance: InstanceId, how: DrainHow, now_s: float) -> list[Action]:
-        """Give an instance no more work; it ends when it is idle, or at once with "suspend".
+        """Give an instance no more work, and stop it when it is idle (`how` is "finish") or at once
+        ("suspend").
 
-        Return the actions to carry out.
+        Returns the actions to carry out.
         """
         actions = self.instances.drain(instance, how, now_s)
         self._placing.leave(instance)
@@ -132,8 +137,8 @@ class LLMScheduler:
         return [*actions]
 
     def suspended(self, instance: InstanceId, task: int, token_ids: tuple[int, ...]) -> None:
-        """Queue a task again that was taken off an instance; it goes on at another one from the tokens that
-        it has generated.
+        """Queue again a task that was taken off an instance before its end; it will continue at another
+        instance after `token_ids`, the tokens that it has generated.
         """
         running = self._loads.of(instance).get(task)
         if running is not None:
@@ -141,22 +146,26 @@ class LLMScheduler:
             self._requeue(_left_by(running, running.entry.resumed(running.item, token_ids)))
 
     def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
-        """Remove an instance that has ended, as it was told to, and queue again the requests that it still
-        had.
+        """Remove an instance that has ended as it was told to (after draining), and queue again the requests
+        that it still had.
 
         Returns reports of the requests that failed for good.
         """
-        reports = self._drop(instance, EngineTimeout(f"{self.engine.name}/{instance} was stopped"))
+        reports = self._drop(
+            instance, EngineTimeout(f"{self.engine.name}/{instance} was stopped"), kills=False
+        )
         self.instances.stopped(instance, now_s)
         return reports
 
     def observe(self, report: KVReport | LoadReport) -> None:
-        """Pass an instance's report of its cache or its load on to the placement policy."""
+        """Pass an instance's report of its prefix cache or its load on to the placement policy (the rule that
+        chooses instances).
+        """
         self._loads.observe(report)
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
         """Give up instances that have been silent for the engine's timeout, and requests that got stuck;
-        start those instances whose restart delay is over.
+        restart failed instances whose waiting time before a restart is over.
 
         Returns reports of the requests that failed for good, and the actions to carry out.
         """
@@ -191,13 +200,14 @@ class LLMScheduler:
     # --- requests
 
     def add(self, request: Request, now_s: float) -> None:
-        """Queue a request whose inputs have come."""
-        self._queue(queue_entry(request, arrival_s=now_s, num_output=self._outputs.expected(request)))
+        """Put a request into the engine's queue. All inputs of the request are known."""
+        self._queue(Entry(request, arrival_s=now_s, num_output=self._outputs.expected(request)))
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
-        """Handle an instance's report on a task; return reports for the query.
+        """Handle an instance's report on a task, such as new text or its end; return reports for the query
+        (run of an app).
 
-        Reports on tasks given up are ignored.
+        Reports on tasks that were given up are ignored.
         """
         if instance in self._heard_instances:
             self._heard_instances.note(instance, now_s)
@@ -230,9 +240,10 @@ class LLMScheduler:
         return []
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
-        """Drop the requests of one node (step) of a query, and return actions that stop those that run.
+        """Drop the requests of one node (step) of a query (run of an app), because its result is no longer
+        wanted; return actions that stop those that run.
 
-        What they have computed stays cached.
+        The KV that they have computed stays cached.
         """
         self.queue.withdraw(query, node)
         self._placing.withdraw(query, node)
@@ -250,7 +261,7 @@ class LLMScheduler:
         """Send as many waiting requests to instances as fit, in the queue's order; return the actions to
         carry out.
 
-        Some of the actions correct the places of earlier requests in the instances' queues.
+        Some of the actions correct the priorities of earlier requests in the instances' own queues.
         """
         self._decided = actions = list[Action]()
         self._shown.update(now_s)
@@ -265,8 +276,8 @@ class LLMScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """Drop all waiting work after a bug in a queue order, in a placement policy or here; what runs goes
-        on.
+        """Drop all waiting work after a bug in a queue order (which says what goes next), in a placement
+        policy (which chooses instances) or in this scheduler; what runs goes on.
 
         Returns:
             ids of all queries that have work here, which the caller has to end, and the actions that
@@ -280,10 +291,10 @@ class LLMScheduler:
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Move the requests of a query to their new places in the queues, because the demands on its nodes
-        have changed.
+        """Move the waiting requests of a query (one run of an app) to their new places in the queues, because
+        some of its nodes (steps) are needed more or less urgently now.
 
-        The demand on a node (step) says how urgently its result is needed.
+        `demands` says, by node, how urgently its result is needed.
         """
         self.queue.ask(query, demands)
         self._placing.ask(query, demands)
@@ -311,8 +322,8 @@ class LLMScheduler:
         return [one.entry.query for one in found]
 
     def end_query(self, query: str) -> list[Action]:
-        """Drop all requests of a query that has ended; return actions that stop the running ones and free its
-        KV.
+        """Drop all requests of a query (one run of an app) that has ended; return actions that stop the
+        running ones and free the query's KV.
         """
         actions: list[Action] = []
         for instance, tasks in sorted(self._of_query.get(query, {}).items()):
@@ -329,13 +340,15 @@ class LLMScheduler:
         return actions
 
     def releases(self) -> list[Action]:
-        """Return no actions: what instances keep for an ended query is freed by `end_query` already, as
-        cancelled sequences free their KV at once.
+        """Return the actions that let instances free what they keep for ended queries: none, as `end_query`
+        has cancelled the query's sequences, and an instance frees the KV of those at once.
         """
         return []
 
     def picture(self) -> EnginePicture:
-        """Return a snapshot of the queue's length and of the instances."""
+        """Return a snapshot of the engine: how many requests wait in its queue, and what its instances are
+        doing.
+        """
         fleet = self.instances.fleet
         running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
         num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
@@ -384,6 +397,7 @@ class LLMScheduler:
         if not self._loads.of(instance):
             self._heard_instances.note(instance, now_s)
         self._loads.add(running)
+        self._apart.add(entry)
         self._of_query.setdefault(request.query, {}).setdefault(instance, {})[task.id] = running
         if request.decode is None and not request.each:
             self._ahead.start(request, instance, num_tokens)
@@ -427,6 +441,7 @@ class LLMScheduler:
             with suppress(Exception):  # noted; the request leaves all the same
                 self._leave_queue(running)
         self._loads.remove(running, held_tokens)
+        self._apart.remove(running.entry)
         self._placing.freed(running.instance)
         self._heard_tasks.forget((running.instance, running.task))
         if not self._loads.of(running.instance):
@@ -434,8 +449,11 @@ class LLMScheduler:
         tasks = self._of_query.get(running.entry.query, {}).get(running.instance, {})
         tasks.pop(running.task, None)
 
-    def _drop(self, instance: InstanceId, error: StrettoError) -> list[Report]:
-        """Take an instance out of service, and try again elsewhere what it was running."""
+    def _drop(self, instance: InstanceId, error: StrettoError, *, kills: bool = True) -> list[Report]:
+        """Take an instance out of service, and try again elsewhere what it was running.
+
+        One of these requests may have killed it, unless `kills` says that none has.
+        """
         self._placing.leave(instance)
         lost = list(self._loads.of(instance).values())
         for running in lost:
@@ -445,19 +463,23 @@ class LLMScheduler:
         self._ahead.lose(instance)
         self._loads.leave(instance)
         self._loads.forget(instance)
-        return self._retry(lost, error)
+        return self._retry(lost, error, killed=kills)
 
-    def _retry(self, lost: list[Running], error: StrettoError) -> list[Report]:
-        """Queue again what was lost. What only found out that an instance is still down was no attempt."""
+    def _retry(self, lost: list[Running], error: StrettoError, *, killed: bool = False) -> list[Report]:
+        """Queue again what was lost. What only found out that an instance is still down was no attempt, and
+        neither was what never reached it. `killed` says that the instance died of one of them, perhaps.
+        """
         reports: list[Report] = []
         for running in lost:
             entry, item = running.entry, running.item
             found_it_down = running.is_probe and not (running.offset or entry.is_shown)
-            attempt = entry.attempt if found_it_down else entry.attempt + 1
+            was_sent = not isinstance(error, EngineUnreachable)
+            attempt = entry.attempt + 1 if was_sent and not found_it_down else entry.attempt
             if attempt >= self.engine.max_attempts:
                 reports.append(failed(entry.request, item, item + 1, error))
             else:
                 again = entry.again(item, item + 1, attempt=attempt, alone=False)
+                again.is_suspected = again.is_suspected or killed
                 if running.offset and again.said_by != running.output_key:
                     again.generated = ()
                 self._requeue(_left_by(running, again) if running.offset else again)

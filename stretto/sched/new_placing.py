@@ -21,11 +21,11 @@ def new_placing(
     describe: Describe,
     new_queue: Callable[[], EngineQueue],
 ) -> Placing:
-    """Return the object that sends the requests of an engine's `queue` to instances, in the way the placement
-    policy wants.
+    """Return the object that moves requests from an engine's `queue` to instances, at the time the placement
+    policy (the rule that chooses instances) wants.
 
-    If it `binds` late, a request stays in `queue` until an instance has room. Otherwise it gets an instance
-    when it comes and waits in that instance's own queue, which `new_queue` makes.
+    If the policy `binds` late, a request stays in `queue` until an instance has room. Otherwise it is
+    assigned to an instance when it comes and waits in that instance's own queue, which `new_queue` makes.
     """
     if binds == "late":
         return PlaceLate(queue, loads, shown, describe)

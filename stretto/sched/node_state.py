@@ -10,7 +10,7 @@ A node ends once, is forgotten then, and nothing leads back. A move that the tab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from stretto.errors import InternalError
@@ -39,29 +39,28 @@ TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
 """Table of the states that may follow each state."""
 
 
-class NodeStates:
-    """The states of all nodes of one running graph, by node id; a node that is not known has ended."""
+class NodeStates(dict[int, NodeState]):
+    """The states of all nodes (steps) of one running graph, by node id. A node that is not in the table has
+    ended.
+    """
 
-    def __init__(self) -> None:
-        self._states: dict[int, NodeState] = {}
+    def __missing__(self, node_id: int) -> NodeState:
+        return NodeState.ENDED
 
-    def __getitem__(self, node_id: int) -> NodeState:
-        return self._states.get(node_id, NodeState.ENDED)
-
-    def add(self, node: Node) -> None:
-        """Add a new node, in the state WAITING (for its inputs)."""
-        self._states[node.id] = NodeState.WAITING
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Add new nodes (steps of a running graph), in the state WAITING (for their inputs)."""
+        self.update(dict.fromkeys([node.id for node in nodes], NodeState.WAITING))
 
     def move(self, node: Node, to: NodeState) -> None:
-        """Change the state of `node` to its next one.
+        """Change the state of `node` (a step of a running graph) to the state `to`.
 
         Raises:
-            InternalError: the table does not allow the move.
+            InternalError: the table of allowed changes does not have this one.
         """
-        state = self._states.get(node.id, NodeState.ENDED)
+        state = self[node.id]
         if to not in TRANSITIONS[state]:
             raise InternalError(f"node {node.id} cannot go from {state.value} to {to.value}", step=node.name)
         if to is NodeState.ENDED:
-            del self._states[node.id]
+            del self[node.id]
         else:
-            self._states[node.id] = to
+            self[node.id] = to

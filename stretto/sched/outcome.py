@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from stretto.core import Failure
 from stretto.errors import StrettoError
@@ -12,10 +11,9 @@ from stretto.sched.demand import Demand
 from stretto.sched.request import Request
 
 
-@dataclass(slots=True)
 class Outcome:
     """What follows from one event of a query (one run of an app): work for engines, news for the caller,
-    perhaps its end.
+    perhaps the end of the query.
 
     Attributes:
         work: requests for engines.
@@ -26,13 +24,28 @@ class Outcome:
         demands: (node, how urgently it is needed) pairs of the nodes for which this has changed.
         outputs: outputs of a query that has ended well.
         error: error of a query that has failed.
+        is_paused: whether the query has to be told to go on, after others have had a turn.
     """
 
-    work: list[Request] = field(default_factory=list)
-    withdrawn: list[Node] = field(default_factory=list)
-    text: list[tuple[str, str]] = field(default_factory=list)
-    settled: list[tuple[str, object]] = field(default_factory=list)
-    failed_effects: list[Failure] = field(default_factory=list)
-    demands: list[tuple[Node, Demand]] = field(default_factory=list)
-    outputs: Mapping[str, object] | None = None
-    error: StrettoError | None = None
+    __slots__ = (
+        "demands",
+        "error",
+        "failed_effects",
+        "is_paused",
+        "outputs",
+        "settled",
+        "text",
+        "withdrawn",
+        "work",
+    )
+
+    def __init__(self) -> None:
+        self.work: list[Request] = []
+        self.withdrawn: list[Node] = []
+        self.text: list[tuple[str, str]] = []
+        self.settled: list[tuple[str, object]] = []
+        self.failed_effects: list[Failure] = []
+        self.demands: list[tuple[Node, Demand]] = []
+        self.outputs: Mapping[str, object] | None = None
+        self.error: StrettoError | None = None
+        self.is_paused = False

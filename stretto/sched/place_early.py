@@ -39,8 +39,8 @@ _SLOWER = 1.5
 
 
 class PlaceEarly:
-    """Early binding: each request is assigned to an instance when it comes, and waits in that instance's own
-    queue.
+    """Early binding of requests to LLM instances: each request is assigned to an instance when it comes, and
+    waits in that instance's own queue.
 
     Args:
         queue: the engine's queue, of requests that no instance has yet.
@@ -74,6 +74,11 @@ class PlaceEarly:
         self._next_look_s = 0.0
 
     def place(self, now_s: float) -> Iterator[Placed]:
+        """Assign new requests to instances, move some that wait, and yield the requests that are to be sent
+        to instances now, in order, until nothing more fits.
+
+        The caller must take each from its queue and count it as running before it asks for the next.
+        """
         self.not_before_s = None
         self._num_asks = MAX_ASKED
         yield from self._bind_new(now_s)
@@ -111,9 +116,11 @@ class PlaceEarly:
             self.not_before_s = min(self._next_look_s, self.not_before_s or self._next_look_s)
 
     def join(self, instance: InstanceId) -> None:
+        """Begin to send requests to an instance, which serves now; waiting requests may move to it."""
         self._freed[instance] = None
 
     def leave(self, instance: InstanceId) -> None:
+        """Send no more requests to an instance. Those that wait for it go back to the engine's queue."""
         self._freed.pop(instance, None)
         self._asked_at.pop(instance, None)
         self._to_admit.pop(instance, None)
@@ -124,19 +131,27 @@ class PlaceEarly:
                 self._loads.note_bug(bug)
 
     def freed(self, instance: InstanceId) -> None:
+        """Note that a request has left an instance, so that the next `place` looks there for room."""
         if self._loads.view(instance) is not None:
             self._freed[instance] = self._to_admit[instance] = None
 
     def end_query(self, query: str) -> None:
+        """Drop the requests of a query (one run of an app) that wait in the queues of instances."""
         for entry in self._bound.of_query(query):
             self._remove(entry)
 
     def withdraw(self, query: str, node: int) -> None:
+        """Drop the requests of one node (step) of a query (run of an app) that wait in the queues of
+        instances.
+        """
         for entry in self._bound.of_query(query):
             if entry.request.node.id == node:
                 self._remove(entry)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
+        """Move waiting requests of a query (run of an app) to their new places in the queues of instances,
+        because its steps have become more or less urgent.
+        """
         for entry in self._bound.of_query(query):
             demand = demands.get(entry.request.node.id, entry.demand)
             if demand != entry.demand:
@@ -146,14 +161,19 @@ class PlaceEarly:
                 self._bind(again, bound.request, bound.choice)
 
     def clear(self) -> None:
+        """Drop all requests that wait in the queues of instances, after a bug in a queue order."""
         self._bound.clear()
         self._going_out = None
 
     def bound(self) -> Collection[Entry]:
+        """Return the queue entries that wait in the queues of instances, each with one item."""
         entries = self._bound.entries()
         return entries if self._going_out is None else (*entries, self._going_out)
 
     def check_invariants(self) -> None:
+        """Check that the queues of instances agree with the counts that the placement policy (the rule that
+        chooses instances) sees. For tests.
+        """
         self._bound.check_invariants()
 
     def _bind_new(self, now_s: float) -> Iterator[Placed]:

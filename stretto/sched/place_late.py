@@ -14,8 +14,8 @@ from stretto.sched.shown_parts import ShownParts
 
 
 class PlaceLate(Placing):
-    """Late binding: requests wait in the engine's queue, and each gets an instance only when one has room for
-    it.
+    """Late binding of requests to LLM instances: requests wait in the engine's queue, and each gets an
+    instance only when one has room for it.
     """
 
     def __init__(
@@ -28,6 +28,11 @@ class PlaceLate(Placing):
         self._describe = describe
 
     def place(self, now_s: float) -> Iterator[Placed]:
+        """Yield the requests that are to be sent to instances now, in the queue's order, until nothing more
+        fits.
+
+        The caller must take each from the queue and count it as running before it asks for the next.
+        """
         self.not_before_s = None
         to_fill = self._loads.roomiest
         while self._queue and self._loads.may_place:
@@ -38,10 +43,13 @@ class PlaceLate(Placing):
             to_fill = 0
 
     def bound(self) -> Collection[Entry]:
+        """Return nothing: no request is assigned to an instance before it is sent there."""
         return ()
 
     def check_invariants(self) -> None:
-        """Check that no request is counted as assigned to an instance in advance. For tests."""
+        """Check that no request waits in the queue of an instance, as all wait in the engine's queue. For
+        tests.
+        """
         assert not any(view.num_waiting for view in self._loads.views())
 
     def _next(self, to_fill: int, now_s: float) -> Placed | None:

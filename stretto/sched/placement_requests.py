@@ -13,8 +13,8 @@ from stretto.sched.request import Entry
 
 
 class PlacementRequests:
-    """A function object that returns the `PlacementRequest` of the next item of a queue entry (one step's
-    queued work), by which the placement policy chooses its instance.
+    """A function object that describes the next item of a queue entry (one step's queued work) to the
+    placement policy, which chooses an instance by it.
     """
 
     def __init__(self, outputs: ExpectedOutputs, ahead: PrefillsAhead, keys: PromptKeys) -> None:

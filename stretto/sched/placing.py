@@ -31,7 +31,9 @@ class Placed:
 
 
 class Describe(Protocol):
-    """The interface of a function that describes the next item of a queue entry to the placement policy."""
+    """The interface of a function that describes the next item of a queue entry (one step's queued work) to
+    the placement policy, which chooses an instance for it.
+    """
 
     def __call__(
         self, entry: Entry, now_s: float, bound_to: InstanceId | None = None, ahead_s: float = 0.0
@@ -39,10 +41,11 @@ class Describe(Protocol):
 
 
 class Placing(Protocol):
-    """The interface of what decides which of an LLM engine's waiting requests goes to an instance, to which,
-    and when.
+    """The interface of what moves an LLM engine's waiting requests to instances: it decides which one goes,
+    to which instance, and when.
 
-    What has to be told of instances and queries does nothing where no request waits for an instance.
+    Methods that tell of instances and queries do nothing by default, which is right where no request waits
+    for a particular instance.
 
     Attributes:
         not_before_s: time before which nothing more is sent though there is room, as found by the last
@@ -67,7 +70,7 @@ class Placing(Protocol):
         return
 
     def freed(self, instance: InstanceId) -> None:
-        """Take into account that a request has left an instance, so that there may be room for others."""
+        """Note that a request has left an instance, so that there may be room for others."""
         return
 
     def end_query(self, query: str) -> None:
@@ -75,14 +78,16 @@ class Placing(Protocol):
         return
 
     def withdraw(self, query: str, node: int) -> None:
-        """Drop the requests of one node (step) of a query that wait in the queues of instances."""
+        """Drop the requests of one node (step) of a query (run of an app) that wait in the queues of
+        instances.
+        """
         return
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Move waiting requests of a query to their new places in the queues of instances, because the
-        demands on its nodes have changed.
+        """Move the requests of a query (one run of an app) that wait for instances to their new places in the
+        instances' queues, because some of its nodes (steps) are needed more or less urgently now.
 
-        The demand on a node (step) says how urgently its result is needed.
+        `demands` says, by node, how urgently its result is needed.
         """
         return
 
@@ -91,11 +96,11 @@ class Placing(Protocol):
         return
 
     def bound(self) -> Collection[Entry]:
-        """Return the queue entries that wait in the queues of instances, each with one item."""
+        """Return the queue entries (queued work) that wait in the queues of instances, each with one item."""
         ...
 
     def check_invariants(self) -> None:
-        """Check that the queues of instances agree with the counts that the placement policy sees. For
-        tests.
+        """Check that the queues of instances agree with the counts that the placement policy (the rule that
+        chooses instances) sees. For tests.
         """
         ...

@@ -15,10 +15,10 @@ from stretto.sched.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A hint where to send a request: the instance that holds, or is computing, the first `num_tokens` of its
-    prompt.
+    """A hint where to send a request: the LLM instance whose cache holds, or will soon hold, the first
+    `num_tokens` tokens of the request's prompt.
 
-    `instance` is None if there is none; `is_running` is whether it is still computing.
+    `instance` is None if there is none; `is_running` is whether the tokens are still being computed.
     """
 
     instance: int | None
@@ -35,7 +35,7 @@ class _Prefill:
 
 class PrefillsAhead:
     """A record of which instance of an LLM engine has prefilled, or is prefilling, the beginnings of prompts
-    ahead of the requests that need them, so that these can be sent there.
+    before the requests that need them, so that these requests can be sent there.
 
     Prefills are known by query (run of an app) and node (step), until the query ends.
     """
@@ -57,7 +57,7 @@ class PrefillsAhead:
         """Mark the recorded prefill of a node (step) as cancelled, and estimate how many of its tokens were
         computed.
 
-        The estimate is the time since `started_s`, at the speed in the engine's profile.
+        The estimate is the time since `started_s` multiplied by the speed in the engine's profile.
         """
         prefill = self._prefills.get(query, {}).get(node)
         if prefill is None:
@@ -69,9 +69,7 @@ class PrefillsAhead:
             prefill.num_tokens = min(prefill.num_tokens, int(elapsed_s / token_s)) if token_s else 0
 
     def lose(self, instance: int) -> None:
-        """Forget all recorded prefills of an instance that has died, because their KV was lost with its
-        cache.
-        """
+        """Forget all recorded prefills of an instance that has died, because its cache is lost."""
         for prefills in self._prefills.values():
             for node in [node for node, prefill in prefills.items() if prefill.instance == instance]:
                 del prefills[node]
@@ -81,7 +79,9 @@ class PrefillsAhead:
         self._prefills.pop(query, None)
 
     def hint_of(self, request: Request) -> Hint:
-        """Return where the longest known beginning of a request's prompts is held or being computed."""
+        """Return which instance's cache holds, or is being filled with, the longest known beginning of a
+        request's prompts.
+        """
         if request.hint is None and request.hint_nodes:
             prefills = self._prefills.get(request.query, {})
             for node in request.hint_nodes:

@@ -98,7 +98,9 @@ def _prompt(node: Node, row: Mapping[str, object]) -> Prompt:
         return kv.prompt
     try:
         return tuple(
-            Segment(part.text) if isinstance(part, Constant) else Segment(as_text(row[part.port]), part.port)
+            Segment(part.text, role=part.role)
+            if isinstance(part, Constant)
+            else Segment(as_text(row[part.port]), part.port)
             for part in node.prompt
         )
     except TypeError as error:

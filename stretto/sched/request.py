@@ -7,7 +7,6 @@ step of the same query (Teola §5.1).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from stretto.core import Prompt
 from stretto.graph.compile import Node
@@ -18,15 +17,15 @@ from stretto.tasks import Decode, QueryRecord
 
 @record(kw_only=True, eq=False)
 class Request:
-    """A request to an engine, made by a step whose inputs have come: to apply its op to items `lo` to `hi`
-    (half-open) of lists, or once.
+    """A request of a step to an engine: apply the step's operation to items `lo` to `hi` (half-open) of its
+    input lists, or once. All its inputs are known.
 
     Attributes:
         step: name of the step in errors: the decode, where a prefill carries one along.
         inputs: values by port; ports in `each` hold the items from `lo` on.
         prompts: prompts of LLM requests, one per item.
         decode: how the answers of LLM requests are decoded; None for prefills.
-        units: units of work per item, for an LLM tokens of the prompt; None counts 1 each.
+        units: units of work of each item, for an LLM tokens of its prompt; None counts 1 for each.
         hint: LLM instance that holds the first `num_held_tokens` of the prompts, if one is known.
         hint_nodes: nodes (steps) that compute a beginning of the prompts, the longest first, if they had not
             ended yet.
@@ -53,13 +52,17 @@ class Request:
     shows: bool = False
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class Entry:
-    """A queue entry: the part of a request that waits, items `lo` to `hi`. `lo` moves up as items are taken.
+    """A queue entry: the part of a request (one step's work for an engine) that waits, items `lo` to `hi`
+    (half-open; at first all of them). `lo` moves up as items are taken.
+
+    Written by hand, not a dataclass, because one is made for every step.
 
     Attributes:
+        query: id of the query whose request it is.
         attempt: number of times that these items were tried and lost.
-        alone: run them in a batch of their own: their last batch failed, perhaps through another's fault.
+        alone: whether they run in a batch of their own, because their last batch failed, perhaps through the
+            fault of other work in it.
         arrival_s: when the request became ready.
         number: given by the queue, one more for each entry, so that it breaks ties.
         num_output: output tokens expected of each item, when the entry was queued.
@@ -67,55 +70,72 @@ class Entry:
         sorted_as: how urgently its result was needed when it was queued. Orders sort by that, so it never
             changes.
         generated: tokens that the one item of the entry has generated, if it was suspended.
-        said_by: key of the model and dtype (`Replica.output_key`) that has generated or said something for
-            the item.
-        is_shown: whether some of that has been passed on, so that only a replica of the same model and dtype
-            may go on.
+        said_by: key of the model and dtype (`Replica.output_key`) that has begun the answer of the item; None
+            if none has.
+        is_shown: whether a part of that answer has been passed on, so that only a replica of the same model
+            and dtype may continue it.
+        is_suspected: whether it was lost with an LLM instance, which it may have killed.
         moved_from: LLM instance in whose queue it waited until that one no longer served.
     """
 
-    request: Request
-    lo: int
-    hi: int
-    attempt: int = 0
-    alone: bool = False
-    arrival_s: float = 0.0
-    number: int = 0
-    num_output: int = 0
-    demand: Demand = Demand("throughput")
-    sorted_as: Demand = field(init=False)
-    generated: tuple[int, ...] = ()
-    said_by: object = None
-    is_shown: bool = False
-    moved_from: int | None = None
-    query: str = field(init=False)
+    __slots__ = (
+        "alone",
+        "arrival_s",
+        "attempt",
+        "demand",
+        "generated",
+        "hi",
+        "is_shown",
+        "is_suspected",
+        "lo",
+        "moved_from",
+        "num_output",
+        "number",
+        "query",
+        "request",
+        "said_by",
+        "sorted_as",
+    )
 
-    def __post_init__(self) -> None:
-        self.sorted_as = self.demand
-        self.query = self.request.query
+    def __init__(self, request: Request, *, arrival_s: float = 0.0, num_output: int = 0) -> None:
+        self.request = request
+        self.query = request.query
+        self.lo = request.lo
+        self.hi = request.hi
+        self.attempt = 0
+        self.alone = False
+        self.arrival_s = arrival_s
+        self.number = 0
+        self.num_output = num_output
+        self.demand = self.sorted_as = request.demand
+        self.generated: tuple[int, ...] = ()
+        self.said_by: object = None
+        self.is_shown = False
+        self.is_suspected = False
+        self.moved_from: int | None = None
 
     @property
     def path_s(self) -> float:
-        """Predicted seconds from its start until the last value that somebody waited for when it was
-        queued.
+        """Predicted seconds from the start of this work until the last value that somebody waited for when it
+        was queued.
         """
         return self.sorted_as.path_s
 
     @property
     def arrival(self) -> tuple[float, int]:
-        """Sort key by arrival: the time, then the number of the entry in the queue."""
+        """Sort key by arrival of this queue entry: its time, then its number in the queue."""
         return self.arrival_s, self.number
 
     @property
     def like(self) -> object:
-        """Key of the model and dtype of the replicas that may continue the answer, a part of which was shown
-        already; None if nothing was shown, so that any replica may.
+        """Key of the model and dtype of the replicas that may continue the answer, if a part of the answer
+        was shown already; None if nothing was shown, so that any replica may.
         """
         return self.said_by if self.is_shown else None
 
     def num_units(self, lo: int, hi: int) -> int:
-        """Return the units of work of items `lo` to `hi`, without their outputs; for an LLM, tokens of their
-        prompts.
+        """Return the units of work of items `lo` to `hi`, without their expected outputs; for an LLM, tokens
+        of their prompts.
         """
         units, first = self.request.units, self.request.lo
         if units is None:
@@ -145,40 +165,21 @@ class Entry:
         return count
 
     def again(self, lo: int, hi: int, *, attempt: int, alone: bool) -> Entry:
-        """Return items `lo` to `hi` as a new entry with the same arrival time, to be queued again."""
-        return Entry(
-            request=self.request,
-            lo=lo,
-            hi=hi,
-            attempt=attempt,
-            alone=alone,
-            arrival_s=self.arrival_s,
-            num_output=self.num_output,
-            demand=self.demand,
-            generated=self.generated,
-            said_by=self.said_by,
-            is_shown=self.is_shown,
-        )
+        """Return a new queue entry for items `lo` to `hi`, which are to be tried again; it keeps the arrival
+        time.
+        """
+        entry = Entry(self.request, arrival_s=self.arrival_s, num_output=self.num_output)
+        entry.lo, entry.hi = lo, hi
+        entry.attempt, entry.alone = attempt, alone
+        entry.demand = entry.sorted_as = self.demand
+        entry.generated, entry.said_by, entry.is_shown = self.generated, self.said_by, self.is_shown
+        entry.is_suspected = self.is_suspected
+        return entry
 
     def resumed(self, item: int, generated: tuple[int, ...]) -> Entry:
-        """Return one item as a new entry, which is to go on from the tokens `generated` at another
-        instance.
+        """Return a new queue entry for one item that was interrupted: another instance is to continue after
+        the tokens `generated`.
         """
         entry = self.again(item, item + 1, attempt=self.attempt, alone=False)
         entry.generated = generated
         return entry
-
-
-def queue_entry(request: Request, *, arrival_s: float = 0.0, num_output: int = 0) -> Entry:
-    """Return a queue entry with all items of a request, whose inputs had come at `arrival_s`.
-
-    `num_output` is the number of tokens expected of each item.
-    """
-    return Entry(
-        request=request,
-        lo=request.lo,
-        hi=request.hi,
-        arrival_s=arrival_s,
-        num_output=num_output,
-        demand=request.demand,
-    )

@@ -11,7 +11,8 @@ from stretto.sched.request import Request
 
 
 class Completed(NamedTuple):
-    """An engine scheduler's report to a query: the results of a node's (step's) items from `lo` on.
+    """An engine scheduler's report to a query (run of an app): the results of a node (step), for its items
+    from `lo` on.
 
     An item that has failed for good has a `Failure` in place of its result.
     """
@@ -23,8 +24,8 @@ class Completed(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """An engine scheduler's report to a query: a decode that is still running has produced another piece of
-    output.
+    """An engine scheduler's report to a query (run of an app): a decode (LLM generation) that is still
+    running has produced another piece of output.
 
     If the output is a list, the piece is its item `offset`; if it is text, it starts at character `offset`.
     """
@@ -39,7 +40,9 @@ Report: TypeAlias = Completed | Delivered
 
 
 def failed(request: Request, lo: int, hi: int, error: StrettoError) -> Completed:
-    """Return the report that items `lo` to `hi` of a request have failed for good."""
+    """Return the report to a query (run of an app) that items `lo` to `hi` of a request have failed for
+    good.
+    """
     return Completed(request.query, request.node.id, lo, (Failure(error.at(request.step)),) * (hi - lo))
 
 
@@ -49,7 +52,8 @@ def is_worth_retrying(error: StrettoError) -> bool:
 
 
 def completed(request: Request, lo: int, hi: int, num_items: int | None, result: object) -> Completed:
-    """Return the report of what a batch engine has answered to one task, which stands for items `lo` to `hi`.
+    """Return the report to a query (run of an app) of what a batch engine has answered to one task, which
+    stands for items `lo` to `hi` of a request.
 
     An answer of the wrong type or length is reported as a failure.
     """

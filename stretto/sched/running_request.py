@@ -21,14 +21,14 @@ class Running:
     Attributes:
         queue: queue that it was taken from.
         placed: description of the request that the placement policy was given.
-        num_output: expected number of output tokens, raised when it writes more.
-        prefill_s: predicted seconds of its prefill; 0 once it has written something.
+        num_output: expected number of output tokens, raised when it generates more.
+        prefill_s: predicted seconds of its prefill; 0 once it has generated something.
         handed_s: time at which it was sent to the instance.
         first_s: predicted seconds from then to the end of its prefill; only set if the placement policy lets
             requests wait at instances.
         offset: number of items or characters of its output that have been passed on.
         num_written: estimated number of tokens of its output so far.
-        is_decoding: whether it has written something.
+        is_decoding: whether it has generated something, so that its prefill is over.
         started_s: time at which the instance began its prefill; None if not known yet.
         is_probe: whether the instance was suspect (perhaps down) when the request was sent.
         output_key: key of the instance's model and dtype (`Replica.output_key`), at which alone its output
@@ -58,7 +58,7 @@ class Running:
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens that the request takes of the instance's budget: its prompt and the output
+        """Number of tokens of the instance's budget that the request takes: its prompt and the output
         expected of it.
         """
         return self.placed.num_tokens + self.num_output

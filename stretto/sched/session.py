@@ -36,8 +36,8 @@ from stretto.tasks import Objective, QueryRecord
 
 
 class Session:
-    """The state of a query: a one-shot run of one graph, or named variables to which graphs are added while
-    it lives.
+    """The state of a query, which is either a one-shot run of one graph, or a session: named variables to
+    which graphs are added while it lives.
 
     Each public method handles one event and returns its `Outcome`: work for engines, and news for the caller.
 
@@ -57,12 +57,14 @@ class Session:
 
     @property
     def is_one_shot(self) -> bool:
-        """Whether the query runs a single graph and ends by itself, with its outputs."""
+        """Whether the query runs a single graph and ends by itself with that graph's outputs, unlike a
+        session, which ends when it is closed.
+        """
         return self._outputs is not None
 
     @property
     def open_variables(self) -> list[str]:
-        """Names of the variables that have neither a value nor a failure yet."""
+        """Names of the session's variables that have neither a value nor a failure yet."""
         return [name for name in self._variables if name not in self._settled]
 
     def submit(self, egraph: ExecutionGraph, inputs: Mapping[str, object]) -> Outcome:
@@ -76,13 +78,14 @@ class Session:
         outputs = self.graph.grow(egraph, ids, {})
         self._outputs = tuple(outputs)
         for name, (value_id, index) in outputs.items():
-            self.graph.live.link(value_id, index, self._new_variable(name))
+            self._bind(name, value_id, index)
         for name, value_id in ids.items():
             self.graph.live.bring(value_id, inputs[name])
         return self._take()
 
     def extend(self, egraph: ExecutionGraph, bind: Mapping[str, str]) -> Outcome:
-        """Add a graph. Its inputs are variables of the session, and its outputs become variables.
+        """Add a graph to a session. The graph's inputs are variables of the session, and its outputs become
+        variables.
 
         `bind` maps names of inputs and outputs to names of variables, where these differ.
         """
@@ -97,21 +100,22 @@ class Session:
         outputs = self.graph.grow(egraph, ids, names)
         self._produced.update(made)
         for name, (value_id, index) in outputs.items():
-            self.graph.live.link(value_id, index, self._variable(names[name]))
+            self._bind(names[name], value_id, index)
         self._deduce()
         return self._take()
 
     def provide(self, name: str, value: object) -> Outcome:
-        """Set a variable to a value from the caller.
+        """Set a variable of the session to a value from the caller.
 
-        One that has a value, or that a graph produces, is not changed.
+        A variable that has a value already, or that a graph produces, is not changed.
         """
         if name not in self._settled and name not in self._produced:
             self.graph.live.bring(self._variable(name), value)
         return self._take()
 
     def want(self, name: str, criteria: Objective | None = None, deadline_s: float | None = None) -> Outcome:
-        """Record that a caller waits for a variable, so that the work that produces it becomes more urgent.
+        """Record that a caller waits for a variable of the session, so that the work that produces it becomes
+        more urgent.
 
         The graph that produces it may be added later.
 
@@ -132,7 +136,8 @@ class Session:
     def unwant(
         self, name: str, criteria: Objective | None = None, deadline_s: float | None = None
     ) -> Outcome:
-        """Record that a caller with these criteria and this deadline no longer waits for a variable.
+        """Record that a caller who waited for a variable, with these criteria ("latency" or "throughput") and
+        this deadline, no longer waits.
 
         This cancels nothing.
         """
@@ -149,9 +154,9 @@ class Session:
         return self._take()
 
     def drop(self, name: str) -> Outcome:
-        """Give a variable up: cancel the work that only serves it, and free its value.
+        """Give a variable of the session up: cancel the work that only serves it, and free its value.
 
-        Graphs that read it keep what they need.
+        Graphs that read the variable still get its value if a graph produces it, otherwise a failure.
         """
         if (value_id := self._variables.pop(name, None)) is None:
             return self._take()
@@ -177,27 +182,33 @@ class Session:
         return [(name, Failure(error)) for name in self.open_variables]
 
     def complete_all(self, reports: Iterable[Completed]) -> Outcome:
-        """Record results of several nodes (steps) that engines have computed at the same time, so that what
-        they lead to is started together.
+        """Handle results of several nodes (steps) that came at the same time, so that everything they make
+        ready is started together.
         """
         for report in reports:
             self.graph.complete(report.node, report.lo, report.results)
         return self._take()
 
     def complete(self, node: int, lo: int, results: Sequence[object]) -> Outcome:
-        """Handle results of a node (step) that an engine has computed: those of its items from `lo` on."""
+        """Handle results of a node (step) from an engine, for its items from `lo` on."""
         self.graph.complete(node, lo, results)
         return self._take()
 
     def deliver(self, node: int, offset: int, piece: str) -> Outcome:
-        """Handle a piece of output of a decode that still runs: item number `offset` of a list, or text from
-        character `offset` on.
+        """Handle a piece of output of a decode (LLM generation) that still runs: item number `offset` of a
+        list, or text from character `offset` on.
         """
         self.graph.deliver(node, offset, piece)
         return self._take()
 
+    def go_on(self) -> Outcome:
+        """Go on where the graph has paused, which a graph does that grows for long."""
+        return self._take()
+
     def picture(self) -> QueryPicture:
-        """Return a snapshot of the query: how many nodes (steps) and which variables are still to come."""
+        """Return a snapshot of the query (run of an app): how many nodes (steps) have not ended, and which
+        variables have no value yet.
+        """
         return QueryPicture(
             self.query,
             self.record.tenant,
@@ -213,9 +224,20 @@ class Session:
 
     def _new_variable(self, name: str) -> int:
         (value_id,) = self.graph.values.add(1)
+        self._watch(name, value_id)
+        return value_id
+
+    def _watch(self, name: str, value_id: int) -> None:
         self._variables[name] = value_id
         self.graph.live.watch(value_id, name)
-        return value_id
+
+    def _bind(self, name: str, value_id: int, index: int | None) -> None:
+        """Let a variable have the value of an output: be that value where nothing else has its name yet."""
+        live = self.graph.live
+        if index is None and name not in self._variables and not live.is_watched(value_id):
+            self._watch(name, value_id)
+        else:
+            live.link(value_id, index, self._variable(name))
 
     def _variable(self, name: str) -> int:
         value_id = self._variables.get(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stretto.core import ABSENT, Failure
 from stretto.errors import BadReply
 from stretto.graph.compile import Node, StreamedOutput
@@ -9,8 +11,8 @@ from stretto.sched.values import Values
 
 
 class ShownText:
-    """The text of unfinished outputs that callers of one query (run of an app) have already seen, and which
-    must not change.
+    """A record of the text of unfinished outputs that callers of one query (run of an app) have already seen,
+    and which must not change.
     """
 
     def __init__(self) -> None:
@@ -18,22 +20,36 @@ class ShownText:
         self._shown: dict[tuple[int, str], str] = {}
 
     def add(self, node_id: int, outputs: tuple[StreamedOutput, ...]) -> None:
-        """Register a decode node whose text may be shown to callers while it is still decoded.
+        """Register a decode node (a step that generates text) whose text may be shown to callers while it is
+        still being generated, or an `expand` node, which is replaced by a graph with such steps.
 
-        `outputs` are the outputs of the query that may turn out to be the decode's text; which one does may
-        only be known later, for example when a branch has been chosen.
+        `outputs` are the outputs of the query (run of an app) that may turn out to be the decode's text;
+        which one does may only be known later, for example when a branch has been chosen.
         """
-        self._streamed[node_id] = outputs
+        if outputs:
+            self._streamed[node_id] = outputs
+
+    def within(self, node: Node, inner: Sequence[StreamedOutput]) -> tuple[StreamedOutput, ...]:
+        """Return the outputs of the query (run of an app) that a step of the graph that replaces the `expand`
+        node `node` may be shown as.
+
+        `inner` says when that step's text is the output of that graph.
+        """
+        return tuple(
+            StreamedOutput(outer.name, (*outer.unless, *one.unless))
+            for outer in self._streamed.get(node.id, ())
+            for one in inner
+        )
 
     def may_show(self, node: Node) -> bool:
-        """Return whether the text of a decode may be shown to the caller before the decode ends, as it may be
-        the text of an output.
+        """Return whether text of a decode (LLM generation) may be shown to the caller before it ends, because
+        it may be the text of an output.
         """
         return node.id in self._streamed
 
     def show(self, node: Node, offset: int, text: str, values: Values) -> list[tuple[str, str]]:
-        """Record a piece of a decode's text; return (output, new text) pairs that may be shown to the caller
-        now.
+        """Record a piece of a decode's (LLM generation's) text; return (output, new text) pairs that may be
+        shown to the caller now.
 
         Text is shown once it is certain that it is the text of that output, and only the part that was not
         shown before.
@@ -56,12 +72,16 @@ class ShownText:
         return new_text
 
     def drop(self, node: Node) -> None:
-        """Forget the shown text of a decode node that has ended."""
+        """Forget which text of a decode node (a step that generates text) was shown, as the node has
+        ended.
+        """
         for output in self._streamed.pop(node.id, ()):
             self._shown.pop((node.id, output.name), None)
 
     def check_end(self, node: Node, value: object) -> None:
-        """Check that the whole `value` of a decode begins with the text that was shown. Raises BadReply."""
+        """Check that the whole `value` of a decode (LLM generation) begins with the text that was already
+        shown to the caller. Raises BadReply.
+        """
         for output in self._streamed.get(node.id, ()):
             shown = self._shown.get((node.id, output.name), "")
             if not isinstance(value, str) or not value.startswith(shown):

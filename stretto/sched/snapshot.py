@@ -27,7 +27,7 @@ class QueryPicture:
 
 @dataclass(frozen=True, slots=True)
 class InstancePicture:
-    """A snapshot of one instance that is not gone, with the number of tasks that it runs.
+    """A snapshot of one instance of an engine that is not gone, with the number of tasks that it runs.
 
     `loading_s` is how many seconds the last start of its replica took; before the first, what was predicted,
     None if nothing was.
@@ -60,7 +60,9 @@ def engine_picture(fleet: Fleet, num_waiting: int, running: Mapping[InstanceId, 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot of what all queries (runs of an app), in order of arrival, and all engines are doing."""
+    """A snapshot of what the runtime is doing: all queries (runs of an app), in order of arrival, and all
+    engines.
+    """
 
     queries: tuple[QueryPicture, ...]
     engines: tuple[EnginePicture, ...]

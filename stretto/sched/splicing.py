@@ -14,9 +14,25 @@ Expand = Callable[[str, Mapping[str, object]], ExecutionGraph]
 """A function from the `body` of an `expand` and its inputs to the subgraph, optimised and compiled."""
 
 
+_OF_THE_NODE = ("body", "result")
+
+
+def given_to(node: Node, inputs: Mapping[str, object]) -> Mapping[str, object]:
+    """Return what an `expand` node (a step that turns into a graph while the query runs) gives to the
+    function that makes its graph: its inputs by port, and its settings by name.
+
+    An input hides a setting of the same name. The name of that function and the type of the result are left
+    out.
+    """
+    settings = {name: value for name, value in node.config.items() if name not in _OF_THE_NODE}
+    return {**settings, **inputs}
+
+
 def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None) -> ExecutionGraph:
-    """Return the graph that an `expand` node (a step that becomes a subgraph while a query runs) produces
-    from its inputs.
+    """Return the subgraph that replaces an `expand` node (a step that turns into a graph while the query
+    runs), built from the node's inputs.
+
+    `inputs` are the values that `given_to` returns.
 
     Raises:
         StrettoError: the node cannot be expanded; the error names the step.
@@ -36,9 +52,11 @@ def subgraph_of(node: Node, inputs: Mapping[str, object], expand: Expand | None)
 
 @record
 class Link:
-    """A link along which a value, or its item `index`, is passed on when it is set.
+    """A link in a running graph: when a value is set, it (or only its item `index`) is passed on along the
+    link.
 
-    The target is another value, or an `expand` node whose result it becomes.
+    The target is another value, or an `expand` node (a step that was replaced by a subgraph), whose result it
+    becomes.
     """
 
     index: int | None
@@ -47,9 +65,7 @@ class Link:
 
 
 class Links:
-    """The links along which values of one running graph are passed on when they are set, by source and by
-    target.
-    """
+    """All links of one running graph, by source and by target. A link passes a value on when it is set."""
 
     def __init__(self) -> None:
         self.sources: dict[int, list[Link]] = {}
@@ -75,19 +91,19 @@ class Links:
         return links
 
     def drop_value(self, value_id: int) -> None:
-        """Remove the link to the value with id `value_id`, which nobody needs any more."""
+        """Remove the link that leads to the value with id `value_id`, which nobody needs any more."""
         source = self._to_value.pop(value_id, None)
         if source is not None:
             self.sources[source] = [link for link in self.sources[source] if link.value != value_id]
 
     def behind_value(self, value_id: int) -> int | None:
-        """Return the id of the value that will be passed on to the value `value_id`; None if there is
-        none.
+        """Return the id of the value that a link will pass on to the value with id `value_id`; None if there
+        is none.
         """
         return self._to_value.get(value_id)
 
     def behind_node(self, node_id: int) -> int | None:
-        """Return the id of the value that will become the result of an `expand` node (a step that is replaced
-        by a graph); None if there is none.
+        """Return the id of the value that a link will make the result of an `expand` node (a step that is
+        replaced by a graph); None if there is none.
         """
         return self._to_node.get(node_id)

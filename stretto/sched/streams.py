@@ -40,7 +40,8 @@ class Mapped:
     results: list[object] = field(default_factory=list)
 
     def put(self, lo: int, results: Sequence[object]) -> None:
-        """Store results of the items from `lo` on in their places.
+        """Store results of a mapped node (step applied to each item of a list), those of the items from `lo`
+        on, in their places.
 
         An item that has a result already keeps it.
         """
@@ -51,7 +52,9 @@ class Mapped:
 
     @property
     def is_done(self) -> bool:
-        """Whether the input lists have ended and every item has a result."""
+        """Whether all items of the mapped node (step applied to each item of a list) are done: the input
+        lists have ended and every item has a result.
+        """
         return self.total is not None and self.num_done == self.total
 
 
@@ -59,8 +62,8 @@ class Mapped:
 class Items:
     """A range of items that a mapped node (a step applied to each item of a list) can run now.
 
-    The range is `lo` to `hi` (half-open); `inputs` has the values of all its ports, and those in `each` are
-    lists of these items.
+    The range is `lo` to `hi` (half-open). `inputs` has the values of all ports (named inputs); those at ports
+    in `each` are lists of these items.
     """
 
     lo: int
@@ -70,8 +73,8 @@ class Items:
 
 
 class Streams:
-    """The state of a running graph's lists: mapped nodes (steps applied to each item of a list) that have
-    begun, and lists that still grow.
+    """The lists of one running graph that are processed item by item: the progress of its mapped nodes (steps
+    applied to each item of a list), and the lists that still grow.
     """
 
     def __init__(self) -> None:
@@ -79,15 +82,15 @@ class Streams:
         self.mapped: dict[int, Mapped] = {}
 
     def open(self, node: Node, gathered: Gathered) -> None:
-        """Begin to track a mapped node (a step applied to each item of a list): its other inputs have come,
-        items may come now.
+        """Begin to track a mapped node (a step applied to each item of a list). Its inputs that are not item
+        by item have come.
         """
         pieces = [arg.piece for arg in node.ins if arg.piece is not None]
         self.mapped[node.id] = Mapped(gathered.inputs, min(pieces, default=1), gathered.failure)
 
     def feed(self, node: Node, values: Values) -> list[Items] | AbsentType | Failure:
-        """Return the ranges of items that have arrived since the last call and can run; absent and failed
-        ones cannot.
+        """Return the ranges of items that have arrived at a mapped node (a step applied to each item of a
+        list) since the last call and can run; absent and failed items are left out.
 
         If a whole input list is absent or has failed, `ABSENT` or that failure is returned, as the node's own
         result.
@@ -153,11 +156,11 @@ class Streams:
         return outs
 
     def close(self, node: Node, nodes: Mapping[int, Node]) -> list[object]:
-        """Forget a mapped node (a step applied to each item of a list) of which all items are done; return
-        its outputs.
+        """Stop tracking a mapped node (a step applied to each item of a list) whose items are all done;
+        return its outputs.
 
-        They are lists, those of a decode fused with it included; that of an effect is True, or the failure of
-        its first failed item.
+        They are lists, those of a decode fused with it included; that of an effect (a step that changes
+        something outside the app) is True, or the failure of its first failed item.
         """
         mapped = self.mapped.pop(node.id)
         if node.is_effect:
@@ -172,8 +175,8 @@ class Streams:
                 self.growing.pop(out, None)
 
     def append(self, value_id: int, offset: int, item: object) -> bool:
-        """Append an item to a list that still grows; return False, and change nothing, if `offset` is not its
-        next index.
+        """Append an item to a list that still grows; return False, and change nothing, if `offset` is not the
+        list's next index.
         """
         growing = self.growing.setdefault(value_id, [])
         if offset != len(growing):
@@ -182,7 +185,8 @@ class Streams:
         return True
 
     def end_pieces(self, node: Node, value: object) -> None:
-        """End the list that a decode has streamed, and check that the decode's whole `value` begins with it.
+        """Close the list whose items a decode (LLM generation) has delivered one by one, and check that the
+        decode's whole `value` begins with these items.
 
         Raises:
             BadReply: the value begins otherwise.
@@ -192,7 +196,9 @@ class Streams:
             raise BadReply("the items it streamed are not those it returned", step=node.name)
 
     def check_invariants(self) -> None:
-        """Check that the counts of results agree with the results. For tests."""
+        """Check that the recorded number of finished items of each mapped node (step applied to each item of
+        a list) agrees with its results. For tests.
+        """
         for node_id, mapped in self.mapped.items():
             assert mapped.flowed <= mapped.num_done <= mapped.taken <= len(mapped.results), node_id
             assert mapped.num_done == sum(1 for result in mapped.results if result is not UNSET), node_id
@@ -213,8 +219,8 @@ class Streams:
 
 
 def by_port(node: Node, result: object) -> list[object]:
-    """Return the outputs of an op with several out ports, in the ports' order, from its engine's answer by
-    port.
+    """Return the outputs of a step that has several, in the order of its out ports (named outputs), from its
+    engine's answer, which maps ports to values.
     """
     if not isinstance(result, Mapping) or any(port not in result for port in node.spec.outputs):
         raise BadReply(f"not a value for each of {', '.join(node.spec.outputs)}", step=node.name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prompt_keys import SpaceOf, no_space
@@ -36,6 +37,7 @@ from stretto.messages import (
     WakeAt,
     Want,
 )
+from stretto.sched.attempts import Attempts
 from stretto.sched.deadlines import Deadlines, Expired
 from stretto.sched.demand import Demand
 from stretto.sched.engine_tier import EngineTier
@@ -83,7 +85,9 @@ class System:
         self.queries: dict[str, Session] = {}
         self._expand = expand
         self._deadlines = Deadlines()
+        self._attempts = Attempts()
         self._engines_of: dict[str, dict[str, None]] = {}
+        self._paused: dict[str, None] = {}
         self._armed_s: float | None = None
         self._actions: list[Action] = []
 
@@ -110,18 +114,24 @@ class System:
         )
 
     def check_invariants(self) -> None:
-        """Check the state of every scheduler, and that no query waits for ever because no engine has work.
+        """Check the state of every scheduler, and that no query (run of an app) waits for ever because no
+        engine has work.
 
         For tests.
         """
         self._engines.check_invariants()
         for session in self.queries.values():
             session.check_invariants()
-        stuck = sorted(query for query, session in self.queries.items() if session.is_one_shot)
-        assert not self._engines.is_idle() or not stuck, f"{stuck} wait for nothing"
+        going = {query: session for query, session in self.queries.items() if query not in self._paused}
+        stuck = sorted(query for query, session in going.items() if session.is_one_shot)
+        assert not self._engines.is_idle() or not stuck or self._attempts.next_s is not None, (
+            f"{stuck} wait for nothing"
+        )
 
     def check_engines(self, egraph: ExecutionGraph) -> None:
-        """Check that each step of a graph has an engine of the right kind. Raises ConfigError."""
+        """Check that there is an engine of the right kind for each step of a compiled graph. Raises
+        ConfigError.
+        """
         self._engines.check_engines(egraph)
 
     def check_drain(
@@ -132,7 +142,8 @@ class System:
         force: bool = True,
         leaving: Collection[InstanceId] = (),
     ) -> None:
-        """Check that an instance can be given no more work and be stopped. Raises ConfigError.
+        """Check that an instance may be drained, that is, get no more work and then be stopped. Raises
+        ConfigError.
 
         `force` is whether it may be the last one of its engine; instances in `leaving` are going to be
         drained anyway, so that they do not count as others.
@@ -140,7 +151,9 @@ class System:
         self._engines.check_drain(engine, instance, force=force, leaving=leaving)
 
     def placed_replicas(self) -> list[tuple[str, Replica]]:
-        """Return the replica of each instance that holds its devices now, with the name of the instance."""
+        """Return (name, replica) pairs of all instances that hold devices (GPUs, cores) now. A replica is the
+        declaration that an instance was started from.
+        """
         return self._engines.placed_replicas()
 
     # --- events
@@ -193,6 +206,7 @@ class System:
             if isinstance(event, Open)
             else QueryRecord(event.tenant, event.objective, event.deadline_s)
         )
+        record = replace(record, arrival_s=now_s)
         session = Session(event.query, record, self._expand_for(event.passes))
         self.queries[event.query] = session
         self._engines_of[event.query] = {}
@@ -240,7 +254,7 @@ class System:
 
     def _apply(self, reports: Sequence[Report], now_s: float) -> None:
         together: list[Completed] = []
-        for report in reports:
+        for report in self._attempts.judge(reports, now_s):
             if together and (not isinstance(report, Completed) or report.query != together[0].query):
                 self._report(together, now_s)
                 together = []
@@ -250,6 +264,8 @@ class System:
                 self._report(report, now_s)
         if together:
             self._report(together, now_s)
+        if self._attempts:
+            self._arm_attempts()
 
     def _report(self, report: Sequence[Completed] | Delivered, now_s: float) -> None:
         """Tell a query of a piece that was delivered, or of what was completed together."""
@@ -270,12 +286,16 @@ class System:
         """Pass on the outcome of one step of a query."""
         query, engines = session.query, self._engines_of[session.query]
         for node in outcome.withdrawn:
-            if node.engine is not None:
-                self._actions += self._engines.withdraw(node.engine, query, node.id, now_s)
+            elsewhere = self._attempts.drop(query, node.id)
+            for engine in dict.fromkeys(filter(None, (node.engine, *elsewhere))):
+                self._actions += self._engines.withdraw(engine, query, node.id, now_s)
         for request in outcome.work:
             assert request.node.engine is not None
             engines[request.node.engine] = None  # first, as what an order raises at waits there too
             self._engines.add(request, now_s)
+            if request.node.strategy.watches:
+                self._attempts.sent(request, now_s)
+                self._arm_attempts()
         if outcome.demands:
             self._ask(query, outcome.demands)
         for output, text in outcome.text:
@@ -284,6 +304,9 @@ class System:
             self._actions.append(Settled(query, name, value))
         if outcome.error is not None or outcome.outputs is not None:
             self._end(query, outcome.outputs, outcome.error)
+        elif outcome.is_paused:
+            self._paused[query] = None
+            self._arm(now_s)
 
     def _ask(self, query: str, demands: Sequence[tuple[Node, Demand]]) -> None:
         """Tell the engines that have had work of a query what is asked of its nodes now."""
@@ -297,6 +320,7 @@ class System:
     def _end(self, query: str, outputs: Mapping[str, object] | None, error: StrettoError | None) -> None:
         session = self.queries.pop(query)
         self._deadlines.end_query(query)
+        self._attempts.end_query(query)
         for engine in self._engines_of.pop(query):
             try:
                 self._actions += self._engines.end_query(engine, query)
@@ -316,7 +340,8 @@ class System:
         scheduler = self.schedulers[name]
         has_deadline = self._has_deadline
         try:
-            self._apply(scheduler.instances.fail_waiting(scheduler.queue, now_s, has_deadline), now_s)
+            if late := scheduler.instances.fail_waiting(scheduler.queue, now_s, has_deadline):
+                self._apply(late, now_s)
             self._actions += scheduler.releases()
             self._actions += scheduler.schedule(now_s)
             if scheduler.not_before_s is not None:
@@ -351,6 +376,12 @@ class System:
                 self._handle(due, now_s)
             elif due.query in self.queries:
                 self._end(due.query, None, DeadlineExceeded("the deadline passed"))
+        self._carry_on_attempts(now_s)
+        paused, self._paused = self._paused, {}
+        for query in paused:
+            if query in self.queries:
+                with self._bugs_end([query]):
+                    self._carry_on(self.queries[query], self.queries[query].go_on(), now_s)
         for name, scheduler in self.schedulers.items():
             reports, actions = scheduler.expire(now_s)
             self._actions += actions
@@ -359,6 +390,24 @@ class System:
             if (expiry_s := scheduler.next_expiry_s()) is not None:
                 self._arm(expiry_s)
         if (next_s := self._deadlines.next_s) is not None:
+            self._arm(next_s)
+
+    def _carry_on_attempts(self, now_s: float) -> None:
+        """Withdraw attempts that have taken too long, and send those whose time has come."""
+        due = self._attempts.take(now_s)
+        for engine, query, node in due.withdrawn:
+            self._actions += self._engines.withdraw(engine, query, node, now_s)
+        for request in due.requests:
+            session = self.queries[request.query]
+            if request.node.id in session.graph.nodes:
+                assert request.node.engine is not None
+                self._engines_of[request.query][request.node.engine] = None
+                with self._bugs_end([request.query]):
+                    self._engines.add(request, now_s)
+        self._apply(due.reports, now_s)
+
+    def _arm_attempts(self) -> None:
+        if (next_s := self._attempts.next_s) is not None:
             self._arm(next_s)
 
 

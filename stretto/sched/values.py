@@ -4,6 +4,8 @@ reader.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class _Unset:
     def __repr__(self) -> str:
@@ -14,34 +16,40 @@ UNSET = _Unset()
 """Placeholder for a value or result that is still to come. (`None` and `ABSENT` are values.)"""
 
 
-class Values:
-    """The values that flow through one query's graph.
+class Values(dict[int, object]):
+    """The values that flow between the steps of one query (run of an app), by id; `UNSET` for those that are
+    still to come.
 
-    Each is kept until its last user has left; without users it is not even set.
+    Each value is kept until its last user has left; a value without users is not kept at all.
     """
 
     def __init__(self) -> None:
-        self._values: dict[int, object] = {}
+        super().__init__()
         self._num_users: dict[int, int] = {}
         self._num_ids = 0
 
-    def __getitem__(self, value_id: int) -> object:
-        return self._values.get(value_id, UNSET)
-
-    def __len__(self) -> int:
-        return len(self._values)
+    def __missing__(self, value_id: int) -> object:
+        return UNSET
 
     def add(self, count: int) -> range:
-        """Return the ids of `count` new values. Ids are never reused, so that a late message finds
-        nothing.
+        """Make `count` new values, not set yet; return their ids. Ids are never reused, so that a late
+        message finds nothing.
         """
         first = self._num_ids
         self._num_ids += count
         return range(first, self._num_ids)
 
     def use(self, value_id: int, count: int = 1) -> None:
-        """Add `count` users (readers) of a value, which is kept until all have left."""
+        """Register `count` more users (readers) of a value, which is kept until all have left."""
         self._num_users[value_id] = self._num_users.get(value_id, 0) + count
+
+    def use_all(self, counts: Mapping[int, int]) -> None:
+        """Add users (readers) of many values at once: `counts` maps the id of a value to how many more will
+        read it. A value is freed when its last user has left.
+        """
+        before, self._num_users = self._num_users, dict(counts)
+        for value_id, count in before.items():
+            self.use(value_id, count)
 
     def leave(self, value_id: int) -> None:
         """Remove one user (reader) of a value, which is freed when it was the last one."""
@@ -50,13 +58,13 @@ class Values:
             self._num_users[value_id] = num_users
         else:
             del self._num_users[value_id]
-            self._values.pop(value_id, None)
+            self.pop(value_id, None)
 
     def is_used(self, value_id: int) -> bool:
-        """Return whether a value still has users (readers)."""
+        """Return whether a value still has users (readers), so that it is kept."""
         return value_id in self._num_users
 
     def set(self, value_id: int, value: object) -> None:
-        """Set a value; if it has no users (readers), nothing is kept."""
+        """Set a value, for its users (readers) to read; if it has none, nothing is kept."""
         if value_id in self._num_users:
-            self._values[value_id] = value
+            self[value_id] = value

@@ -71,7 +71,7 @@ _NO_EVENTS: Sequence[Event] = ()
 
 class VirtualDriver(VirtualTime):
     """A simulator that runs queries (runs of an app) with the production schedulers to their end, in virtual
-    time.
+    time: its clock jumps from one event to the next.
 
     Args:
         deployments: engines with their replicas. Executables must be deterministic, and those of LLMs
@@ -89,6 +89,7 @@ class VirtualDriver(VirtualTime):
             replies take more memory as the run goes on.
         observers: objects that are told of everything as it happens.
         vocabulary: the policies and placements that engines may name.
+        on_reply: function that is called with each reply at its time, and may plan further queries.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class VirtualDriver(VirtualTime):
         keeps: bool = True,
         observers: Iterable[Observer] = (),
         vocabulary: Vocabulary = DEFAULT,
+        on_reply: Callable[[Reply], None] = lambda _: None,
     ) -> None:
         super().__init__()
         given = tuple(deployments)
@@ -123,6 +125,7 @@ class VirtualDriver(VirtualTime):
         self._is_faulty = self._faults != FaultPlan()
         self._lost = LostMessages(self._faults.lost_messages)
         self._keeps = keeps
+        self._on_reply = on_reply
         self._seed = seed
         self._random = random.Random(seed)
         self._jitter = jitter
@@ -154,7 +157,8 @@ class VirtualDriver(VirtualTime):
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> None:
-        """Plan that a query (one run of the app `egraph`) of a tenant arrives at `at_s`.
+        """Plan that a query (one run of the app `egraph`) of a tenant (owner) arrives at the simulated time
+        `at_s`.
 
         Raises:
             ConfigError: `at_s` is negative or not finite.
@@ -164,22 +168,27 @@ class VirtualDriver(VirtualTime):
         self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes, tenant, objective))
 
     def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
-        """Plan queries from (arrival time, `Submit`) pairs sorted by time.
+        """Plan the arrival of queries (runs of an app), given as (arrival time, `Submit`) pairs sorted by
+        time.
 
         The next pair is taken when the query before has arrived, so that `arrivals` may be endless.
         """
         self._submit_next(iter(arrivals))
 
     def send(self, event: Event, at_s: float = 0.0) -> None:
-        """Plan an event for the schedulers at `at_s`, for example one that opens a session."""
+        """Plan that an event (what has happened) reaches the schedulers at `at_s`, for example one that opens
+        a session.
+        """
         self._post(at_s, event)
 
     def cancel(self, query: str, at_s: float) -> None:
-        """Plan that the caller of `query` cancels it at `at_s`."""
+        """Plan that the caller of the query `query` cancels it at the simulated time `at_s`."""
         self._post(at_s, Cancel(query))
 
     def add(self, engine: str, replica: Replica, at_s: float) -> None:
-        """Plan that a replica is added at `at_s`; it serves when its model is loaded."""
+        """Plan that a replica (one more copy of an engine) is added at `at_s`; it serves when its model is
+        loaded.
+        """
         self._post(at_s, AddInstance(engine, replica))
 
     def drain(self, engine: str, slot: int, at_s: float, how: DrainHow = "finish") -> None:
@@ -193,8 +202,8 @@ class VirtualDriver(VirtualTime):
     def lose(self, engine: str, slot: int, at_s: float, back_s: float | None = None) -> None:
         """Plan that the instance in slot number `slot` dies at `at_s`.
 
-        Its successor is ready at `back_s`, or as soon as its model is loaded. Slots are numbered from 0 in
-        the order of the replicas.
+        The new instance that replaces it is ready at `back_s`, or as soon as its model is loaded. Slots are
+        numbered from 0 in the order of the replicas.
 
         Raises:
             ConfigError: there is no such slot.
@@ -210,12 +219,12 @@ class VirtualDriver(VirtualTime):
         self.at(at_s, die)
 
     def break_down(self, engine: str, instance: int) -> None:
-        """Let an instance die at the present time, as it does when its engine raises an exception."""
+        """Make an instance die at the present time, as it does when its engine raises an exception."""
         self.at(self.now_s, lambda: [self._die(key) for key in [(engine, instance)] if key in self._replicas])
 
     def run(self) -> dict[str, Reply]:
-        """Run until nothing more will happen; return the reply (outputs or error) of every query, by its
-        id.
+        """Run the simulation until nothing more will happen; return the reply (outputs or error) of every
+        query (run of an app), by its id.
         """
         with _rare_collections():
             self._run()
@@ -263,12 +272,12 @@ class VirtualDriver(VirtualTime):
         return any((slow.engine, slow.instance) == slot for slow in self._faults.slow)
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Pass completed steps of an LLM instance on to the observers of the run."""
+        """Pass completed steps (engine iterations) of an LLM instance on to the observers of the run."""
         self.observers.on_steps(steps)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
         """Report changes of an instance's prefix cache to observers and schedulers, after the delay that the
-        faults of the run say.
+        faults of the run prescribe.
 
         A dead instance reports nothing.
         """
@@ -283,7 +292,7 @@ class VirtualDriver(VirtualTime):
         self.at(self.now_s + self._faults.kv_delay_s, arrive)
 
     def llm_instances(self) -> Iterator[LLMInstance]:
-        """Return the LLM instances that run now and are simulated step by step."""
+        """Return the LLM instances that exist now, of those engines that are simulated step by step."""
         return (llm for llm in self._llms.values() if isinstance(llm, LLMInstance))
 
     def _submit_next(self, arrivals: Iterator[tuple[float, Submit]]) -> None:
@@ -421,6 +430,7 @@ class VirtualDriver(VirtualTime):
                 if query in self.replies:
                     raise AssertionError(f"{query} ended twice")
                 self.replies[query] = action
+                self._on_reply(action)
 
     def _admit(self, key: _Key, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Hand a task to an LLM instance, or let the instance refuse it if the faults say so.
@@ -462,7 +472,7 @@ class VirtualDriver(VirtualTime):
             answer = BatchFailed(*key, action.batch, EngineFailure(f"{type(error).__name__}: {error}"))
         cost = self._batch_costs.get(engine.name)
         profile = self._replicas[key].profile
-        seconds = profile.batch_s(action.num_units) if cost is None else cost(action)
+        seconds = profile.batch_s(action.num_units, action.num_tokens) if cost is None else cost(action)
         self._run_for(
             key,
             self.now_s,

@@ -13,9 +13,9 @@ from stretto.messages import BatchDone, BatchFailed, Event, LLMReport
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A planned fault: an instance dies at `at_s`.
+    """A planned fault of a simulation: an instance dies at `at_s`.
 
-    It is started again at once, and takes work from `back_s` on; if that is None, when its model is loaded.
+    A new instance takes its place and takes work from `back_s` on; if that is None, when its model is loaded.
     """
 
     engine: str
@@ -29,7 +29,9 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """A planned fault: what an instance begins from `from_s` to `until_s` takes `factor` times as long."""
+    """A planned fault: work that an instance begins between `from_s` and `until_s` takes `factor` times as
+    long.
+    """
 
     engine: str
     instance: int
@@ -45,7 +47,7 @@ class Slowness:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A period in which an LLM instance refuses new tasks; what it runs already goes on.
+    """A planned fault: a period in which an LLM instance refuses new tasks; tasks that it runs already go on.
 
     Instances of batch engines never refuse.
     """
@@ -61,7 +63,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """All faults of one simulated run, decided beforehand.
+    """All faults of one simulated run (deaths, slow periods, lost messages and so on), decided before it
+    begins.
 
     Attributes:
         deaths: instances that die.
@@ -94,7 +97,7 @@ class FaultPlan:
         return factor
 
     def refuses_until_s(self, engine: str, instance: int, at_s: float) -> float:
-        """Return when the instance takes tasks again: at `at_s` itself if it does not refuse them then."""
+        """Return the time at which an instance accepts tasks again; `at_s` itself if it accepts them then."""
         for refusal in sorted(self.refusals, key=lambda refusal: refusal.from_s):
             if (refusal.engine, refusal.instance) == (engine, instance) and refusal.from_s <= at_s:
                 at_s = max(at_s, refusal.until_s)
@@ -102,8 +105,8 @@ class FaultPlan:
 
 
 class LostMessages:
-    """A filter that drops the messages of instances that a fault plan names by their number. It counts the
-    messages that it has seen.
+    """A filter that drops the messages of instances that a fault plan marks as lost, by their number. It
+    counts the messages that it has seen.
     """
 
     def __init__(self, lost: Mapping[str, frozenset[int]]) -> None:
@@ -111,9 +114,10 @@ class LostMessages:
         self._num_heard = dict.fromkeys(lost, 0)
 
     def takes(self, event: Event) -> bool:
-        """Return whether a message from an instance is to be dropped, so that it never arrives.
+        """Return whether the fault plan lets this message from an instance get lost, so that the schedulers
+        never see it.
 
-        Must be called exactly once for each message, in order.
+        Messages are counted, so this must be called exactly once for each, in the order of their coming.
         """
         if not isinstance(event, BatchDone | BatchFailed | LLMReport) or event.engine not in self._lost:
             return False
@@ -130,7 +134,8 @@ def _check_times(fault: object, *times_s: float) -> None:
 def draw_faults(
     seed: int, instances: Mapping[str, int], queries: Sequence[str], until_s: float, *, num_faults: int = 6
 ) -> FaultPlan:
-    """Return a random plan of about `num_faults` faults of all kinds together, all before `until_s`.
+    """Return a random plan of faults for a simulation: about `num_faults` of all kinds together, all before
+    `until_s`.
 
     Args:
         instances: number of instances of each engine.

@@ -15,8 +15,8 @@ from stretto.sim.query_bound import Bound
 
 
 def least_mean_s(arrivals_s: Sequence[float], bounds: Sequence[Bound]) -> float:
-    """Return a lower bound of the mean latency of these queries (runs of an app), in seconds, under any
-    schedule.
+    """Return a lower bound of the mean latency of these queries (runs of an app), in seconds, which no
+    schedule can beat.
 
     It is the largest of: the mean of the queries' own bounds, and for each engine the mean if all its work
     were done shortest remaining work first, which is optimal for one machine.

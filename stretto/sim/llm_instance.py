@@ -31,7 +31,7 @@ from stretto.observer import StepsDone
 from stretto.sim.simulated_model import SimulatedModel, Surroundings
 from stretto.sim.step_jump import Jitter, StepJump
 from stretto.sim.step_times import batch_shape, step_times_s
-from stretto.sim.synthetic_output import output_ids
+from stretto.sim.synthetic_output import SyntheticOutput, output_ids
 from stretto.sim.task_progress import ProgressTable, TaskProgress
 from stretto.tasks import Failed, LLMEvent, LLMTask, Started
 
@@ -41,11 +41,12 @@ _AT_ONCE = 32
 
 
 class LLMInstance:
-    """A simulated LLM instance, computed step by step by the production local scheduler, with a predicted
-    time for each step.
+    """A simulated LLM instance: the production scheduler of an in-process LLM engine forms its batches, and a
+    cost function predicts the time of each step.
 
-    `rank` orders what instances do in the same instant. (The order in which their steps were announced would
-    not do: a jump is announced before the steps it stands for would be.)
+    `rank` says in which order several instances act at the same instant. (The order in which the ends of
+    their steps were planned would not do: the end of a jump, many steps simulated at once, is planned before
+    the ends of single steps would be.)
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class LLMInstance:
         self._is_dead = False
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Queue a request at place `rank` (smaller goes first); if it is invalid, report its failure at
-        once.
+        """Put a request into the instance's queue with the sort key `rank` (smaller goes first); if the
+        request is invalid, report its failure at once.
         """
         try:
-            self._add(task, rank)
+            self._admit(task, rank)
         except StrettoError as error:
             failed = error.at(task.step)
             self._around.at(
@@ -89,57 +90,22 @@ class LLMInstance:
             return
         except Exception:  # as in a real driver, what escapes the engine takes the instance down
             self._around.break_down(self._engine.name, self._instance)
-            return
-        self._disturbed()
 
-    def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Change the rank (place in the queue; smaller goes first) of a queued request."""
-        request = self._progress.find(task)
-        if request is not None:
-            self.scheduler.reprioritise(request.sequence, rank)
-            self._disturbed()
+    def add(
+        self,
+        task: LLMTask,
+        tokens: list[int],
+        said: SyntheticOutput | None,
+        ids: list[int],
+        rank: tuple[float, ...],
+    ) -> None:
+        """Queue a request at place `rank` (smaller goes first) whose prompt is `tokens` and whose output is
+        known: `said`, with the token ids `ids`; None and no ids for a prefill.
 
-    def cancel(self, task: int) -> None:
-        """Cancel a task: it sends no further message, and its sequence is removed when the current step
-        ends.
+        Raises:
+            CapacityError: the request would not fit even if it were alone.
         """
-        request = self._progress.cancel(task)
-        if request is not None:
-            self._between_steps(lambda: self._drop(request))
-
-    def release(self, query: str) -> None:
-        """Forget the prefixes that `query` (one run of an app) left in the cache, when the current step
-        ends.
-        """
-        if not self._model.keeps_released:
-            self._between_steps(lambda: self.scheduler.cache.forget(query))
-
-    def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the ids of the tasks that have not ended, each with the token ids that completed steps have
-        generated.
-        """
-        jump = self._jump
-        num_ended = 0 if jump is None else bisect_right(jump.ends_s, self._around.now_s)
-        return self._progress.suspended(() if jump is None else jump.batch.slices, num_ended)
-
-    def kill(self) -> None:
-        """Stop the instance for ever: no task sends a further message."""
-        self._is_dead = True
-        self._progress.clear()
-
-    def is_idle(self) -> bool:
-        """Return whether no request waits or runs, and no cancel or release has still to take effect."""
-        return self._jump is None and not self.scheduler.has_work() and not self._deferred
-
-    def _add(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         decode = task.decode
-        ids: list[int] = []
-        said = None
-        if decode is not None:
-            Output(decode)  # whether the decode makes sense
-            said = self._model.output_source(task, decode)
-            ids = output_ids(said)
-        tokens = self._model.tokenize(task.prompt)
         sequence = TokenSequence(
             self._num_sequences,
             tokens,
@@ -152,6 +118,65 @@ class LLMInstance:
         self.scheduler.add(sequence, self._around.now_s)
         self._num_sequences += 1
         self._progress.add(TaskProgress(task, sequence, said, ids))
+        self.replan()
+
+    def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
+        """Change the rank (sort key in the instance's queue; smaller goes first) of a request that waits
+        there.
+        """
+        request = self._progress.find(task)
+        if request is not None:
+            self.scheduler.reprioritise(request.sequence, rank)
+            self.replan()
+
+    def cancel(self, task: int) -> None:
+        """Cancel a task: it sends no further message, and its sequence is removed when the current step
+        ends.
+        """
+        request = self._progress.cancel(task)
+        if request is not None:
+            self._between_steps(lambda: self._drop(request))
+
+    def num_cached(self, task: int) -> int:
+        """Return how many tokens of a task's prompt were found in the cache; 0 if the task has not begun or
+        has ended.
+        """
+        request = self._progress.find(task)
+        return 0 if request is None else request.sequence.num_cached or 0
+
+    def release(self, query: str) -> None:
+        """Drop the prefixes that `query` (one run of an app) left in the cache, when the current step
+        ends.
+        """
+        if not self._model.keeps_released:
+            self._between_steps(lambda: self.scheduler.cache.forget(query))
+
+    def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the tasks that have not ended, as (id, ids of the tokens generated in completed steps)
+        pairs, so that they can go on elsewhere.
+        """
+        jump = self._jump
+        num_ended = 0 if jump is None else bisect_right(jump.ends_s, self._around.now_s)
+        return self._progress.suspended(() if jump is None else jump.batch.slices, num_ended)
+
+    def kill(self) -> None:
+        """Stop the simulated instance for ever: no task sends a further message."""
+        self._is_dead = True
+        self._progress.clear()
+
+    def is_idle(self) -> bool:
+        """Return whether no request waits or runs, and every cancel or release has taken effect."""
+        return self._jump is None and not self.scheduler.has_work() and not self._deferred
+
+    def _admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
+        decode = task.decode
+        ids: list[int] = []
+        said = None
+        if decode is not None:
+            Output(decode)  # whether the decode makes sense
+            said = self._model.output_source(task, decode)
+            ids = output_ids(said)
+        self.add(task, self._model.tokenize(task.prompt), said, ids, rank)
 
     def _drop(self, request: TaskProgress) -> None:
         self.scheduler.abort(request.sequence)
@@ -165,9 +190,9 @@ class LLMInstance:
             self._tell_kv()
         else:
             self._deferred.append(change)
-        self._disturbed()
+        self.replan()
 
-    def _disturbed(self) -> None:
+    def replan(self) -> None:
         """Cut the current jump at the next step boundary, or begin a step: something came from outside."""
         jump, now_s = self._jump, self._around.now_s
         if jump is None:

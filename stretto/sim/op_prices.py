@@ -16,14 +16,15 @@ from stretto.messages import StartBatch
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Predicts the seconds of a batch of any ops, from a cost profile for each op.
+    """A predictor of the seconds of a batch that may contain several ops (kinds of steps, such as search),
+    from a cost profile for each op.
 
     A batch costs the largest base cost of its ops, and the cost of all its units of work. Units are tokens of
-    the value at the port `by_tokens` (a text, or a list of hits); if that is empty, the units that the op's
-    specification counts.
+    the value at the port (named input) `by_tokens`, a text or a list of hits; if that is empty, the units
+    that the op's specification counts.
 
     Attributes:
-        specs: specifications of the ops, those of the run's vocabulary.
+        specs: specifications of the ops (kinds of steps) that the run knows, by name.
     """
 
     ops: Mapping[str, Profile]
@@ -31,11 +32,11 @@ class Prices:
     specs: Ops = field(default_factory=lambda: OPS)
 
     def base_s(self, op: str) -> float:
-        """Return the seconds that a batch with this op costs at least, whatever its size."""
+        """Return the seconds that a batch with this op (kind of step) takes at least, whatever its size."""
         return self.ops[op].base_s
 
     def item_s(self, op: str, inputs: Mapping[str, object]) -> float:
-        """Return the seconds that one application of an op to `inputs` adds to a batch."""
+        """Return the seconds that one application of an op (kind of step) to `inputs` adds to a batch."""
         if self.by_tokens:
             units = _tokens(inputs[self.by_tokens])
         else:
@@ -43,7 +44,7 @@ class Prices:
         return self.ops[op].per_unit_s * units
 
     def batch_s(self, action: StartBatch) -> float:
-        """Return the predicted seconds of a batch that the schedulers start."""
+        """Return the predicted seconds of the batch that a `StartBatch` action of the schedulers starts."""
         seconds = max(self.base_s(task.op) for task in action.tasks)
         for task in action.tasks:
             if task.num_items is None:

@@ -22,8 +22,8 @@ from stretto.tasks import LLMEvent, LLMTask, Piece, Started
 
 
 class Timeline(Protocol):
-    """The interface through which a simulated LLM instance reaches its simulator: the clock, durations with
-    jitter and faults, and its own death.
+    """The interface of the simulator to a simulated LLM instance: the clock, durations with jitter and
+    faults, and the way to report the instance's own death.
     """
 
     now_s: float
@@ -41,7 +41,7 @@ class Timeline(Protocol):
         ...
 
     def break_down(self, engine: str, instance: int) -> None:
-        """Let an instance die at the present time, as it does when its engine raises an exception."""
+        """Make an instance die at the present time, as it does when its engine raises an exception."""
         ...
 
 
@@ -74,7 +74,9 @@ class ProfiledLLM:
         self._held: dict[str, list[Prompt]] = {}
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Queue a request for its prefill; of those that wait, the one with the smallest rank goes first."""
+        """Queue a request for its prefill; of the requests that wait, the one with the smallest `rank` goes
+        first.
+        """
         self._live.add(task.id)
         self._waiting.push(task, rank)
         self._timeline.at(self._timeline.now_s, self._prefill_next)
@@ -92,21 +94,21 @@ class ProfiledLLM:
         self._timeline.at(now_s, self._prefill_next)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Change the rank (place in the queue; smaller goes first) of a waiting request."""
+        """Change the rank (sort key in the queue; smaller goes first) of a waiting request."""
         self._waiting.reprioritise(task, rank)
 
     def release(self, query: str) -> None:
-        """Forget the prefixes that `query` (one run of an app) left in the simulated cache."""
+        """Drop the prefixes that `query` (one run of an app) left in the simulated cache."""
         self._held.pop(query, None)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the ids of the tasks that have not ended, each with an empty tuple, as no token ids are
-        simulated here.
+        """Return the tasks that have not ended, as (id, empty tuple) pairs. The tuple stands for the tokens
+        generated, which are not simulated here.
         """
         return [(task, ()) for task in sorted(self._live)]
 
     def kill(self) -> None:
-        """Stop the instance for ever: no task sends a further message."""
+        """Stop the simulated instance for ever: no task sends a further message."""
         self._live.clear()
         self._is_dead = True
 

@@ -38,8 +38,8 @@ class Workload:
     in_turn: bool = False
 
     def arriving(self, arrivals_s: Iterable[float], seed: int) -> Iterator[TraceRequest]:
-        """Yield one request of the workload for each time of arrival; requests taken in turn end with the
-        trace.
+        """Yield one request of the workload for each time of arrival in `arrivals_s`. If requests are taken
+        one after the other, it ends with the last of them.
         """
         draw = random.Random(f"load/{seed}")
         if self.in_turn:
@@ -51,8 +51,8 @@ class Workload:
 
 
 def workload(name: str, data: Path | None, seed: int, max_tokens: int) -> Workload:
-    """Return the workload of this name, without requests of more than `max_tokens` of prompt and output
-    together.
+    """Return the workload (set of LLM requests) of this name, without requests whose prompt and output have
+    more than `max_tokens` tokens together.
 
     Args:
         name: name of the workload, a key of `WORKLOADS`.

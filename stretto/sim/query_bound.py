@@ -42,7 +42,8 @@ _QUERY = "bound"
 
 @dataclass(frozen=True, slots=True)
 class EngineWork:
-    """The least work that a query (one run of an app) asks of one engine, as seconds.
+    """The least work that a query (one run of an app) causes on one engine, in seconds, for lower bounds of
+    latencies.
 
     The instances together work `work_s` seconds for it, beginning no earlier than `head_s` after the query's
     arrival and ending at least `tail_s` before its end. Batches are assumed to be full, with work of other
@@ -58,8 +59,8 @@ class EngineWork:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Lower bounds of the seconds that a query (one run of an app) takes, under any schedule, with its
-    outputs and its work.
+    """Lower bounds of the seconds that a query (one run of an app) takes, which no schedule can beat, with
+    its outputs and its work.
 
     Attributes:
         critical_path_s: lower bound with unlimited instances, in seconds.
@@ -75,7 +76,7 @@ class Bound:
 
     @property
     def seconds(self) -> float:
-        """The best lower bound of the query's time: the largest of them, in seconds."""
+        """The best (largest) lower bound of the time of the query (run of an app), in seconds."""
         return max([self.critical_path_s, *self.work_s.values()])
 
 
@@ -110,7 +111,8 @@ def lower_bound(
 ) -> Bound:
     """Return lower bounds of the time of one query (run) of `graph`, which no schedule can beat.
 
-    The graph is run once, op by op. Passes do not matter, as only values count.
+    The graph is run once, op by op (step by step). Rewritings of the graph do not matter, as only values
+    count.
 
     Args:
         is_warm: whether the constants that prompts begin with are in the caches, from earlier queries.
@@ -261,7 +263,7 @@ class _Run:
         known_s = 0.0
         for part in primitive.prompt:
             if isinstance(part, Constant):
-                prompt.append(Segment(part.text))
+                prompt.append(Segment(part.text, role=part.role))
             else:
                 prompt.append(Segment(as_text(args[part.port].value), part.port))
                 known_s = max(known_s, args[part.port].at_s)

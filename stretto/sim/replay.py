@@ -51,10 +51,10 @@ _TimedSpan: TypeAlias = tuple[float, RecordedSpan]
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Changes for the replay of a recorded run: instances by engine, the queue policy of all engines, the
-    passes (graph rewritings) of all queries.
+    """Changes for the replay of a recorded run: the number of instances of each engine, the queue policy of
+    all engines, the passes (graph rewritings) of all queries (runs of an app).
 
-    None leaves things as recorded.
+    None leaves a setting as recorded.
     """
 
     instances: Mapping[str, int] | None = None
@@ -89,7 +89,7 @@ def replay(
     observers: Iterable[Observer] = (),
 ) -> list[Replayed]:
     """Simulate a recorded run again, with `change`; return the measured and simulated latency of each of its
-    queries.
+    queries (runs of an app).
 
     Args:
         vocabulary: ops, passes and policies that the record or the change may name.
@@ -138,7 +138,7 @@ def replay(
 
 
 def replay_engines(run: RecordedRun, change: WhatIf, vocabulary: Vocabulary = DEFAULT) -> list[Deployment]:
-    """Return simulated engines like those of a record, changed as `change` says.
+    """Return simulated engines like those of a recorded run, changed as `change` says.
 
     Their cost profiles are fitted to the recorded times.
     """

@@ -25,8 +25,8 @@ from stretto.tasks import Done, Failed, Piece
 
 
 class RunLog(Observer):
-    """An observer that writes a run as lines of JSON, one for each event, action, LLM step and change of a
-    prefix cache.
+    """An observer of a simulation that writes the run as lines of JSON, one for each event, action, LLM step
+    and change of a prefix cache, so that two runs can be compared.
 
     Times are exact. `digest` covers all lines; `lines` has them if `keeps` is set.
     """
@@ -39,20 +39,26 @@ class RunLog(Observer):
 
     @property
     def digest(self) -> str:
-        """Hash of all lines written so far. Two runs with equal digests have written the same lines."""
+        """Hash of all lines written so far, to compare runs: two with equal digests have written the same
+        lines.
+        """
         return self._hash.hexdigest()
 
     def on_event(self, event: Event, now_s: float) -> None:
+        """Write a line about an event (what has happened), handled at `now_s`."""
         self._write(now_s, event)
 
     def on_action(self, action: Action, now_s: float) -> None:
+        """Write a line about an action (what the schedulers have decided), carried out at `now_s`."""
         self._write(now_s, action)
 
     def on_steps(self, steps: StepsDone) -> None:
+        """Write a line for each of the completed steps of an LLM instance."""
         for end_s in steps.ends_s:
             self._line([end_s, "Step", steps.engine, steps.instance, steps.num_sequences, steps.num_tokens])
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent], now_s: float) -> None:
+        """Write a line for each change of an instance's prefix cache."""
         for event in events:
             self._line([now_s, type(event).__name__, engine, instance, _digest(event)])
 

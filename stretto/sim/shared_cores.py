@@ -32,8 +32,8 @@ _SLICE_S = 0.004
 
 
 class BusyProcesses(Observer):
-    """An observer that knows which instances are busy now; each is a process, and busy ones share the
-    cores.
+    """An observer that records which instances are busy now. Each instance is a process, and busy ones share
+    the machine's cores.
     """
 
     def __init__(self) -> None:
@@ -46,6 +46,7 @@ class BusyProcesses(Observer):
         return [engine for engine, _ in {key, *self._running}]
 
     def on_event(self, event: Event, now_s: float) -> None:
+        """Record that an instance has become idle, if the event says that its work has ended."""
         match event:
             case BatchDone(engine, instance, batch) | BatchFailed(engine, instance, batch):
                 self._end((engine, instance), batch)
@@ -53,6 +54,9 @@ class BusyProcesses(Observer):
                 self._end((engine, instance), task)
 
     def on_action(self, action: Action, now_s: float) -> None:
+        """Record that an instance has become busy, if the action gives it work, or idle, if the action stops
+        the work or the instance.
+        """
         match action:
             case StartBatch(engine, instance, batch):
                 self._running.setdefault((engine, instance), set()).add(batch)
@@ -103,15 +107,22 @@ class SharedCoresDriver(VirtualDriver):
         )
 
     def on_steps(self, steps: StepsDone) -> None:
+        """Add the seconds of completed steps of an LLM instance to `steps_s`, and pass the steps on to the
+        observers.
+        """
         self.steps_s[steps.engine] = self.steps_s.get(steps.engine, 0.0) + steps.ends_s[-1] - steps.start_s
         super().on_steps(steps)
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
+        """Return the factor by which an instance is slower now than alone, given how many other instances are
+        busy.
+        """
         busy = self._busy.engines_with((engine, instance))
         num_llms = sum(self.engines[name].is_llm for name in busy)
         return self._slowness_of(self.engines[engine].is_llm, num_llms, len(busy) - num_llms)
 
     def may_be_slow(self, engine: str, instance: int) -> bool:
+        """Return True: any instance may be slowed down by others on the same cores."""
         return True
 
     def _run_for(
@@ -137,10 +148,10 @@ class RememberedConfig:
 
 
 class Remembered:
-    """A `BatchEngine` for simulations that gives a real engine's answers and computes each only once.
+    """A batch engine for simulations that gives a real engine's answers, and computes each answer only once.
 
-    It is for engines without state. So a simulation finds what reality finds, and need not embed every text
-    again.
+    It is for engines without state. So a simulation has the results of a real run, without embedding every
+    text again.
     """
 
     def __init__(self, config: RememberedConfig) -> None:
@@ -148,8 +159,8 @@ class Remembered:
         self._engine: BatchEngine | None = None
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Return the real engine's answers to the tasks, in order; those that are known are not computed
-        again.
+        """Return the real engine's answers to the tasks, in order; answers that are known already are not
+        computed again.
         """
         known = self._config.answers
         keys = [pickle.dumps((t.op, t.inputs, t.config, t.num_items, t.each)) for t in tasks]
@@ -165,20 +176,21 @@ class Remembered:
         """Do nothing: this engine keeps no data of a single query (one run of an app)."""
 
     def close(self) -> None:
-        """Close the real engine."""
+        """Close the real engine whose answers this one gives."""
         if self._engine is not None:
             self._engine.close()
 
 
 def own_vectors(config: object) -> MemoryVectors:
     """Return a new vector store in memory, whatever `config` says; it only holds what the simulated queries
-    ingest.
+    (runs of an app) store.
     """
     return MemoryVectors(MemoryVectorsConfig())
 
 
 def remembering(deployments: Iterable[Deployment]) -> list[Deployment]:
-    """Return the deployments changed for a simulation in this process.
+    """Return the deployments (engines with their replicas), changed so that they suit a simulation in this
+    process.
 
     Batch engines without state compute each answer once and remember it (`Remembered`).
     """

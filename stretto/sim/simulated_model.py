@@ -45,8 +45,8 @@ class SimulatedModel:
 
     @property
     def space(self) -> PromptSpace | None:
-        """Tokenizer and block length of the cache blocks that the instances report; None if they report
-        none.
+        """How the instances cut prompts into the cache blocks that they report: the tokenizer and the block
+        length; None if they report none.
         """
         if not (self.scheduler.with_events and self.caches):
             return None
@@ -62,9 +62,11 @@ def preset_models(
     loading_s: float = 0.0,
     **settings: Any,
 ) -> Callable[[Replica], SimulatedModel]:
-    """Return a function from a replica to its simulated model, as a driver takes it in `models`.
+    """Return a function from a replica to its simulated model, as the simulator takes it for engines that are
+    simulated step by step.
 
-    The seconds of a step and of a start are those of the preset's `model` on the replica's number of devices.
+    The seconds of a step and of a start are those that the preset (numbers measured for one kind of machine)
+    has for `model` on the replica's number of devices.
 
     Args:
         loading_s: seconds of a start if the preset has no times of starts.
@@ -85,11 +87,14 @@ def preset_models(
 
 
 class Surroundings(Protocol):
-    """The interface through which a step-by-step simulated LLM instance reaches its simulator: the clock, the
-    faults of the run, and the observers.
+    """The interface of the simulator to an LLM instance that is simulated step by step: the clock, the faults
+    of the run, and the observers.
     """
 
-    now_s: float
+    @property
+    def now_s(self) -> float:
+        """Present time, in seconds since the run began."""
+        ...
 
     def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
         """Plan to call `happen` at the time `at_s`. The events that it returns go to the schedulers."""
@@ -108,11 +113,11 @@ class Surroundings(Protocol):
         ...
 
     def break_down(self, engine: str, instance: int) -> None:
-        """Let an instance die at the present time, as it does when its engine raises an exception."""
+        """Make an instance die at the present time, as it does when its engine raises an exception."""
         ...
 
     def on_steps(self, steps: StepsDone) -> None:
-        """Pass completed steps of an LLM instance on to the observers of the run."""
+        """Pass completed steps (engine iterations) of an LLM instance on to the observers of the run."""
         ...
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:

@@ -15,15 +15,15 @@ from stretto.llm.step_batch import StepBatch
 
 @dataclass(slots=True)
 class StepJump:
-    """One or more engine iterations (steps) of the same batch, simulated at once: the clock jumps to the
-    end of the last one.
+    """One or more steps (engine iterations) of the same batch of a simulated LLM, computed at once: the clock
+    jumps to the end of the last one.
 
-    The time at which each step ends is known, so that an event from outside can end the jump at the next of
-    them.
+    The time at which each step ends is known, so that an event from outside can end the jump at the end of
+    the current step.
 
     Attributes:
         num_repeats: number of steps; may be less than the batch's own.
-        number: number that tells the planned end of this jump from earlier plans.
+        number: number by which the planned end of this jump differs from earlier, outdated plans.
         ends_s: end of each step, as far as known yet.
         factors: random factor of each step's time, if there is any.
     """
@@ -37,19 +37,24 @@ class StepJump:
     factors: list[float] = field(default_factory=list)
 
     def num_repeats_by(self, now_s: float) -> int:
-        """Return how many steps of the jump have begun before `now_s`; at least 1."""
+        """Return how many steps of the jump (steps simulated at once) have begun before `now_s`; at least
+        1.
+        """
         return bisect_left(self.ends_s, now_s) + 1
 
     def extend(self, times_s: list[float]) -> None:
-        """Append the end times of the jump's next steps, which take `times_s` seconds each."""
+        """Append the end times of the next steps of the jump (steps simulated at once), which take `times_s`
+        seconds each.
+        """
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         self.ends_s += islice(accumulate(times_s, initial=end_s), 1, None)
 
     def extend_unsteadily(
         self, times_s: list[float], factors: list[float], slowness: Callable[[float], float]
     ) -> None:
-        """Append the end times of the jump's next steps. Each takes its time in `times_s`, times its random
-        factor, times the slowness of the instance when the step begins.
+        """Append the end times of the next steps of the jump (steps simulated at once). A step takes its time
+        in `times_s`, multiplied by its random factor and by the slowness of the instance when the step
+        begins.
         """
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         for factor, seconds in zip(factors, times_s, strict=True):
@@ -58,8 +63,8 @@ class StepJump:
         self.factors += factors
 
     def cut(self, num_repeats: int, scheduler: LocalScheduler) -> list[float]:
-        """Reduce the jump to its first `num_repeats` steps, and free the KV blocks that the others would have
-        used.
+        """Reduce the jump (steps simulated at once) to its first `num_repeats` steps, and free the KV blocks
+        that the others would have used.
 
         Returns the random factors of the removed steps.
         """
@@ -82,14 +87,14 @@ class Jitter:
         self._unused: list[float] = []
 
     def take(self, num_steps: int) -> list[float]:
-        """Return the random factors for the times of the next `num_steps` steps."""
+        """Return random factors for the times of the next `num_steps` simulated LLM steps."""
         factors, self._unused = self._unused[:num_steps], self._unused[num_steps:]
         while len(factors) < num_steps:
             factors.append(1.0 + self._jitter * self._random.random() if self._jitter else 1.0)
         return factors
 
     def give_back(self, factors: list[float]) -> None:
-        """Take back random factors of steps that were not made after all, so that the next `take` returns
-        them first.
+        """Return random factors of steps that were not made after all; the next `take` hands them out
+        first.
         """
         self._unused = factors + self._unused

@@ -13,8 +13,8 @@ from stretto.llm.step_batch import StepBatch
 
 
 def batch_shape(batch: StepBatch) -> StepShape:
-    """Return the `StepShape` of the first step of a batch: the numbers (of prefills, decodes, tokens) that
-    the time of an LLM step depends on.
+    """Return the `StepShape` of the first step of a batch: the counts (of prefills, decodes, tokens) on which
+    the predicted time of an LLM step depends.
 
     Later steps of the batch repeat it with longer contexts.
     """
@@ -36,10 +36,10 @@ def batch_shape(batch: StepBatch) -> StepShape:
 
 
 def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -> list[float]:
-    """Return the predicted seconds of `num_steps` steps of a batch, from step number `first` on, each in
-    whole nanoseconds.
+    """Return the predicted seconds of `num_steps` consecutive steps of an LLM batch, from step number `first`
+    on, each in whole nanoseconds.
 
-    `shape` has the numbers on which the cost of the batch's first step depends. Costs grow evenly with the
+    `shape` has the counts on which the cost of the batch's first step depends. Costs grow evenly with the
     context for long stretches; within one, three steps determine those between. Rounded, these are the times
     that each step by itself would give.
     """
@@ -60,8 +60,9 @@ def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -
 
 @dataclass(frozen=True, slots=True)
 class ProfileCost:
-    """A predictor of the time of an LLM step, from an engine's cost profile: its prompts cost what a batch of
-    them does, its decodes what their number says.
+    """A predictor of the time of an LLM step from an engine's cost profile, which is linear in the size of a
+    batch. It is the sum of the time of a batch of all prompt tokens and that of one decode step with so many
+    sequences.
     """
 
     profile: Profile
@@ -72,7 +73,7 @@ class ProfileCost:
         return seconds + (self.profile.decode_s(shape.num_decodes) if shape.num_decodes else 0.0)
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
-        """Return the predicted seconds of `num_repeats` LLM steps in a row, all like `shape`, that only
-        decode.
+        """Return the predicted seconds of `num_repeats` LLM steps in a row that only decode, all with the
+        counts in `shape`.
         """
         return num_repeats * self.step_s(shape)

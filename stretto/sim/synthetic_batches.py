@@ -20,7 +20,7 @@ _CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class SyntheticConfig:
-    """Configuration of `SyntheticBatch`.
+    """Configuration of `SyntheticBatch`, a batch engine for simulations.
 
     Attributes:
         chunk_chars: function from (query, document) to the lengths of its chunks, in characters; None takes
@@ -31,8 +31,8 @@ class SyntheticConfig:
 
 
 class SyntheticBatch:
-    """A `BatchEngine` for simulations, which answers every batch op (chunk, embed, search, …) with made-up
-    results of the right shape.
+    """A batch engine for simulations, which answers every batch op (kind of step: chunk, embed, search, …)
+    with made-up results of the right shape, at almost no cost.
     """
 
     def __init__(self, config: SyntheticConfig) -> None:
@@ -40,11 +40,11 @@ class SyntheticBatch:
         self._collections: dict[str, dict[tuple[str, int], Chunk]] = {}
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Return the made-up answers to the tasks, in order."""
+        """Return the made-up answers to the tasks of a batch, in order."""
         return [self._answer(task) for task in tasks]
 
     def release(self, query: str) -> None:
-        """Drop the chunks that `query` (one run of an app) has ingested into a collection of its own."""
+        """Drop the chunks that `query` (one run of an app) has stored in a collection of its own."""
         self._collections.pop(query, None)
 
     def close(self) -> None:

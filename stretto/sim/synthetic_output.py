@@ -89,8 +89,10 @@ def filler(name: str, tokens: int) -> str:
 
 
 def chars(name: str, length: int, word: str = "") -> str:
-    """Return a meaningless text of `length` characters (at least 1): `word`, then a beginning that differs
-    for every name.
+    """Return a meaningless text of `length` characters (at least 1) that differs for every name.
+
+    It begins with `word` and a space, if `word` is given; then come digits made from `name`, then filling. A
+    space at the cut is dropped.
     """
     head = f"{word} " if word else ""
     text = head + filler(name, length // 4 + 5)
@@ -118,8 +120,8 @@ def filler_output(length: OutputLength, *, num_items: int = 3) -> OutputSource:
 
 
 def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
-    """Return a function that gives the output length of each simulated task: the one that `lengths` has for
-    the name of its query, as with a trace.
+    """Return a function that gives the output length of each simulated task: the length that `lengths` has
+    for the name of the task's query (run of an app), as recorded in a trace.
     """
     return lambda task, decode: lengths[task.query]
 
@@ -127,11 +129,11 @@ def lengths_by_query(lengths: Mapping[str, int]) -> OutputLength:
 def drawn_lengths(
     known: LengthsBySource, model: str, seed: int, templates: Mapping[str, str] = MappingProxyType({})
 ) -> OutputLength:
-    """Return a function that draws the output length of each simulated task at random from counted lengths of
-    a model.
+    """Return a function that draws the output length of each simulated task at random from lengths that were
+    counted for a model.
 
-    A length only depends on the seed, the query, the step and the item, whatever else runs and however often
-    the task is tried.
+    A length only depends on the seed, the query (run of an app), the step and the item, whatever else runs
+    and however often the task is tried.
 
     Args:
         known: counted lengths by model and template.
@@ -150,16 +152,17 @@ def drawn_lengths(
 
 
 def as_max_tokens(task: LLMTask, decode: Decode) -> int:
-    """Return the output limit as the output's length, for simulations in which every answer is as long as
-    allowed.
+    """Return the output limit of a task as its output length, for simulations in which every answer is as
+    long as allowed.
     """
     return decode.max_tokens
 
 
 def output_as_of(executable: SteppedLLM) -> OutputSource:
-    """Return a function that answers the tasks of a simulated LLM as a deterministic engine does.
+    """Return a function that answers the tasks of a simulated LLM as the deterministic engine `executable`
+    does.
 
-    Lengths are estimated from the texts.
+    Lengths in tokens are estimated from the texts.
     """
 
     def speak(task: LLMTask, decode: Decode) -> SyntheticOutput:
@@ -188,7 +191,9 @@ def output_as_of(executable: SteppedLLM) -> OutputSource:
 
 
 def output_ids(said: SyntheticOutput) -> list[int]:
-    """Return the made-up token ids of a simulated output. A text has the same ids as in a later prompt."""
+    """Return the made-up token ids of a simulated output. The same text in a later prompt has the same
+    ids.
+    """
     text = said.value if isinstance(said.value, str) else json.dumps(said.value)
     ids = token_ids(text)
     return ids[: said.num_tokens] + [0] * (said.num_tokens - len(ids))

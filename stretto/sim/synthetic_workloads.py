@@ -18,8 +18,8 @@ from stretto.sim.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 
 
 def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
-    """Yield times of arrival of a Poisson process with a mean of `rate_per_s` arrivals, in seconds, without
-    end.
+    """Yield the arrival times of a Poisson process, in seconds, with a mean of `rate_per_s` arrivals a
+    second, without end.
     """
     draw = random.Random(f"poisson/{seed}")
     at_s = 0.0
@@ -29,11 +29,11 @@ def poisson(rate_per_s: float, seed: int) -> Iterator[float]:
 
 
 def bursts(rate_per_s: float, seed: int, *, burst_s: float = 2.0, share: float = 0.2) -> Iterator[float]:
-    """Yield times of arrival, in seconds, at a mean rate, all of them within bursts that take up `share` of
-    the time.
+    """Yield arrival times in seconds, at a mean rate of `rate_per_s`, all of them within bursts that take up
+    `share` of the time, without end.
 
-    Bursts last `burst_s` on average, the pauses accordingly; within a burst arrivals are Poisson. There is no
-    end.
+    Bursts last `burst_s` seconds on average, and the pauses as long as `share` requires; within a burst
+    arrivals are Poisson.
     """
     draw = random.Random(f"bursts/{seed}")
     start_s = 0.0
@@ -47,8 +47,8 @@ def bursts(rate_per_s: float, seed: int, *, burst_s: float = 2.0, share: float =
 
 
 def zipf(num: int, exponent: float, seed: int) -> Iterator[int]:
-    """Yield random numbers from 0 to `num` - 1, number k with a weight of 1 / (k + 1) ** `exponent`, without
-    end.
+    """Yield random numbers from 0 to `num` - 1 of a Zipf distribution, without end: number k has a weight of
+    1 / (k + 1) ** `exponent`.
     """
     draw = random.Random(f"zipf/{seed}")
     ends = list(accumulate((k + 1) ** -exponent for k in range(num)))
@@ -57,8 +57,8 @@ def zipf(num: int, exponent: float, seed: int) -> Iterator[int]:
 
 
 def lognormal_lengths(num: int, seed: int) -> list[tuple[int, int]]:
-    """Return `num` random pairs (prompt tokens, output tokens) like those of Azure's conversations, without
-    the trace.
+    """Return `num` random pairs (prompt tokens, output tokens), distributed like those in Azure's trace of
+    conversations, which is not needed for it.
 
     Prompts have a median of 1020 tokens and a mean of 1155, outputs 129 and 211; at most 4096 and 1000.
     """
@@ -73,8 +73,8 @@ def lognormal_lengths(num: int, seed: int) -> list[tuple[int, int]]:
 
 
 def prompt_text(name: str, request: TraceRequest) -> str:
-    """Return a meaningless text of as many tokens as the request's prompt has; requests that share blocks
-    share text.
+    """Return a meaningless text of as many tokens as a trace request's prompt has; requests that share blocks
+    of the prompt share text.
     """
     if not request.blocks:
         return filler(name, request.prompt_tokens)
@@ -83,7 +83,7 @@ def prompt_text(name: str, request: TraceRequest) -> str:
 
 
 def request_graph(max_tokens: int, engine: str = "llm") -> ExecutionGraph:
-    """Return the smallest app as a compiled graph: one prompt, completed by the LLM in at most `max_tokens`
+    """Return the smallest app as a compiled graph: one prompt, completed by the LLM with at most `max_tokens`
     tokens.
     """
     text = (
@@ -100,7 +100,8 @@ def submits(
     *,
     prefix: str = "r",
 ) -> Iterator[tuple[float, Submit]]:
-    """Yield (arrival in seconds, `Submit`) pairs, one query that runs `egraph` for each request of a trace.
+    """Yield queries for the simulator: for each LLM request of a trace an (arrival in seconds, `Submit`) pair
+    of a query that runs `egraph`.
 
     Args:
         note_length: function that is called with each query's name and output length, in tokens.

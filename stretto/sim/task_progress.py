@@ -50,8 +50,8 @@ class TaskProgress:
         return tuple(self.ids[: self.sequence.num_generated + num_ahead])
 
     def tell(self, now_s: float, told: list[LLMEvent]) -> bool:
-        """Append events for the output that has been generated since the last report (`Piece`s) to `told`;
-        return whether the output is complete.
+        """Append events for the output generated since the last report (`Piece`s) to the list `told`; return
+        whether the output is complete.
 
         At least one token must have been generated.
         """
@@ -65,7 +65,8 @@ class TaskProgress:
             ):
                 told.append(Piece(self.task.id, said.value[self.num_items_told]))
                 self.num_items_told += 1
-            next_stop = (*said.item_ends, said.num_tokens)[self.num_items_told]
+            is_last = self.num_items_told == len(said.item_ends)
+            next_stop = said.num_tokens if is_last else said.item_ends[self.num_items_told]
         else:
             num_chars = len(said.value) if is_over else len(said.value) * num_output // said.num_tokens
             if num_chars > self.num_chars_told:
@@ -91,24 +92,26 @@ class ProgressTable:
         self._num_unstarted = 0
 
     def add(self, request: TaskProgress) -> None:
-        """Add a task that waits for its first step to those that are tracked."""
+        """Begin to track a task, which waits for its first step."""
         self._by_task[request.task.id] = self._by_sequence[request.sequence.id] = request
         self._num_unstarted += 1
 
     def find(self, task: int) -> TaskProgress | None:
-        """Return the progress of a task; None if it is not here, or was cancelled."""
+        """Return the progress of a task by the task's id; None if it is not in the table, or was
+        cancelled.
+        """
         return self._by_task.get(task)
 
     def cancel(self, task: int) -> TaskProgress | None:
-        """Stop reporting a task; return its progress, or None if it is not here.
+        """Stop reporting a task; return its progress, or None if it is not in the table.
 
         Its sequence stays until `drop`.
         """
         return self._by_task.pop(task, None)
 
     def suspended(self, slices: Sequence[Slice], num_ended: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the ids of the tasks that have neither ended nor been cancelled, each with the token ids
-        that it has generated, so that it can go on elsewhere.
+        """Return the tasks that have neither ended nor been cancelled, as (id, ids of the tokens generated)
+        pairs, so that they can go on elsewhere.
 
         Args:
             slices: the batch that is being computed.
@@ -120,17 +123,17 @@ class ProgressTable:
         ]
 
     def clear(self) -> None:
-        """Forget all tasks, so that nothing more is reported of them, because their instance has died."""
+        """Forget all tasks, so that nothing more is reported about them, because their instance has died."""
         self._by_task.clear()
 
     def drop(self, request: TaskProgress) -> None:
-        """Remove the sequence of a task that was cancelled, which `cancel` has left here."""
+        """Remove the sequence of a cancelled task. (`cancel` removes only the task.)"""
         if self._by_sequence.pop(request.sequence.id, None) is not None and request.told_s is None:
             self._num_unstarted -= 1
 
     def nearest_stop(self, running: list[TokenSequence]) -> int:
-        """Return how many more tokens each sequence must get until one of the running sequences has something
-        to report.
+        """Return how many more tokens each running sequence must generate until at least one of them has
+        something to report.
 
         The number is not positive while prompts are computed.
         """
@@ -155,8 +158,8 @@ class ProgressTable:
     def sample(
         self, batch: StepBatch, num_repeats: int, now_s: float
     ) -> tuple[dict[int, list[int]], list[TaskProgress]]:
-        """Return what `num_repeats` steps of a batch generate, without reporting it: the token ids by
-        sequence, and the tasks that may have something to report after these steps.
+        """Return what `num_repeats` steps of a simulated batch generate, without reporting it: the token ids
+        by sequence, and the tasks that may have something to report after these steps.
         """
         sampled: dict[int, list[int]] = {}
         to_tell: list[TaskProgress] = []
@@ -174,8 +177,8 @@ class ProgressTable:
         return sampled, to_tell
 
     def tell(self, requests: list[TaskProgress], now_s: float, told: list[LLMEvent]) -> list[TaskProgress]:
-        """Append events to `told` for those of the tasks `requests` that have something to report after a
-        step: pieces of their outputs, and `Done` for those that have ended.
+        """Append events to the list `told` for those of the tasks `requests` that have something to report
+        after a step: pieces of their outputs, and `Done` for those that have ended.
 
         A task reports when an item or the whole of its output is complete, or when its last report is too
         long ago. Tasks that have ended are removed and returned.
@@ -205,8 +208,8 @@ class ProgressTable:
         return over
 
     def note_beat(self, now_s: float) -> None:
-        """Set `beat_due_s`, the time at which the next task must report again at the latest, anew if it has
-        passed by `now_s`.
+        """Update `beat_due_s`, the latest time at which the next task must report again, if it has passed by
+        `now_s`.
         """
         if now_s >= self.beat_due_s:
             told_s = (request.told_s for request in self._by_sequence.values())

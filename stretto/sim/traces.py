@@ -1,23 +1,20 @@
 """Readers of published traces of LLM requests, in the published formats: .csv, .jsonl, also .gz.
 
 What does not fit is refused before anything is simulated. The error names the file, the row (counted from 1
-in the data, headings not counted) and the reason.
+in the data, headings not counted) or the line, and the reason.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
-import json
 import math
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from stretto.errors import UserError
+from stretto.trace.lines import TraceError, json_lines, text_lines
 
 T = TypeVar("T")
 
@@ -41,15 +38,8 @@ class TraceRequest:
     blocks: tuple[int, ...] = ()
 
 
-class TraceError(UserError):
-    """Error: a trace file cannot be used. The message names file, row and reason.
-
-    Row 0 is the file as a whole.
-    """
-
-
 def read_azure(path: Path) -> list[TraceRequest]:
-    """Read the requests of one of Azure's traces of 2023 ("code" or "conv").
+    """Read the requests of one of the traces of LLM requests that Azure published in 2023 ("code" or "conv").
 
     The file has the published columns, or ours, with `arrival_s` in seconds.
 
@@ -73,8 +63,8 @@ def read_azure(path: Path) -> list[TraceRequest]:
 
 
 def read_mooncake(path: Path) -> list[TraceRequest]:
-    """Read requests from a trace in Mooncake's format: lines of JSON with `timestamp` (ms), `input_length`,
-    `output_length` and `hash_ids`.
+    """Read LLM requests from a trace in Mooncake's format: lines of JSON with `timestamp` (ms),
+    `input_length`, `output_length` and `hash_ids`.
 
     Source: Mooncake (FAST 2025).
     """
@@ -93,8 +83,8 @@ def read_mooncake(path: Path) -> list[TraceRequest]:
 
 
 def read_lengths(path: Path) -> list[tuple[int, int]]:
-    """Read (prompt tokens, output tokens) pairs from a CSV without times, such as that of arXiv
-    summarisation.
+    """Read the lengths of LLM requests, as (prompt tokens, output tokens) pairs, from a CSV file without
+    times, such as that of arXiv summarisation.
     """
     columns = {"prompt_tokens": "num_prefill_tokens", "output_tokens": "num_decode_tokens"}
     pairs = [
@@ -109,9 +99,10 @@ class _Row:
     number: int
     fields: Mapping[str, object]
     is_renamed: bool = False
+    unit: str = "row"
 
     def error(self, reason: str) -> TraceError:
-        return TraceError(f"{self.path}, row {self.number}: {reason}")
+        return TraceError(f"{self.path}, {self.unit} {self.number}: {reason}")
 
     def count(self, name: str, *, least: int = 1) -> int:
         value = self._number(name)
@@ -136,7 +127,7 @@ class _Row:
         """Check that the last request does not arrive before the one before it."""
         if len(requests) > 1 and requests[-1].arrival_s < requests[-2].arrival_s:
             at_s, before_s = requests[-1].arrival_s, requests[-2].arrival_s
-            raise self.error(f"arrives at {at_s:g} s, before the row above it ({before_s:g} s)")
+            raise self.error(f"arrives at {at_s:g} s, before the {self.unit} above it ({before_s:g} s)")
 
     def _number(self, name: str) -> float:
         value = self.fields.get(name)
@@ -153,7 +144,7 @@ class _Row:
 
 def _csv_rows(path: Path, columns: Mapping[str, str]) -> Iterator[_Row]:
     """Yield rows with the wanted columns, whether the file uses our names or the published ones."""
-    reader = csv.DictReader(_lines(path))
+    reader = csv.DictReader(text_lines(path))
     try:
         found = list(reader.fieldnames or [])
     except csv.Error as error:
@@ -178,24 +169,8 @@ def _parsed(path: Path, reader: csv.DictReader[str]) -> Iterator[dict[str, str]]
 
 
 def _json_rows(path: Path) -> Iterator[_Row]:
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise TraceError(f"{path}, row {number}: not JSON ({error})") from error
-        if not isinstance(fields, dict):
-            raise TraceError(f"{path}, row {number}: not an object")
-        yield _Row(path, number, fields)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return data.decode("utf-8-sig").splitlines()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}, row 0: cannot be read ({error})") from error
+    for line in json_lines(path):
+        yield _Row(path, line.number, line.fields, unit="line")
 
 
 def _not_empty(path: Path, rows: list[T]) -> list[T]:

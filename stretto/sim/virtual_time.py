@@ -10,8 +10,8 @@ from stretto.messages import Event
 
 
 class VirtualTime:
-    """A simulated clock that jumps from each time at which something is planned to the next; functions are
-    planned to be called at given times.
+    """A simulated clock with a calendar of function calls: it jumps from each time at which calls are planned
+    to the next.
 
     `now_s` is the present time, that of the last calls.
     """
@@ -24,26 +24,27 @@ class VirtualTime:
     def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
         """Plan to call `happen` at the time `at_s`. The events that it returns go to the schedulers.
 
-        Of calls at the same time, the lowest rank goes first, then the one that was planned first.
+        Of calls at the same time, the one with the lowest `rank` is made first, then the one that was planned
+        first.
         """
         heapq.heappush(self._heap, (at_s, False, rank, next(self._order), happen))
 
     def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
         """Plan to call `happen` at the present time, but after all calls that `at` plans for this time.
 
-        Of several such calls, the lowest rank goes first.
+        Of several such calls, the one with the lowest `rank` is made first.
         """
         heapq.heappush(self._heap, (self.now_s, True, rank, next(self._order), happen))
 
     def is_over(self) -> bool:
-        """Return whether no more calls are planned."""
+        """Return whether the simulation is over, that is, no more calls are planned."""
         return not self._heap
 
     def next_events(self) -> list[Event]:
-        """Set the clock to the next planned time, make the calls of that time, and return the events that
+        """Advance the clock to the next planned time, make the calls of that time, and return the events that
         they return.
 
-        The calls of `at_last` come in a round of their own, after all others of that time.
+        The calls planned by `at_last` come in a round of their own, after all others of that time.
         """
         heap = self._heap
         self.now_s, is_last = heap[0][:2]

@@ -17,7 +17,7 @@ _US_PER_S = 1e6
 
 
 def chrome_trace(recorder: Recorder) -> dict[str, Any]:
-    """Convert a recording to Chrome's trace event format, as a value for `json.dump`.
+    """Convert a recording of what ran when to Chrome's trace event format, as a value for `json.dump`.
 
     Times are microseconds from the first event.
     """
@@ -25,7 +25,8 @@ def chrome_trace(recorder: Recorder) -> dict[str, Any]:
 
 
 def span_title(span: Span) -> str:
-    """Return the title of a bar of the time line: the steps that ran, and the number of items if not 1.
+    """Return the title of a bar of the time line (a batch or LLM request): the steps that ran in it, and the
+    number of items if not 1.
 
     Examples are `embed`, or `embed, embed.1 ×128` for a batch of 128 items.
     """

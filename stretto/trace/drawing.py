@@ -42,12 +42,12 @@ class _Line:
 
 
 def colours_of(engines: Iterable[str]) -> dict[str, str]:
-    """Return the CSS class that gives each engine its colour, by name of the engine."""
+    """Return the CSS class for the colour of each engine in drawings, by name of the engine."""
     return {engine: f"c{i % _NUM_COLOURS}" for i, engine in enumerate(sorted(set(engines)))}
 
 
 def draw_graph(graph: Graph | ExecutionGraph, *, title: str, engines: Iterable[str] = ()) -> str:
-    """Return a drawing of a graph as SVG text.
+    """Return a drawing of an app's graph (steps and connections) as SVG text.
 
     Args:
         title: heading of the drawing; "" for none.

@@ -32,12 +32,16 @@ _HELP = (
 def write_trace(
     path: str | os.PathLike[str], recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
 ) -> None:
-    """Write a recording to an HTML file: its time line, its tables, and a drawing of each different graph."""
+    """Write a recording of what ran when to an HTML file: its time line, its tables, and a drawing of each
+    different graph.
+    """
     Path(path).write_text(trace_page(recorder, graphs), encoding="utf-8")
 
 
 def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()) -> str:
-    """Return an HTML page with a recording's time line, its tables, and a drawing of each different graph."""
+    """Return an HTML page about a recording of what ran when: its time line, its tables, and a drawing of
+    each different graph.
+    """
     summary = summarise(recorder)
     drawn = {g.graph if isinstance(g, ExecutionGraph) else g: g for g in graphs}
     engines = {row.engine for row in summary.engines} | {p.engine for g in drawn for p in g if p.engine}

@@ -23,7 +23,7 @@ class Lane:
 
 
 def lanes(recorder: Recorder) -> list[Lane]:
-    """Arrange all recorded batches and LLM requests in rows of the time line, as few as possible.
+    """Arrange all recorded batches and LLM requests in rows of the time line, as few rows as possible.
 
     Rows are sorted by engine, in the order in which engines first ran something, and then by instance.
     """
@@ -44,7 +44,9 @@ def lanes(recorder: Recorder) -> list[Lane]:
 
 
 def horizon_s(recorder: Recorder) -> float:
-    """Return the latest time in a recording, in seconds; what still runs is drawn up to that time."""
+    """Return the latest time in a recording, in seconds; batches and requests that still run are drawn up to
+    that time.
+    """
     times_s = [0.0]
     for span in recorder.spans:
         times_s += [span.start_s, span.end_s or span.start_s, *span.marks_s[-1:]]
@@ -63,16 +65,17 @@ def origin_s(recorder: Recorder) -> float:
 def running_s(span: Span, until_s: float) -> tuple[float, float]:
     """Return when a batch or LLM request started and ended, in seconds.
 
-    One that still runs ends at `until_s`. The times are equal for a request that never left the queue.
+    If it still runs, it ends at `until_s`. The times are equal for a request that never left the queue.
     """
     end_s = until_s if span.end_s is None else span.end_s
     return (span.start_s, end_s) if span.started else (end_s, end_s)
 
 
 def pack(intervals: Sequence[tuple[float, float]]) -> list[int]:
-    """Distribute time intervals over lanes so that none overlap in a lane; return each interval's lane.
+    """Distribute time intervals over rows of a time line so that none overlap in a row; return each
+    interval's row.
 
-    An interval gets the lowest lane that is free when it begins. O(n log n).
+    An interval gets the lowest row that is free when it begins. O(n log n).
     """
     numbers = [0] * len(intervals)
     busy: list[tuple[float, int]] = []
@@ -87,7 +90,7 @@ def pack(intervals: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """Return the total length that intervals cover together; overlaps count once."""
+    """Return the total length of time that intervals cover together; overlaps count once."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(intervals):
         total += max(0.0, end - max(start, reached))

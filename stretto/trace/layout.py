@@ -26,7 +26,7 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node of a drawing with its place: `x` of the left edge, `y` of the centre, and size."""
+    """A node of a graph's drawing with its place: `x` of the left edge, `y` of the centre, and size."""
 
     x: float
     y: float
@@ -36,7 +36,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge of a drawing, from node `tail` to node `head`.
+    """An edge of a graph's drawing, from node `tail` to node `head`.
 
     Edges with the same tail and `bundle` are drawn as one line as far as possible.
     """
@@ -61,7 +61,7 @@ _Links: TypeAlias = Mapping[_Stop, list[_Stop]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The finished layout of a graph's drawing.
+    """The finished layout of a graph's drawing: where its nodes stand and how its edges run.
 
     Attributes:
         boxes: place of each node, by name.
@@ -77,7 +77,7 @@ class Layout:
 def place(
     sizes: Mapping[str, tuple[float, float]], edges: Sequence[Edge], *, gap_x: float = 64, gap_y: float = 18
 ) -> Layout:
-    """Lay out a graph in columns from left to right. The edges must form no cycle.
+    """Lay out a graph for drawing, in columns from left to right. The edges must form no cycle.
 
     Args:
         sizes: width and height of each node, by name.

@@ -33,7 +33,9 @@ from stretto.tasks import Done, Failed, Piece, Started, Usage
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One query's share of a batch or LLM request: which of its steps ran in it, and on how many items."""
+    """The share of one query (run of an app) in a batch or LLM request: which of its steps ran in it, and on
+    how many items.
+    """
 
     query: str
     step: str

@@ -16,7 +16,9 @@ _MAX = 10**9  # largest count, and largest number of seconds: sums of larger one
 
 @dataclass(frozen=True, slots=True)
 class FieldKind:
-    """A kind of JSON value: `what` describes it in messages, `holds` decides whether a value is of it."""
+    """A kind of JSON value that a field of a file may have: `what` describes it in messages, `holds` decides
+    whether a value is of it.
+    """
 
     what: str
     holds: Callable[[Any], bool]
@@ -48,24 +50,26 @@ SIZES = FieldKind("a size or a list of sizes", _is_sizes)
 
 
 def list_of(kind: FieldKind) -> FieldKind:
-    """Return the kind of lists whose items are all of `kind`."""
+    """Return the kind of JSON lists whose items are all of `kind`, to check a field of a file against."""
     return FieldKind(
         f"a list, each {kind.what}", lambda value: isinstance(value, list) and all(map(kind.holds, value))
     )
 
 
 def one_of(names: Collection[str]) -> FieldKind:
-    """Return the kind of texts that are in `names`."""
+    """Return the kind of JSON texts that are in `names`, to check a field of a file against."""
     return FieldKind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
 
 
 def or_null(kind: FieldKind) -> FieldKind:
-    """Return the kind of values that are either null or of `kind`."""
+    """Return the kind of JSON values that are either null or of `kind`, to check a field of a file
+    against.
+    """
     return FieldKind(f"{kind.what}, or null", lambda value: value is None or kind.holds(value))
 
 
 def check_row(row: Any, kinds: Mapping[str, FieldKind]) -> None:
-    """Check that a row is an object with exactly these fields, each of its kind.
+    """Check that a row of a JSON file is an object with exactly the fields in `kinds`, each of its kind.
 
     Raises:
         UserError: a field is wrong; the message names it and says why.
@@ -82,6 +86,6 @@ def check_row(row: Any, kinds: Mapping[str, FieldKind]) -> None:
 
 
 def shortened(value: object) -> str:
-    """Return the text of a value for a message, shortened if it is long."""
+    """Return the text of a value for an error message, shortened if it is long."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

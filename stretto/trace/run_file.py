@@ -19,6 +19,7 @@ those of its sections. Equal ids are equal texts.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
@@ -53,6 +54,7 @@ from stretto.messages import (
 from stretto.observer import Observer
 from stretto.tasks import Done, Failed, LLMTask, Objective, Piece, Started, Task
 
+_log = logging.getLogger(__name__)
 SCHEMA = "stretto-run"
 VERSION = 1
 NOT_REPEATED = {"sessions": "sessions", "fleet": "instances that came or went"}
@@ -70,7 +72,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class RecordedSpan:
-    """A recorded query's share of a batch, or one of its LLM requests.
+    """The share of a recorded query (run of an app) in a batch, or one of its LLM requests.
 
     Times are seconds from the query's arrival.
 
@@ -138,7 +140,10 @@ class RecordedGraph:
 
 @dataclass(frozen=True, slots=True)
 class RecordedReplica:
-    """The settings of a replica that its simulation depends on."""
+    """The settings of one replica (running copy of an engine) that are kept in the recording of a run, so
+    that the run can be simulated again: its costs, its room and
+    its tensor parallelism.
+    """
 
     profile: Profile
     num_slots: int | None = None
@@ -181,7 +186,9 @@ class _Query:
 
 
 class RunRecorder(Observer):
-    """An observer that writes a run to a file as its queries end.
+    """An observer that writes a run to a file for `stretto replay`, each query (run of an app) when it ends.
+
+    A full disk ends the recording with a warning, and nothing else; `is_whole` is False from then on.
 
     Args:
         before_passes: graphs as they were before any optimisation pass, so that a replay can choose others.
@@ -204,6 +211,8 @@ class RunRecorder(Observer):
         self._zero_s: float | None = None
         self._num_declared = {deployment.name: len(deployment.replicas) for deployment in deployments}
         self._not_repeated: set[str] = set()
+        self._path = path
+        self.is_whole = True
         try:
             self._file = path.open("w", encoding="utf-8")
         except OSError as error:
@@ -212,8 +221,11 @@ class RunRecorder(Observer):
         self._write({"schema": SCHEMA, "version": VERSION, "engines": described})
 
     def close(self) -> None:
-        """Close the file that the run is recorded in."""
-        self._file.close()
+        """Close the file into which the run is recorded."""
+        try:
+            self._file.close()
+        except OSError as error:
+            self._lose(error)
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Record what a message to the schedulers says has happened, such as the end of a batch."""
@@ -359,12 +371,25 @@ class RunRecorder(Observer):
         return self._graph_ids[text]
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        if not self.is_whole:
+            return
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        """Say once that the recording ends here."""
+        if self.is_whole:
+            self.is_whole = False
+            _log.warning("the recording %s is not whole: %s", self._path, error.strerror)
 
 
 def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
-    """Return the number of characters of all texts that these tasks read: prompts, or inputs of batches."""
+    """Return the number of characters of all texts that these tasks read: prompts of LLM tasks, or inputs of
+    batch tasks.
+    """
     return sum(
         sum(len(segment.text) for segment in task.prompt)
         if isinstance(task, LLMTask)
@@ -374,7 +399,7 @@ def num_chars(tasks: Sequence[Task | LLMTask]) -> int:
 
 
 def total_size(size: Any) -> int:
-    """Return the total number of characters of a recorded value, whose size may be a nested list."""
+    """Return the total number of characters of a value in a recorded run, whose size may be a nested list."""
     if isinstance(size, dict):
         return int(size["chars"])
     return sum(map(total_size, size)) if isinstance(size, list) else int(size)

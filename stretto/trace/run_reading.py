@@ -72,9 +72,11 @@ _PROFILE = {
     "max_efficient_batch": NUMBER,
     "per_output_s": SECONDS,
     "per_neighbour_s": SECONDS,
+    "per_token_s": SECONDS,
+    "unit_tokens": SECONDS,
 }
 # Files of earlier versions lack these. Their engines have equal replicas, made of `instances` and `profile`.
-_PROFILE_DEFAULTS = {"per_neighbour_s": 0.0}
+_PROFILE_DEFAULTS = {"per_neighbour_s": 0.0, "per_token_s": 0.0, "unit_tokens": 0.0}
 _PLACEMENT = "least_seconds"
 _QUERY_DEFAULTS = {"tenant": "", "objective": "throughput", "deadline_s": None}
 _GRAPH = {"graph": TEXT, "text": TEXT, "is_optimised": FLAG}
@@ -112,10 +114,12 @@ _TEXT_INPUT = {"chars": COUNT, "id": TEXT}
 
 
 def read_run(path: Path, vocabulary: Vocabulary = DEFAULT) -> RecordedRun:
-    """Read a recorded run from a file, as `stretto ask --record` writes it.
+    """Read the recording of a run (its graphs, queries and what engines answered, with times), as `stretto
+    ask --record` writes it, and check all of it.
 
     Args:
-        vocabulary: ops, passes and policies of the runtime that recorded it.
+        vocabulary: names of ops, of passes (rewrites of graphs) and of policies that the runtime knew which
+            made the recording.
 
     Raises:
         UserError: the file cannot be read, or is no recorded run; the message names file, line and reason.

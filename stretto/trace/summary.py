@@ -34,7 +34,7 @@ class EngineRow:
 
     @property
     def items_per_batch(self) -> float:
-        """Mean number of items in a batch."""
+        """Mean number of items in a batch of this engine; 0 if it ran none."""
         return self.num_items / self.num_batches if self.num_batches else 0.0
 
 
@@ -62,7 +62,8 @@ class QueryRow:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A part of a query's time, and the batch or LLM request (`span`) that it waited for then.
+    """A part of the time of a query (run of an app) in a recording, and the batch or LLM request (`span`)
+    that the query waited for then.
 
     `span` is None if none of its steps ran.
     """
@@ -74,7 +75,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A recording summed up: how busy each engine was, and where the time of each query went.
+    """A recording summed up: how busy each engine was, and where the time of each query (run of an app) went.
 
     `wall_s` is the time from the first recorded event to the last, in seconds.
     """
@@ -85,7 +86,8 @@ class Summary:
 
 
 def summarise(recorder: Recorder) -> Summary:
-    """Sum up a recording: how busy each engine was, and how long each query took and what it waited for.
+    """Sum up a recording: how busy each engine was, and how long each query (run of an app) took and what it
+    waited for.
 
     A batch or request that still runs counts up to the latest recorded time.
     """
@@ -139,7 +141,8 @@ def _query_row(query: QuerySpan, spans: list[Span], until_s: float) -> QueryRow:
 
 
 def critical_chain(start_s: float, end_s: float, spans: list[Span]) -> tuple[Wait, ...]:
-    """Return what a query waited for, one batch or LLM request after the other, from its start to its end.
+    """Return what a query (run of an app) waited for in a recording, one batch or LLM request after the
+    other, from its start to its end.
 
     It is found backwards from the end: before a span (batch or request) began, the query is taken to have
     waited for the span that ended, or delivered a piece, last until then. This is a guess, because a

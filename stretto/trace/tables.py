@@ -10,7 +10,7 @@ from stretto.trace.summary import EngineRow, QueryRow, Summary
 
 
 def tiles(summary: Summary) -> str:
-    """Return a row of tiles with the totals of a recording (queries, times, tokens), as HTML."""
+    """Return a row of tiles with the totals of a recorded run (queries, times, tokens), as HTML."""
     rows = summary.queries
     walls_s = [row.wall_s for row in rows]
     num_done = sum(row.outcome == "done" for row in rows)
@@ -38,7 +38,9 @@ def tiles(summary: Summary) -> str:
 
 
 def engine_table(summary: Summary, colours: Mapping[str, str]) -> str:
-    """Return a table of how busy each engine was, one row each, as HTML; `colours` are CSS classes."""
+    """Return a table of how busy each engine was in a recorded run, one row each, as HTML; `colours` are CSS
+    classes.
+    """
     heads = ["engine", "#instances", "#batches", "#items", "#mean batch", "#busy", "#utilisation", ""]
     return _table(heads, (_engine_cells(row, colours[row.engine]) for row in summary.engines))
 
@@ -61,7 +63,8 @@ def _engine_cells(row: EngineRow, colour: str) -> str:
 
 
 def query_table(summary: Summary, colours: Mapping[str, str]) -> str:
-    """Return a table of the queries and what each waited for, one row each, as HTML.
+    """Return a table of the queries (runs of an app) of a recorded run and what each waited for, one row
+    each, as HTML.
 
     `colours` are CSS classes by engine. The page's script finds a query's number in `data-query`.
     """

@@ -6,13 +6,22 @@ import pytest
 
 from benchmarks.overhead.benchmark import IN_PARALLEL, NODES, WAITING, OverheadSize, measure
 from benchmarks.overhead.peers import EXPECTED, PEERS, Peer
-from benchmarks.overhead.planning import PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS
+from benchmarks.overhead.planning import BUILDING, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS
 from benchmarks.overhead.queues import QUEUES, WaitingQueries
 from benchmarks.registry import BenchmarkOptions
 from stretto.sched.orders import ORDERS
 
 TOY = OverheadSize(
-    rounds=1, runs=2, plans=10, schedules=1, chunks=(2, 4, 8), waiting=(1, 30), ends=2, waits=1, block_s=0.02
+    rounds=1,
+    runs=2,
+    plans=10,
+    schedules=1,
+    chunks=(2, 4, 8),
+    components=(2, 4),
+    waiting=(1, 30),
+    ends=2,
+    waits=1,
+    block_s=0.02,
 )
 
 
@@ -57,9 +66,9 @@ def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.overhead.benchmark.PEERS", (*PEERS[:3], missing))
     report = measure(TOY, BenchmarkOptions(seed=3))
     assert {row.table for row in report.rows} == {
-        *(NODES, IN_PARALLEL, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, QUEUES, WAITING),
+        *(NODES, IN_PARALLEL, BUILDING, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, QUEUES, WAITING),
     }
-    assert len(report.goals) == 9
+    assert len(report.goals) == 10
     assert any("left out, not installed: Absent" in note for note in report.notes)
     assert report.seed == 3
     prototype = [row for row in report.rows if "prototype" in row.name]

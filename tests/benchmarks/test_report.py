@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -47,6 +48,24 @@ def test_tables_show_rows_goals_and_notes() -> None:
     text = console.export_text()
     for part in ("times", "theirs", "quoted", "1,500", "[sic]", "≤ 25", "something was left out"):
         assert part in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_table_is_cut_however_narrow_the_terminal_or_pipe(width: int) -> None:
+    values = {f"median_of_{i}_measured_us": 101.0 + i for i in range(12)}
+    name = "a scheme with a long name, all passes, Poisson load of 0.5 queries/s"
+    goals = (Goal("a goal with a long name, 16 queries in flight, slowest order", 12.5, 25, "lower"),)
+    rows = (Row("wide", name, values), Row("wide", "b", values))
+    file = io.StringIO()
+    print_report(replace(REPORT, rows=rows, goals=goals), Console(width=width, file=file))
+    text = file.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines()[:-1])) <= width
+    for value in values.values():
+        assert text.count(show(value)) == 2
+    for word in (*name.split(), *goals[0].name.split()):
+        assert word in text
+    assert "wide (measured)" in text
 
 
 def test_quantiles_are_values_that_were_measured() -> None:

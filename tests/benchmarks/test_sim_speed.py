@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.sim.benchmark import BURST, SPEED, SimSize, measure
-from stretto.sim.traces import TraceError
+from stretto.trace.lines import TraceError
 
 TOY = SimSize(instances=3, requests=40, saturating=20, max_running=8, burst=(20, 60), turns=2)
 

@@ -18,8 +18,6 @@ from support.openai_stub import Reply
 from test_documents import write_pdf
 
 from stretto.apps import naive_rag
-from stretto.cli.ask.answers import PrintedAnswer
-from stretto.cli.ask.questions import Questions
 from stretto.cli.indexing import Indexed, IndexingRecorder, indexing_template
 from stretto.core import Document, Section
 from stretto.engines.catalogue import local_engines
@@ -28,13 +26,15 @@ from stretto.graph.passes.pipeline import PASSES
 from stretto.runtime.runtime import Runtime
 
 QUESTION = "Where did the captain live?"
+SOURCE_KEYS = {"file", "page", "section", "passage", "lines", "quote", "score", "text"}
 ANSWER = "The captain lived at the inn with his sea chest."
 
 
 def test_a_question_is_answered_with_its_sources(stretto: CommandLine, doc: Path) -> None:
     ended = stretto("ask", QUESTION, "--docs", doc)
-    assert (ended.code, ended.out) == (0, f"{ANSWER}\n  1. {doc}\n")
+    assert (ended.code, ended.out) == (0, f"{ANSWER}\n  1. {doc}, lines 1–2: “{ANSWER}”\n")
     assert "The LLM is Stretto's own small model" in ended.err
+    assert "each call of `stretto ask` loads them again" in ended.err
     assert "in all" in ended.err
 
 
@@ -60,7 +60,7 @@ def test_json_is_all_there_is_on_stdout(stretto: CommandLine, tmp_path: Path, do
         (str(doc), None),
         (str(tmp_path / "more" / "b.pdf"), 2),
     ]
-    assert all(source.keys() == {"file", "page", "section", "score", "text"} for source in row["sources"])
+    assert all(source.keys() == SOURCE_KEYS for source in row["sources"])
 
 
 def test_settings_are_of_the_query(stretto: CommandLine, doc: Path) -> None:
@@ -77,7 +77,7 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
     def answer(request: Mapping[str, Any]) -> Reply:
         prompt = request["prompt"]
         if "JSON" in prompt:
-            return Reply(('["a captain", "an inn"]',) if "captain" in prompt else ('["rum", ',))
+            return Reply(('["a captain", "an inn"]',) if "captain" in prompt else ("I know none.",))
         return Reply(("It", " is", " so."))
 
     questions = tmp_path / "questions.jsonl"
@@ -87,6 +87,7 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
     )
     with serving(answer) as url:
         args = ("ask", "--questions", questions, "--docs", doc, "--llm", url)
+        args = (*args, "--set", "query_expansion.fallback=false")
         ended = stretto(*args, "--json")
         text = stretto(*args)
     rows = [json.loads(line) for line in ended.out.split("\n")[:-1]]
@@ -97,7 +98,9 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
     assert rows[1]["sources"] == []
     assert "1 of 3 questions failed" in ended.err
     assert text.code == 1
-    assert text.out.startswith(f"{QUESTION}\nIt is so.\n  1. {doc}\nIs there rum?\nBadReply: step 'queries'")
+    assert text.out.startswith(
+        f"{QUESTION}\nIt is so.\n  1. {doc}, lines 1–2\nIs there rum?\nBadReply: step 'queries'"
+    )
 
 
 def _graphs_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object, object]]:
@@ -181,7 +184,10 @@ def test_an_answer_is_printed_while_it_is_decoded(stretto: CommandLine, doc: Pat
     with serving(answer) as url:
         args = ("--docs", doc, "--llm", url, "--app", "naive", "--set", "synthesis.num_hits=1")
         ended = stretto("ask", QUESTION, *args)
-    assert (ended.code, ended.out) == (0, f"The inn.\n  1. {doc}\n")
+    assert (ended.code, ended.out) == (
+        0,
+        f"The inn.\n  1. {doc}, lines 1–2: “The Admiral Benbow is an inn near a cove.”\n",
+    )
     assert "small model" not in ended.err
 
 
@@ -367,7 +373,7 @@ def test_wrong_options_are_usage_errors(stretto: CommandLine, doc: Path) -> None
 
 
 def test_an_engine_that_fails_is_exit_code_one(stretto: CommandLine, doc: Path) -> None:
-    args = ("ask", QUESTION, "--docs", doc)
+    args = ("ask", QUESTION, "--docs", doc, "--set", "query_expansion.fallback=false")
     down = stretto.refuses(*args, "--llm", "http://127.0.0.1:9", code=1)
     assert down.startswith("EngineUnavailable: step 'queries': engine 'llm' has no instance that serves; ")
     assert "cannot reach http://127.0.0.1:9: " in down
@@ -376,7 +382,7 @@ def test_an_engine_that_fails_is_exit_code_one(stretto: CommandLine, doc: Path) 
         (Reply(("[1, 2]",)), "BadReply: step 'queries': "),
         (Reply(('["cut', " short")), "BadReply: step 'queries': "),
         (Reply(raw=b"<html>"), "BadReply: step 'queries': "),
-        (Reply(status=404), "BadReply: step 'queries': "),
+        (Reply(status=404), "NotFound: step 'queries': "),
     ):
         with serving(lambda request, reply=replies: reply) as url:
             assert stretto.refuses(*args, "--llm", url, code=1).startswith(message)
@@ -415,7 +421,7 @@ def test_an_interruption_is_exit_code_130(
 
 def test_a_trace_that_cannot_be_written_hides_nothing(stretto: CommandLine, doc: Path) -> None:
     ended = stretto("ask", QUESTION, "--docs", doc, "--trace", "/dev/full")
-    assert (ended.code, ended.out) == (1, f"{ANSWER}\n  1. {doc}\n")
+    assert (ended.code, ended.out) == (1, f"{ANSWER}\n  1. {doc}, lines 1–2: “{ANSWER}”\n")
     assert "UserError: --trace /dev/full: No space left on device" in ended.err
     ended = stretto("ask", QUESTION, "--docs", doc, "--trace", "/dev/full", "--timeout", "0.001")
     assert ended.code == 1
@@ -435,22 +441,3 @@ def test_what_would_steer_a_terminal_is_shown(
     assert "\x9b" not in line
     assert json.loads(line)["answer"] == "a\x1b[2Jb\tc\x9b"
     assert text.startswith(r"a\x1b[2Jb" + "\t" + r"c\x9b")
-
-
-def test_the_small_model_is_held_to_json(
-    stretto: CommandLine, doc: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever it writes, the queries are a list; who wants its bare output says so."""
-    held: list[object] = []
-
-    class Noting(Questions):
-        async def run(self, engines: object, errors: object) -> list[PrintedAnswer]:
-            held.append(self.configuration.get("query_expansion", {}).get("constrained"))
-            return []
-
-    monkeypatch.setattr("stretto.cli.ask.run.Questions", Noting)
-    stretto("ask", QUESTION, "--docs", doc, "--llm", "mini")
-    stretto("ask", QUESTION, "--docs", doc, "--llm", "mini", "--set", "query_expansion.constrained=false")
-    stretto("ask", QUESTION, "--docs", doc, "--llm", "mini", "--app", "naive")
-    stretto("ask", QUESTION, "--docs", doc, "--llm", "stand-in")
-    assert held == [True, False, None, None]

@@ -32,7 +32,10 @@ def test_prompts_go_as_they_are_wanted(
     options = {"text": (), "chat": ("--api", "chat"), "ids": ("--tokenizer", tiny_checkpoint)}[how]
     with serving(answer) as url:
         ended = stretto("ask", QUESTION, "--docs", doc, "--app", "naive", "--llm", url, *options)
-    assert (ended.code, ended.out) == (0, f"At an inn.\n  1. {doc}\n")
+    assert (ended.code, ended.out) == (
+        0,
+        f"At an inn.\n  1. {doc}, lines 1–2: “The Admiral Benbow is an inn near a cove.”\n",
+    )
     for request in requests:
         assert ("messages" in request) == (how == "chat")
         assert isinstance(request.get("prompt"), list) == (how == "ids")

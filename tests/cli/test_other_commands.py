@@ -38,6 +38,21 @@ def test_explain_shows_each_graph_and_what_each_pass_changed(stretto: CommandLin
     assert "each~" in ended.out[places[-3] :]
 
 
+def test_explain_shows_what_the_user_chose_for_a_component(stretto: CommandLine) -> None:
+    choices = ("retries=2", "timeout_s=1.5", 'hints=["batchable"]', "fallback=embedding:backup")
+    chosen = [f"--set=indexing.{choice}" for choice in choices]
+    ended = stretto("explain", "--app", "naive", *chosen)
+    wanted = '@embedding #batchable with {"timeout_s": 1.5, "retries": 2, "fallback": "backup"}'
+    p_graph, *_, e_graph = ended.out.split("-graph\n")[1:]
+    assert wanted in p_graph
+    assert wanted in e_graph
+    listed = stretto("explain", "--app", "naive", "--settings").out
+    assert "every component: The choices of a user for a component." in listed
+    assert "  indexing.retries=0\n" in listed
+    refused = stretto.refuses("explain", "--app", "naive", "--set=synthesis.hints=splittable")
+    assert "synthesis: the hint 'splittable' needs a decode of a list" in refused
+
+
 def test_explain_without_passes_changes_nothing(stretto: CommandLine) -> None:
     out = stretto("explain", "--app", "naive", "--passes", "none", "--set", "searching.top_k=7").out
     p_graph, _, e_graph = out.partition("\ne-graph\n")
@@ -52,6 +67,14 @@ def test_explain_writes_a_page(stretto: CommandLine, tmp_path: Path) -> None:
     page = path.read_text("utf-8")
     assert "<svg" in page
     assert "share_prefix" in page
+
+
+def test_bad_files_are_reported_and_skipped_unless_strict(stretto: CommandLine, doc: Path) -> None:
+    (doc.parent / "empty.txt").write_text("")
+    ended = stretto("explain", "--app", "naive", "--docs", doc.parent)
+    assert ended.code == 0
+    assert ended.err == f"skipped {doc.parent}/empty.txt: is empty\n"
+    assert "empty.txt: is empty" in stretto.refuses("explain", "--docs", doc.parent, "--strict")
 
 
 def test_explain_refuses_what_ask_refuses(stretto: CommandLine, tmp_path: Path) -> None:
@@ -120,8 +143,9 @@ def test_profile_refuses_what_it_cannot_measure(
     assert stretto.refuses("profile", "gpu").startswith(
         "ConfigError: there is no engine 'gpu'; there are chunk"
     )
-    server = stretto.refuses("profile", "llm", "--llm", "http://127.0.0.1:9")
-    assert server == "ConfigError: a server's engine is profiled where it runs"
+    server = stretto.refuses("profile", "llm", "--llm", "http://127.0.0.1:9", code=1)
+    assert server.startswith("EngineUnreachable: ")
+    assert stretto.refuses("profile", "--llm", "mini", "--embedder", "x").startswith("ConfigError: give an")
     assert stretto.refuses("profile", "llm", "--llm", tmp_path / "x").startswith("ConfigError: --llm '")
     monkeypatch.setattr("stretto.engines.profiling._ROUNDS", 1)
     (tmp_path / "XDG_CACHE_HOME").write_text("a file in the way")
@@ -147,13 +171,23 @@ def test_bench_lists_its_benchmarks_and_knows_no_others(stretto: CommandLine) ->
 # --- help
 
 
-@pytest.mark.parametrize("command", [(), ("ask",), ("explain",), ("profile",), ("collections",), ("bench",)])
+@pytest.mark.parametrize(
+    "command",
+    [(), ("ask",), ("explain",), ("profile",), ("collections",), ("bench",), ("replay",), ("load",)],
+)
 def test_every_command_has_help(stretto: CommandLine, command: tuple[str, ...]) -> None:
     ended = stretto(*command, "--help")
     assert (ended.code, ended.err) == (0, "")
     assert " ".join(("Usage: stretto", *command)) in ended.out
     options = [line for line in ended.out.splitlines() if " --" in line and "--help" not in line]
-    assert len(options) >= {(): 1, ("bench",): 4, ("profile",): 5, ("collections",): 2}.get(command, 7)
+    assert len(options) >= {
+        (): 1,
+        ("bench",): 4,
+        ("profile",): 5,
+        ("collections",): 2,
+        ("replay",): 6,
+        ("load",): 4,
+    }.get(command, 7)
 
 
 def test_no_command_is_help(stretto: CommandLine) -> None:
@@ -212,6 +246,10 @@ def test_the_base_install_starts_and_says_what_is_missing(doc: Path) -> None:
         assert "pip install 'stretto[local]'" in refused.stderr
         assert "Traceback" not in refused.stderr
     assert "pip install 'stretto[postgres]'" in run("collections").stderr
+    trace = doc.with_name("trace.jsonl")
+    trace.write_text('{"input_length": 5}')
+    assert "pip install 'stretto[local]'" in run("load", trace, "--url", "http://127.0.0.1:9").stderr
+    assert "1 of 1 requests answered" in run("replay", trace).stdout
 
 
 # --- collections
@@ -370,6 +408,35 @@ async def work():
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(10)
     finally:
+        await asyncio.sleep(0)
+        print("closed")
+commands.app = lambda: asyncio.run(work())
+main.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "closed\n", "interrupted\n")
+
+
+def test_a_signal_that_comes_twice_is_silent() -> None:
+    """Also with a task that the clean-up leaves pending."""
+    script = """
+import asyncio, os, signal, sys
+from stretto.cli import commands, main
+async def stubborn():
+    while True:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise
+async def work():
+    task = asyncio.create_task(stubborn())
+    try:
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(10)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0)
         print("closed")
 commands.app = lambda: asyncio.run(work())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support.command_line import CommandLine
 
 
@@ -22,3 +23,20 @@ def test_a_question_is_recorded_and_replayed(stretto: CommandLine, doc: Path, tm
     assert all(summary["queries"] == 1 for summary in result["latency"].values())
     missing = tmp_path / "nowhere" / "run.jsonl"
     assert "--record" in stretto.refuses("ask", "Who?", "--docs", doc, "--record", missing)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a full disk at hand")
+def test_a_full_disk_costs_the_recording_and_not_the_answer(stretto: CommandLine, doc: Path) -> None:
+    asked = stretto(
+        "ask",
+        "Where did the captain live?",
+        "--docs",
+        doc,
+        "--llm",
+        "stand-in",
+        "--json",
+        "--record",
+        "/dev/full",
+    )
+    assert asked.code == 1
+    assert json.loads(asked.out)["answer"]

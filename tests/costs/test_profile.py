@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.costs.profile import Profile, fit_profile
+from stretto.costs.profile import Profile, fit_profile, fit_profile_by_length
 from stretto.errors import ConfigError
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -87,3 +87,61 @@ def test_a_fit_is_never_negative_and_never_far_from_everything(seconds: list[flo
 def test_what_is_no_measurement_is_refused(units: list[int], seconds: list[float]) -> None:
     with pytest.raises(ConfigError, match="positive times for at least two batch sizes"):
         fit_profile(units, seconds)
+
+
+# --- by length
+
+
+def test_lengths_change_the_time_of_a_unit_and_usual_units_stay() -> None:
+    profile = Profile(0.5, 0.25, per_token_s=0.001, unit_tokens=200.0)
+    assert profile.batch_s(4) == 1.5
+    assert profile.batch_s(4, 800) == pytest.approx(1.5)
+    assert profile.batch_s(4, 400) == pytest.approx(1.1)
+    assert profile.batch_s(4, 1200) == pytest.approx(1.9)
+    assert Profile(0.5, 0.25).batch_s(4, 1200) == 1.5, "a profile without lengths takes no notice of them"
+
+
+GRID = [(units, length) for length in (200, 80, 15) for units in SIZES]
+
+
+@pytest.mark.parametrize(
+    ("base_s", "unit_s", "token_s"), [(0.004, 0.002, 1e-4), (0.0, 0.0, 1e-5), (0.1, 0.01, 0)]
+)
+def test_a_fit_by_length_recovers_the_numbers(base_s: float, unit_s: float, token_s: float) -> None:
+    units, tokens = [n for n, _ in GRID], [n * length for n, length in GRID]
+    seconds = [base_s + unit_s * n + token_s * k for n, k in zip(units, tokens, strict=True)]
+    fitted = fit_profile_by_length(units, tokens, seconds)
+    assert fitted.depends_on_length == (token_s > 0)
+    assert fitted.unit_tokens == 200
+    for mixed in ((7, 900), (1, 5), (32, 3200)):
+        wanted_s = base_s + unit_s * mixed[0] + token_s * mixed[1]
+        assert fitted.batch_s(*mixed) == pytest.approx(wanted_s, rel=1e-6)
+    assert fitted.batch_s(8) == pytest.approx(base_s + (unit_s + 200 * token_s) * 8, rel=1e-6)
+
+
+def test_the_efficient_batch_is_that_of_the_longest_units() -> None:
+    units, tokens = [n for n, _ in GRID], [n * length for n, length in GRID]
+    seconds = [(0.01 if length == 200 else 1.0) + 1e-4 * n * length for n, length in GRID]
+    longest = [s for s, (_, length) in zip(seconds, GRID, strict=True) if length == 200]
+    fitted = fit_profile_by_length(units, tokens, seconds)
+    assert fitted.max_efficient_batch == fit_profile(SIZES, longest).max_efficient_batch
+
+
+@pytest.mark.parametrize(
+    ("units", "tokens", "seconds"),
+    [
+        ([1, 2], [10], [1.0, 2.0]),
+        ([1, 2], [10, 0], [1.0, 2.0]),
+        ([1, 2], [10, 20], [1.0, 2.0]),
+        ([1, 1, 2], [10, 100, 20], [1.0, 2.0, 1.0]),
+        ([1, 2, 2], [100, 200, 20], [1.0, 2.0, 0.0]),
+    ],
+)
+def test_what_is_no_grid_is_refused(units: list[int], tokens: list[int], seconds: list[float]) -> None:
+    with pytest.raises(ConfigError):
+        fit_profile_by_length(units, tokens, seconds)
+
+
+def test_tokens_cannot_take_longer_than_their_unit() -> None:
+    with pytest.raises(ConfigError, match="tokens must not take longer"):
+        Profile(0.0, 0.1, per_token_s=0.01, unit_tokens=20.0)

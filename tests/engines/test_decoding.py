@@ -11,7 +11,7 @@ from stretto.engines.contract import SteppedLLM
 from stretto.engines.decoding import BASIC, changed, refuse_others
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.errors import ConfigError
-from stretto.tasks import Decode, Failed, LLMTask
+from stretto.tasks import Decode, Done, Failed, LLMTask
 
 pytest_plugins = ("support.llm_fixtures",)
 
@@ -45,3 +45,11 @@ def test_the_reference_engine_refuses_a_setting_it_ignores(tiny_checkpoint: Path
     from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
 
     assert isinstance(_failure(ReferenceLLM(ReferenceConfig(tiny_checkpoint))), ConfigError)
+
+
+def test_an_engine_does_without_a_schema_that_is_a_wish() -> None:
+    wish = Decode(json_schema="{}", schema_if_able=True)
+    engine = StandIn(StandInConfig())
+    engine.admit(LLMTask(1, "q", "answer", (Segment("Say so."),), wish), ())
+    events = [event for _ in range(400) if engine.has_work() for event in engine.step()]
+    assert isinstance(events[-1], Done)

@@ -1,17 +1,25 @@
-"""Embeddings: what a vector is, and that it hardly depends on its batch."""
+"""Embeddings: what a vector is, and that it depends on its text alone."""
 
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from stretto.core import Chunk, Document, Hit
 from stretto.engines.batch import embedding as module
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
+from stretto.engines.computing import Computing
+from stretto.engines.processor import has_bfloat16
 from stretto.errors import BadReply, ConfigError, EngineFailure
 from stretto.tasks import Task
 
@@ -34,10 +42,102 @@ def test_texts_of_like_meaning_are_near(embedding: Embedding) -> None:
     assert cat @ kitten > 0.5 > cat @ dogs
 
 
-def test_vector_depends_on_its_batch_by_rounding_alone(embedding: Embedding) -> None:
-    together = vectors_of(embedding, *TEXTS)
-    alone = np.concatenate([vectors_of(embedding, text) for text in TEXTS])
-    np.testing.assert_allclose(together, alone, atol=1e-6)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_vector_depends_on_its_text_alone(dtype: str) -> None:
+    """Bit for bit: alone, in a batch, on another thread, and while others come and go."""
+    computing = Computing()
+    engine = Embedding(EmbeddingConfig(num_threads=3, dtype=dtype), computing)
+    alone = np.concatenate([vectors_of(engine, text) for text in TEXTS])
+    rounds = [vectors_of(engine, *TEXTS * 4) for _ in range(2)]
+    with others_busy_now_and_then(computing):
+        rounds += [vectors_of(engine, *TEXTS * 4) for _ in range(2)]
+    engine.close()
+    for together in rounds:
+        assert np.array_equal(together, np.tile(alone, (4, 1)))
+
+
+@contextmanager
+def others_busy_now_and_then(computing: Computing) -> Iterator[None]:
+    """Another thread computes matrix products with several threads of torch, in turns of a millisecond."""
+    over = threading.Event()
+
+    def compute() -> None:
+        torch.set_num_threads(2)
+        matrix = torch.ones(256, 256)
+        while not over.is_set():
+            computing.begin()
+            matrix @ matrix
+            computing.end()
+            over.wait(0.001)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+    torch.set_num_threads(1)
+
+
+def test_texts_are_computed_side_by_side_only_while_no_other_engine_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computing = Computing()
+    engine = Embedding(EmbeddingConfig(num_threads=2), computing)
+    threads: list[int] = []
+    both = threading.Barrier(2)
+
+    def encode(texts: list[str], **options: object) -> NDArray[np.float32]:
+        threads.append(threading.get_ident())
+        if texts == ["wait"]:
+            both.wait(10)
+        return np.ones((len(texts), 3), np.float32)
+
+    monkeypatch.setattr(engine._model, "encode", encode)
+    vectors_of(engine, "wait", "wait")
+    assert len(set(threads)) == 2
+    threads.clear()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(computing.begin).result()
+        vectors_of(engine, *"abcdef")
+        assert set(threads) == {threading.get_ident()}
+        other.submit(computing.end).result()
+    vectors_of(engine, "wait", "wait")
+    engine.close()
+
+
+def test_bfloat16_is_near_float32(embedding: Embedding) -> None:
+    short = Embedding(EmbeddingConfig(num_threads=1, dtype="bfloat16"))
+    exact = Embedding(EmbeddingConfig(num_threads=1, dtype="float32"))
+    likeness = (vectors_of(short, *TEXTS) * vectors_of(exact, *TEXTS)).sum(axis=1)
+    assert likeness.min() > 0.995
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"),
+    [
+        ("fpu avx512_bf16 sse", "bfloat16"),
+        ("amx_bf16", "bfloat16"),
+        ("avx512f avx512bw amx_int8", "float32"),
+        (None, "float32"),
+    ],
+)
+def test_the_type_is_what_the_processor_computes_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str | None, dtype: str
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    if flags is not None:
+        cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: none\n")
+    found = has_bfloat16(cpuinfo)
+    monkeypatch.setattr(module, "has_bfloat16", lambda: found)
+    assert EmbeddingConfig().torch_dtype == dtype
+    assert EmbeddingConfig(device="cuda").torch_dtype == "float32"
+    assert EmbeddingConfig(dtype="float32").torch_dtype == "float32"
+
+
+@pytest.mark.parametrize("settings", [{"num_threads": 0}, {"dtype": "int8"}])
+def test_unusable_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        EmbeddingConfig(**settings)
 
 
 def test_chunks_and_hits_are_embedded_as_their_texts(embedding: Embedding) -> None:
@@ -47,17 +147,10 @@ def test_chunks_and_hits_are_embedded_as_their_texts(embedding: Embedding) -> No
     np.testing.assert_allclose(of_hit, text, atol=1e-6)
 
 
-def test_a_batch_is_one_call_of_the_model(embedding: Embedding, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches: list[int] = []
-
-    def encode(texts: list[str], **options: object) -> NDArray[np.float64]:
-        batches.append(len(texts))
-        return np.ones((len(texts), 3))
-
-    monkeypatch.setattr(embedding._model, "encode", encode)
-    tasks = [Task(id, f"q{id}", "s", "embed", {"texts": ["a", "b"]}, {}, 2, ("texts",)) for id in range(3)]
-    assert [len(answer) for answer in embedding.run(tasks)] == [2, 2, 2]  # type: ignore[arg-type]
-    assert batches == [6]
+def test_each_task_of_a_batch_gets_its_own_vectors(embedding: Embedding) -> None:
+    tasks = [Task(id, f"q{id}", "s", "embed", {"texts": TEXTS[id:]}, {}, 5 - id, ("texts",)) for id in (0, 3)]
+    first, second = embedding.run(tasks)
+    assert np.array_equal(np.stack(first)[3:], np.stack(second))  # type: ignore[call-overload]
 
 
 def test_what_has_no_text_is_a_bad_reply(embedding: Embedding) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,16 @@ from support.openai_stub import EVENT_STREAM, MODEL, OpenAIStub, Reply
 from stretto.core import Segment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.priority import priority_of
-from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.engines.openai_wire.errors import unknown_model
+from stretto.errors import (
+    BadReply,
+    ConfigError,
+    EngineTimeout,
+    EngineUnavailable,
+    EngineUnreachable,
+    NotFound,
+    StrettoError,
+)
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
 
 OK = Reply((" Hello", " wor", "ld", "\n"))
@@ -89,6 +99,8 @@ def test_the_form_of_the_output_is_sent() -> None:
     _, stub = generate([OK], Decode(json_schema='{"type": "array"}'))
     (request,) = stub.requests
     assert request["response_format"]["json_schema"]["schema"] == {"type": "array"}
+    _, stub = generate([OK], Decode(json_schema='{"type": "array"}', schema_if_able=True))
+    assert "response_format" not in stub.requests[0]
     _, stub = generate([OK], Decode(regex="[ab]+"))
     (request,) = stub.requests
     assert request["structured_outputs"] == {"regex": "[ab]+"}
@@ -145,10 +157,11 @@ def test_busy_server_and_one_that_drops_the_connection_are_asked_again(status: i
         ("3", 3.0),
         ("0.25", 0.25),
         ("100000", 10.0),
-        ("-1", 0.0),
+        ("-1", 0.001),
+        ("0", 0.001),
         ("nan", 0.001),
         ("soon", 0.001),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.001),
         ("Wed, 21 Oct 2115 07:28:00 GMT", 10.0),
     ],
 )
@@ -161,8 +174,100 @@ def test_server_says_when_to_ask_again_within_limits(
         waits.append(seconds)
 
     monkeypatch.setattr("stretto.engines.openai_server.http.asyncio.sleep", sleep)
+    monkeypatch.setattr("stretto.engines.openai_server.http.random.uniform", lambda low, high: high)
     generate([Reply(status=429, headers={"Retry-After": header}), OK])
     assert [seconds for seconds in waits if seconds or not waited_s][:1] == [waited_s]
+
+
+def test_clients_that_were_refused_together_come_back_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        if seconds:
+            waits.append(seconds)
+
+    monkeypatch.setattr("stretto.engines.openai_server.http.asyncio.sleep", sleep)
+    for _ in range(8):
+        generate([Reply(status=503), OK])
+    assert len(set(waits)) == 8
+    assert all(0.0005 <= seconds <= 0.001 for seconds in waits)
+
+
+def test_a_backoff_holds_no_connection_place() -> None:
+    """The second request goes through the only place while the first one waits for an hour."""
+
+    async def main() -> list[LLMEvent]:
+        events: list[LLMEvent] = []
+
+        def answer(request: Mapping[str, Any]) -> Reply:
+            return Reply(status=503, headers={"Retry-After": "3600"}) if request["prompt"] == "busy" else OK
+
+        async with OpenAIStub(answer) as stub:
+            config = OpenAIServerConfig(stub.url, model=MODEL, max_connections=1, max_backoff_s=3600)
+            server = OpenAIServer(config)
+            first = LLMTask(1, "q", "answer", (Segment("busy"),), Decode())
+            second = LLMTask(2, "q", "answer", (Segment("x"),), Decode())
+            waiting = asyncio.create_task(server.generate(first, events.append))
+            await server.generate(second, events.append)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            third = LLMTask(3, "q", "answer", (Segment("x"),), Decode())
+            await server.generate(third, events.append)
+            await server.aclose()
+        return events
+
+    assert [event.task for event in asyncio.run(main()) if isinstance(event, Done)] == [2, 3]
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_a_finish_reason_and_a_clean_close_are_an_end(finish: str) -> None:
+    (*_, done), _ = generate([Reply(("so",), "stop", finish=finish)])
+    assert isinstance(done, Done)
+    assert done.value == "so"
+
+
+def test_a_close_without_a_finish_reason_is_no_end() -> None:
+    chunk = b'data: {"choices": [{"index": 0, "text": "so", "finish_reason": null}]}\n\n'
+    events, _ = generate([Reply(raw=chunk, headers=EVENT_STREAM)] * 5)
+    assert isinstance(failure(events), EngineUnavailable)
+
+
+@pytest.mark.parametrize("raw", [b"data: [DONE]\n\n", b'data: {"choices": []}\n\ndata: [DONE]\n\n'])
+def test_an_answer_without_a_choice_is_a_bad_reply(raw: bytes) -> None:
+    events, _ = generate([Reply(raw=raw, headers=EVENT_STREAM)])
+    assert isinstance(failure(events), BadReply)
+    assert "no choice" in str(failure(events))
+
+
+def test_the_name_of_the_model_is_asked_again_when_the_server_does_not_know_it() -> None:
+    """The server was restarted with another model."""
+    names = ["old"]
+
+    async def main() -> list[LLMEvent]:
+        events: list[LLMEvent] = []
+
+        def answer(request: Mapping[str, Any]) -> Reply:
+            if request["model"] == names[0]:
+                return OK
+            return Reply.refusing(unknown_model(request["model"], names).answer)
+
+        models = {"GET /v1/models": lambda _: json.dumps({"data": [{"id": names[0]}]})}
+        async with OpenAIStub(answer, pages=models) as stub:
+            server = OpenAIServer(OpenAIServerConfig(stub.url, warms_prefixes=False))
+            for number, name in enumerate(("old", "new", "new")):
+                names[0] = name
+                prompt = (Segment("x"),)
+                await server.generate(LLMTask(number, "q", "answer", prompt, Decode()), events.append)
+            names[0] = "gone"
+            server_of_old = OpenAIServer(OpenAIServerConfig(stub.url, model="old", warms_prefixes=False))
+            await server_of_old.generate(LLMTask(3, "q", "answer", prompt, Decode()), events.append)
+            await server.aclose()
+            await server_of_old.aclose()
+        return events
+
+    events = asyncio.run(main())
+    assert [event.task for event in events if isinstance(event, Done)] == [0, 1, 2]
+    assert isinstance(failure(events[-2:]), NotFound)
 
 
 def test_server_that_stays_broken_is_unavailable() -> None:
@@ -191,7 +296,7 @@ def test_server_that_is_down_is_unavailable() -> None:
         await server.aclose()
         return events
 
-    assert isinstance(failure(asyncio.run(main())), EngineUnavailable)
+    assert isinstance(failure(asyncio.run(main())), EngineUnreachable)
 
 
 @pytest.mark.parametrize("deltas", [(), ("Hello",)])

@@ -187,3 +187,18 @@ def test_a_tokenizer_without_a_mark_has_none() -> None:
     texts = TokenTexts([b" a", b"a"], special=[], ends=[], mark="")
     assert not texts.is_behind_mark(texts.end_behind(b"", 0))
     assert texts.spelling_mark(b"") == []
+
+
+def test_a_schema_that_is_a_wish_is_followed_or_done_without(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wish = Decode(max_tokens=60, json_schema=json.dumps(SCHEMA), schema_if_able=True)
+    done = run(TransformerLLM(TransformerConfig(tiny_checkpoint)), PROMPT, wish)
+    assert isinstance(done, Done)
+    assert json.loads(str(done.value))["place"] in ("sea", "mill")
+
+    def unusable(*_: object) -> None:
+        raise ConfigError("json_schema and regex need the package llguidance")
+
+    monkeypatch.setattr("stretto.engines.transformer.engine.Structures", unusable)
+    assert isinstance(run(TransformerLLM(TransformerConfig(tiny_checkpoint)), PROMPT, wish), Done)

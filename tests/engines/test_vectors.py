@@ -56,6 +56,24 @@ def search(
     return hits
 
 
+def test_collections_of_one_name_belong_to_their_tenants(engine: BatchEngine) -> None:
+    for number, tenant in enumerate(("", "ann", "bob")):
+        inputs = {"chunks": chunk(number), "vectors": vector(1, 0), "collection": "c"}
+        engine.run([Task(1, "q", "s", "ingest", inputs, {}, tenant=tenant)])
+    for number, tenant in enumerate(("", "ann", "bob")):
+        inputs = {"queries": vector(1, 0), "collection": "c"}
+        (hits,) = engine.run([Task(2, "r", "s", "search", inputs, {"k": 9}, tenant=tenant)])
+        assert hits == [Hit(chunk(number), 1.0)]
+    assert search(engine, vector(1, 0), collection="x") == []
+
+
+@pytest.mark.parametrize(("tenant", "name"), [("", "ann\x1fc"), ("ann\x1f", "c"), ("a", "n\x1fc")])
+def test_no_name_reaches_into_a_tenant(engine: BatchEngine, tenant: str, name: str) -> None:
+    inputs = {"queries": vector(1, 0), "collection": name}
+    with pytest.raises(ConfigError, match="is not allowed in names"):
+        engine.run([Task(1, "q", "s", "search", inputs, {"k": 1}, tenant=tenant)])
+
+
 def test_best_hits_come_first_with_their_inner_products(engine: BatchEngine) -> None:
     ingest(engine, [chunk(0), chunk(1), chunk(2)], [vector(0, 1), vector(1, 0), vector(0.5, 0.5)])
     assert search(engine, vector(1, 0.25), k=2) == [Hit(chunk(1), 1.0), Hit(chunk(2), 0.625)]

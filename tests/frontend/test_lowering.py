@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,7 +126,12 @@ def test_naive_rag_combines_five_answers_two_at_a_time() -> None:
 def test_advanced_rag_refines_or_answers_at_once(settings: dict[str, object], expected: str) -> None:
     configuration = {
         "synthesis": {**SHORT, **settings},
-        "query_expansion": {"num_queries": 2, "prompt": "List {num_queries}: {question}"},
+        "query_expansion": {
+            "num_queries": 2,
+            "prompt": "List {num_queries}: {question}",
+            "constrained": False,
+            "fallback": False,
+        },
     }
     graph = advanced_rag(named_collection=True).lower(configuration)
     assert print_graph(graph) == expected
@@ -139,11 +145,32 @@ def test_the_second_query_of_a_shape_finds_its_plan() -> None:
     plan = plan_cache.plan(app, {}, ALL)
     assert plan_cache.plan(app, {}, ALL) is plan
     assert plan_cache.plan(app, {}, ()) is not plan
-    assert plan_cache.plan(other, {}, ALL) is not plan
+    assert plan_cache.plan(other, {}, ALL) is plan  # found by its structure
     five = plan_cache.plan(app, {"searching": {"top_k": 5}}, ALL)
     assert five is not plan
     assert plan_cache.plan(app, {"searching": {"top_k": 5}}, ALL) is five
     assert plan_cache.plan(app, {"searching": {"top_k": 6}}, ALL) is not five
+
+
+def test_a_graph_that_is_spliced_is_found_by_its_structure_too() -> None:
+    app, lowered = naive_rag(), naive_rag().lower({})
+    one_output = replace(lowered, outputs=lowered.outputs[:1])
+    flags = {
+        value: parse_graph(
+            f'graph g(%q: text)\n  %x = call(%q) {{flag={value}, result="text"}} : text @c\n  return %x'
+        )
+        for value in ("1", "true")
+    }
+    vocabulary = DEFAULT.with_expansion("rag", lambda inputs: one_output)
+    for value, graph in flags.items():
+        vocabulary = vocabulary.with_expansion(f"flag_{value}", lambda inputs, graph=graph: graph)
+    plan_cache = PlanCache({}, vocabulary)
+    plan = plan_cache.expand("rag", {}, ALL)
+    assert plan_cache.compile(one_output, ALL) is not plan
+    assert plan_cache.expand("rag", {"other": 1}, ALL) is plan
+    app.outputs = {"answer": app.outputs["answer"]}
+    assert plan_cache.plan(app, {}, ALL) is plan
+    assert plan_cache.expand("flag_1", {}, ALL) is not plan_cache.expand("flag_true", {}, ALL)
 
 
 def test_equal_settings_of_other_types_are_other_settings() -> None:
@@ -197,7 +224,8 @@ def test_expansions_are_remembered_by_the_graph_they_make() -> None:
     assert plan_cache.expand("one_step", {"text": "xy"}, ALL) is not plan
     assert plan_cache.expand("one_step", {"text": "abc"}, ()) is not plan
     with pytest.raises(
-        ConfigError, match="there is no expansion 'two_steps'; there are one_step, none, broken"
+        ConfigError,
+        match="there is no expansion 'two_steps'; there are reduce_tree, agent_turn, one_step, none, broken",
     ):
         plan_cache.expand("two_steps", {}, ALL)
     with pytest.raises(ConfigError, match="expansion 'none' made a graph with 0 outputs"):
@@ -230,6 +258,21 @@ async def test_a_query_grows_by_what_its_runtime_knows() -> None:
             await runtime.run(app, {"text": "x"})
     async with Runtime([], vocabulary=DEFAULT.with_expansion("listed", _listed)) as runtime:
         assert await runtime.run(app, {"text": "x"}) == {"grown": ["x"]}
+
+
+def test_an_expansion_is_held_to_its_schema_where_the_engine_can_and_falls_back_to_the_question() -> None:
+    settings = {}
+    for constrained in (None, True, False):
+        configuration: dict[str, dict[str, object]] = {
+            "query_expansion": {"constrained": constrained, "fallback": bool(constrained)}
+        }
+        (decode,) = (n for n in advanced_rag().lower(configuration).primitives if n.name == "queries")
+        settings[constrained] = dict(decode.config)
+    assert [("json_schema" in s, "schema_if_able" in s, "fallback" in s) for s in settings.values()] == [
+        (True, True, False),
+        (True, False, True),
+        (False, False, False),
+    ]
 
 
 def test_a_constrained_expansion_is_held_to_a_list_of_so_many_texts() -> None:

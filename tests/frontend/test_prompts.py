@@ -40,6 +40,25 @@ def test_a_template_becomes_segments(text: str, parts: PromptParts) -> None:
     assert parse_prompt(text, Q, known_constants({"n": 3})) == parts
 
 
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("{user:} a {q}\n", (Constant("a ", "user"), Slot("q"))),
+        (
+            "\n{system:}Be {n}.\n\n{user:}\n{q}\n{assistant:}Well, ",
+            (Constant("Be 3.", "system"), Constant("", "user"), Slot("q"), Constant("Well,", "assistant")),
+        ),
+        ("{q} {{user:}}", (Slot("q"), Constant(" {user:}"))),
+    ],
+)
+def test_a_template_may_have_messages_of_several_roles(text: str, parts: PromptParts) -> None:
+    assert parse_prompt(text, Q, known_constants({"n": 3})) == parts
+
+
+def test_a_role_in_a_constant_is_text() -> None:
+    assert parse_prompt("{style}{q}", Q, (("style", "{system:}"),)) == (Constant("{system:}"), Slot("q"))
+
+
 def test_a_constant_with_braces_is_not_parsed_again() -> None:
     parts = parse_prompt("{style} {q}", Q, (("style", "as {q} or {{this}}"),))
     assert parts == (Constant("as {q} or {{this}} "), Slot("q"))
@@ -55,6 +74,10 @@ def test_a_constant_with_braces_is_not_parsed_again() -> None:
         ("{q!r}", "a prompt has '{'"),
         ("{q.__class__}", "a prompt has '{'"),
         ("{q} {context}", "a prompt has '{context}'"),
+        ("Hello {user:}{q}", "a prompt has text before its first message: 'Hello'"),
+        ("{system:} {user:}{q}", "a prompt has an empty message of the role system"),
+        ("{user:}{q}{assistant:}", "a prompt has an empty message of the role assistant"),
+        ("{tool:}{q}", "a prompt has '{'"),
         ("no question {{q}}", "a prompt does not use {q}: 'no question {{q}}'"),
     ],
 )

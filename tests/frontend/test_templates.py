@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,9 +15,12 @@ from stretto import Component, Input, Template, parallel
 from stretto.apps import advanced_rag, naive_rag
 from stretto.components import Indexing, QueryExpansion, Reranking, Searching, Synthesis
 from stretto.errors import ConfigError, StrettoError, TemplateError
-from stretto.frontend.component import Builder, OutPort
+from stretto.frontend.component import Builder, Chain, OutPort
 from stretto.graph.graph import Arg, Ref
 from stretto.graph.ops import Port
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 QUESTION, FILES = Input("question", "text"), Input("files", "list[document]")
 
@@ -76,6 +82,35 @@ def test_components_come_after_what_feeds_them_however_they_are_given() -> None:
         app = Template("t", given, {"out": c["text"]})
         assert [component.name for component in app.components] == ["a", "b", "c"]
         assert [primitive.name for primitive in app.lower({})] == ["a", "b", "c"]
+
+
+def num_opcodes_to_build(number: int, *, chained: bool) -> int:
+    """The number of Python instructions that building a template of `number` components takes."""
+    steps = [step(f"s{i}", QUESTION) for i in range(number)]
+    flow: Any = steps
+    if chained:
+        flow = Chain(tuple(steps), tuple(pairwise(steps)), (steps[0],), (steps[-1],))
+    outputs = {one.name: one["text"] for one in steps}
+    count = 0
+
+    def note(frame: FrameType, event: str, arg: object) -> TraceFunction:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        Template("t", flow, outputs)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_building_a_template_is_linear_in_its_components(chained: bool) -> None:
+    assert num_opcodes_to_build(400, chained=chained) <= 8.8 * num_opcodes_to_build(50, chained=chained)
 
 
 def test_order_edges_go_from_tails_to_heads() -> None:

@@ -303,6 +303,29 @@ def test_share_prefix_finds_common_beginnings_by_itself() -> None:
     )
 
 
+def test_share_prefix_tells_roles_apart() -> None:
+    check(
+        "share_prefix",
+        """
+        graph g(%q: text, %a: text)
+          %k1 = prefill([system"Be brief.", user"See ", %q]) : kv @llm
+          %k2 = prefill([system"Be brief.", user"See ", %a]) : kv @llm
+          %k3 = prefill([system"Be brief.", assistant"See ", %a]) : kv @llm
+          %k4 = prefill([user"Be brief.", c"See ", %a]) : kv @llm
+          return %k1, %k2, %k3, %k4
+        """,
+        """
+        graph g(%q: text, %a: text)
+          %k1.shared = prefill([system"Be brief."]) : kv @llm
+          %k1 = prefill([system"Be brief.", user"See ", %q], hint=%k1.shared) : kv @llm
+          %k2 = prefill([system"Be brief.", user"See ", %a], hint=%k1.shared) : kv @llm
+          %k3 = prefill([system"Be brief.", assistant"See ", %a], hint=%k1.shared) : kv @llm
+          %k4 = prefill([user"Be brief.", c"See ", %a]) : kv @llm
+          return %k1, %k2, %k3, %k4
+        """,
+    )
+
+
 def test_share_prefix_never_crosses_engines_guards_or_order() -> None:
     check_unchanged(
         "share_prefix",

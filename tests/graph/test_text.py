@@ -54,6 +54,7 @@ def test_any_string_may_stand_in_a_constant_or_a_setting(constant: str, setting:
         '%kv = prefill([c"See ", %q], hint=%old) : kv @llm',
         '%kv = prefill([c"See ", question=%q, c", ", %list[3]], hint=%old, when=%c.yes) : kv @llm',
         '%kv = prefill([%q, c" ", %q]) : kv @llm',
+        '%kv = prefill([system"Be brief.", user"", %q, assistant"Well,"]) : kv @llm',
         '%x = call(%q) {result="text"} : text @cpu',
         '%x = call(inputs=%q) {result="text"} : text @cpu',
         "%x = select(options=%q) : text",

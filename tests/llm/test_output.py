@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stretto.core import Segment
 from stretto.errors import BadReply, ConfigError
 from stretto.llm.output.output import Output
 from stretto.tasks import Decode
@@ -91,9 +92,34 @@ def test_nothing_behind_max_items_matters(rest: str) -> None:
     assert run(Decode(items="json_list", max_items=1), '["a' + rest) == (["a"], ["a"])
 
 
-def test_list_that_was_cut_off_is_a_bad_reply() -> None:
-    with pytest.raises(BadReply, match="cut off after 1 items"):
-        run(Decode(items="json_list"), '["a", "b')
+def test_list_that_was_cut_off_has_its_whole_items() -> None:
+    assert run(Decode(items="json_list"), '["a", "b') == (["a"], ["a"])
+
+
+QUESTION = (Segment("Reword "), Segment("Who?", "question"), Segment("\nJSON:"))
+
+
+@pytest.mark.parametrize("text", ["I cannot do that.", "", "[3]", '["a'])
+def test_what_is_no_list_falls_back_to_a_variable_with_a_warning(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = Output(Decode(items="json_list", fallback="question"), QUESTION)
+    pieces, _ = output.feed(text)
+    last, value = output.finish()
+    assert [*pieces, *last] == value == ["Who?"]
+    (record,) = caplog.records
+    assert "used instead: 'Who?'" in record.getMessage()
+
+
+def test_without_a_fallback_what_is_no_list_is_a_bad_reply() -> None:
+    for decode, prompt in (
+        (Decode(items="json_list"), QUESTION),
+        (Decode(items="json_list", fallback="x"), ()),
+    ):
+        output = Output(decode, prompt)
+        output.feed("no")
+        with pytest.raises(BadReply, match="no list"):
+            output.finish()
 
 
 def test_stop_string_that_never_completes_is_text() -> None:

@@ -12,13 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.graph_oracle import interpret
 from support.random_apps import App, apps
+from support.random_templates import template_apps
 from support.worlds import BATCH_ENGINES, LLM_ENGINES, World, assert_nothing_is_left, worlds
 
 from stretto.costs.profile import Profile
 from stretto.errors import BadReply, EngineFailure, QueryEnded
 from stretto.graph.ops import OPS
 from stretto.graph.passes.pipeline import PASSES
-from stretto.messages import Reply
+from stretto.messages import Emit, Reply
+from stretto.sim.driver import VirtualDriver
 from stretto.tasks import LLMTask, Task
 
 NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "400"))
@@ -29,10 +31,11 @@ moderately = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+all_apps = st.one_of(apps(), template_apps())
 pass_lists = st.lists(st.sampled_from(sorted(PASSES)), max_size=10).map(tuple)
 
 
-@given(apps())
+@given(all_apps)
 @moderately
 def test_a_plain_run_gives_what_the_graph_means(app: App) -> None:
     reply, driver = World().run(app)
@@ -41,7 +44,7 @@ def test_a_plain_run_gives_what_the_graph_means(app: App) -> None:
     assert_nothing_is_left(driver)
 
 
-@given(apps(), pass_lists, worlds())
+@given(all_apps, pass_lists, worlds())
 @moderately
 def test_passes_timing_and_failures_change_nothing(app: App, passes: tuple[str, ...], world: World) -> None:
     reply, driver = world.run(app, passes)
@@ -49,9 +52,10 @@ def test_passes_timing_and_failures_change_nothing(app: App, passes: tuple[str, 
     assert reply.outputs == interpret(app.graph, app.inputs)
     assert_nothing_is_left(driver)
     assert sum(isinstance(action, Reply) for _, action in driver.actions) == 1
+    assert_shown_text_is_the_beginning(reply, driver)
 
 
-@given(apps(), pass_lists, worlds())
+@given(all_apps, pass_lists, worlds())
 @settings(moderately, max_examples=NUM_EXAMPLES // 3)
 def test_the_same_seed_gives_the_same_actions(app: App, passes: tuple[str, ...], world: World) -> None:
     _, first = world.run(app, passes)
@@ -59,7 +63,7 @@ def test_the_same_seed_gives_the_same_actions(app: App, passes: tuple[str, ...],
     assert [repr(action) for action in first.actions] == [repr(action) for action in second.actions]
 
 
-@given(st.lists(st.tuples(apps(), pass_lists, st.floats(0.0, 0.5)), min_size=2, max_size=5), worlds())
+@given(st.lists(st.tuples(all_apps, pass_lists, st.floats(0.0, 0.5)), min_size=2, max_size=5), worlds())
 @settings(moderately, max_examples=NUM_EXAMPLES // 2)
 def test_queries_that_share_engines_do_not_mix(
     queries: list[tuple[App, tuple[str, ...], float]], world: World
@@ -75,7 +79,7 @@ def test_queries_that_share_engines_do_not_mix(
 
 
 @given(
-    st.lists(st.tuples(apps(), pass_lists, st.floats(0.0, 0.5)), min_size=2, max_size=4),
+    st.lists(st.tuples(all_apps, pass_lists, st.floats(0.0, 0.5)), min_size=2, max_size=4),
     worlds(),
     st.integers(0, 30),
     st.sampled_from(("engine failure", "bad reply", "crash", "cancel", "deadline")),
@@ -120,6 +124,16 @@ def test_a_query_that_ends_badly_hurts_no_other(
     assert_nothing_is_left(driver)
 
 
+def assert_shown_text_is_the_beginning(reply: Reply, driver: VirtualDriver) -> None:
+    """Check that the text that was shown of each output is the beginning of that output."""
+    shown: dict[str, str] = {}
+    for _, action in driver.actions:
+        if isinstance(action, Emit):
+            shown[action.output] = shown.get(action.output, "") + action.text
+    for output, text in shown.items():
+        assert str((reply.outputs or {})[output]).startswith(text)
+
+
 def test_most_random_applications_are_changed_by_each_pass() -> None:
     """Otherwise the properties above would say little about the passes."""
     changed, ops = Counter[str](), Counter[str]()
@@ -143,3 +157,21 @@ def test_most_random_applications_are_changed_by_each_pass() -> None:
         assert changed[name] > changed["examples"] / 2, (name, changed)
     for op in (*OPS, "mapped decode", "guard"):
         assert ops[op] > changed["examples"] / 12, (op, ops)
+
+
+def test_random_templates_use_all_components_and_most_grow_and_stream() -> None:
+    """Otherwise the properties above would say little about them."""
+    seen = Counter[str]()
+
+    @given(template_apps())
+    @settings(moderately, max_examples=150, derandomize=True)
+    def count(app: App) -> None:
+        seen["examples"] += 1
+        bodies = {str(p.setting("body")) for p in app.graph if p.op == "expand"}
+        seen.update(bodies | {p.op for p in app.graph})
+        _, driver = World().run(app)
+        seen["text"] += any(isinstance(action, Emit) for _, action in driver.actions)
+
+    count()
+    for kind in ("agent_turn", "reduce_tree", "call", "condition", "select", "text"):
+        assert seen[kind] > seen["examples"] / 6, (kind, seen)

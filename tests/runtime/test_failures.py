@@ -233,6 +233,25 @@ async def test_an_instance_that_dies_at_once_does_not_start_over_and_over() -> N
 
 
 @in_real_time
+async def test_a_task_that_kills_every_instance_fails_alone_among_sixteen() -> None:
+    """The others share its instance, and end well."""
+
+    def kill(task: LLMTask) -> Exception | None:
+        return ZeroDivisionError("poison") if "poison" in task.prompt[-1].text else None
+
+    config = FakeLLMConfig(fail_on=kill)
+    async with asyncio.timeout(60), Runtime([deploy("llm", FakeLLM, config, contract="llm")]) as runtime:
+        texts = [f"text {number}" for number in range(16)]
+        texts[5] = "poison"
+        queries = [await runtime.submit(COMPLETE, {"text": text}) for text in texts]
+        ended = await asyncio.gather(*queries, return_exceptions=True)
+        failed = {text: end for text, end in zip(texts, ended, strict=True) if isinstance(end, BaseException)}
+        assert list(failed) == ["poison"]
+        assert isinstance(failed["poison"], EngineUnavailable)
+        assert runtime.system.is_idle()
+
+
+@in_real_time
 async def test_a_stepped_llm_that_crashes_is_started_anew() -> None:
     crashes = iter([ZeroDivisionError("a bug"), None, None])
     config = FakeLLMConfig(fail_on=lambda task: next(crashes))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from support.runtime_engines import COMPLETE, ActingConfig, acting
@@ -12,6 +15,7 @@ from support.virtual_loop import VirtualLoop, in_real_time
 from stretto.cluster.kv_events import BlockStored, KVEvent
 from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.fake import FakeLLM, FakeLLMConfig
+from stretto.errors import BadReply
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.text import parse_graph
 from stretto.messages import Action, BatchDone, Event, Reply, StartBatch, Submit
@@ -19,6 +23,7 @@ from stretto.observer import Observer, Observers, StepsDone
 from stretto.runtime.runtime import Runtime
 from stretto.sim.driver import VirtualDriver
 from stretto.tasks import LLMTask
+from stretto.trace.run_file import RunRecorder
 
 DRIVERS = ("asyncio", "virtual time")
 STARTING = ("AddInstance", "StartInstance", "InstanceReady")
@@ -204,3 +209,33 @@ async def test_a_runtime_tells_what_caches_report_and_then_the_event_of_it() -> 
     assert [type(event) for event in events] == [BlockStored]
     assert caches.names[caches.names.index("on_kv") + 1] == "KVReport"
     assert caches.names.count("KVReport") == 1
+
+
+def test_a_batch_that_answers_no_list_is_heard_as_a_failure_and_the_recording_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    recorder = RunRecorder(path, [engine()])
+
+    async def run_three() -> Sequence[tuple[Observer, Exception]]:
+        async with Runtime([acting(runs_in="thread")], observers=[recorder]) as runtime:
+            for text, is_good in (("a", True), ("no list", False), ("b", True)):
+                with contextlib.nullcontext() if is_good else pytest.raises(BadReply):
+                    await runtime.run(plan(), {"text": text})
+            return runtime.observers.dropped
+
+    assert asyncio.run(run_three()) == []
+    recorder.close()
+    assert recorder.is_whole
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [len(line["spans"]) for line in lines if "query" in line] == [2, 0, 2]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a full disk at hand")
+def test_a_full_disk_costs_the_recording_alone(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = RunRecorder(Path("/dev/full"), [engine()])
+    output, observers = run("asyncio", [recorder])
+    recorder.close()
+    assert output == "A"
+    assert observers.dropped == []
+    assert not recorder.is_whole
+    (warning,) = caplog.records
+    assert warning.getMessage() == "the recording /dev/full is not whole: No space left on device"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -108,3 +109,28 @@ def test_a_partial_prefill_goes_first_and_cannot_fail_the_query(warming: Reply) 
     first, second = requests
     assert first["max_tokens"] == 1
     assert second["prompt"].startswith(first["prompt"])
+
+
+def test_queries_survive_a_restart_of_the_server_also_when_text_was_shown() -> None:
+    """The server breaks all of them off, is away for two seconds and comes back at the same port."""
+
+    async def main() -> list[Any]:
+        def cut(_: object) -> Reply:
+            return Reply(("It", " is"), "cut", delta_s=0.05)
+
+        async with contextlib.AsyncExitStack() as stack:
+            first = await stack.enter_async_context(OpenAIStub(cut))
+            config = OpenAIServerConfig(first.url, warms_prefixes=False)
+            engines = [deploy("llm", OpenAIServer, config, contract="llm", runs_in="loop")]
+            runtime = await stack.enter_async_context(Runtime(engines))
+            queries = [await runtime.submit(COMPLETE, {"text": "it"}) for _ in range(8)]
+            while len(first.requests) < len(queries):
+                await asyncio.sleep(0.01)
+            await first.__aexit__()
+            await asyncio.sleep(2)
+            port = int(first.url.rpartition(":")[2])
+            await stack.enter_async_context(OpenAIStub(lambda _: Reply(("It", " is", " so.")), port=port))
+            async with asyncio.timeout(20):
+                return [(await query)["answer"] for query in queries]
+
+    assert asyncio.run(main()) == ["It is so."] * 8

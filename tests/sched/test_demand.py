@@ -28,7 +28,7 @@ from stretto.sched.demand import NOBODY, Demand
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Take
-from stretto.sched.request import Entry, Request, queue_entry
+from stretto.sched.request import Entry, Request
 from stretto.sched.session import Session
 from stretto.tasks import Objective, QueryRecord, Started
 
@@ -151,7 +151,7 @@ def test_a_stricter_get_on_a_long_chain_takes_milliseconds() -> None:
 
 
 def entry(request: Request, criteria: Objective | None, arrival_s: float = 0.0, **asked: float) -> Entry:
-    made = queue_entry(request, arrival_s=arrival_s)
+    made = Entry(request, arrival_s=arrival_s)
     made.demand = made.sorted_as = Demand(criteria, **asked)
     return made
 

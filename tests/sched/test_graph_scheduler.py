@@ -43,6 +43,8 @@ class Run:
         if outcome.outputs is not None:
             self.ended = True
             self._outputs = outcome.outputs
+        if outcome.is_paused:
+            self._take(self.session.go_on())
 
     def complete(self, node_id: int, lo: int, results: Sequence[object]) -> None:
         self._take(self.session.complete(node_id, lo, results))
@@ -733,6 +735,78 @@ def test_a_loop_is_an_expansion_at_its_own_end() -> None:
     text = 'graph g(%xs: list[text])\n%x = expand(%xs) {body="rounds"} : any\nreturn %x'
     run = Run(text, expander(rounds=rounds), xs=["x"] * 1000)
     assert run.result == {"x": []}
+
+
+TURNS = """
+    graph g(%q: text)
+      %x = expand(%q) {body="turn", result="text"} : text
+      %sure = web_search(%q) : list[hit] @web
+      %better = call(%sure[0]) {result="text"} : text @cpu
+      %best = select(%better, %x) : text
+      return %best, %x
+    """
+
+
+def _turn(inputs: Mapping[str, object]) -> str:
+    return """
+        graph turn(%q: text)
+          %kv = prefill([c"Think ", %q]) : kv @llm
+          %thought = decode(%kv) : text @llm
+          %more = expand(%thought) {body="last", result="text"} : text
+          return %more
+        """
+
+
+def _last(inputs: Mapping[str, object]) -> str:
+    return """
+        graph last(%thought: text)
+          %kv2 = prefill([c"Say ", %thought]) : kv @llm
+          %said = decode(%kv2) : text @llm
+          return %said
+        """
+
+
+def test_text_of_an_expansion_streams_once_it_is_certain() -> None:
+    run = Run(TURNS, expander(turn=_turn, last=_last), q="?")
+    run.deliver("kv", 0, "Hm")
+    assert run.text == [], "a thought is not the answer"
+    run.answer("kv", (KV(()), "Hm"))
+    run.deliver("kv2", 0, "Hel")
+    assert run.text == [("x", "Hel")], "a hit would be better"
+    run.answer("sure", [])
+    run.deliver("kv2", 0, "Hello")
+    assert run.text == [("x", "Hel"), ("best", "Hello"), ("x", "lo")]
+    run.answer("kv2", (KV(()), "Hello."))
+    assert run.result == {"best": "Hello.", "x": "Hello."}
+
+
+def test_another_text_than_an_expansion_has_shown_is_a_bad_reply() -> None:
+    run = Run('graph g(%thought: text)\n%x = expand(%thought) {body="last", result="text"} : text\nreturn %x',
+              expander(last=_last), thought="Hm")  # fmt: skip
+    run.deliver("kv2", 0, "Hel")
+    with pytest.raises(BadReply, match="not what it returned"):
+        run.answer("kv2", (KV(()), "Good morning"))
+
+
+def test_text_behind_an_item_of_an_expansion_does_not_stream() -> None:
+    text = 'graph g(%thought: text)\n%x = expand(%thought) {body="last", result="any"} : any\nreturn %x[0]'
+    run = Run(text, expander(last=_last), thought="Hm")
+    run.deliver("kv2", 0, "Hel")
+    assert run.text == []
+
+
+def test_an_expansion_gets_its_settings_and_its_graph_may_read_them() -> None:
+    seen = {}
+
+    def body(inputs: Mapping[str, object]) -> str:
+        seen.update(inputs)
+        return "graph b(%q: text, %rounds: number)\n%x = aggregate(%q, %rounds) : list[any]\nreturn %x"
+
+    text = (
+        'graph g(%q: text)\n%x = expand(%q) {body="b", q="hidden", result="any", rounds=3} : any\nreturn %x'
+    )
+    assert Run(text, expander(b=body), q="?").result == {"x": ["?", 3]}
+    assert seen == {"q": "?", "rounds": 3}
 
 
 def test_growth_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

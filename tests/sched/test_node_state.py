@@ -20,7 +20,7 @@ WAYS: dict[NodeState, tuple[NodeState, ...]] = {
 
 def waiting() -> NodeStates:
     states = NodeStates()
-    states.add(NODE)
+    states.add([NODE])
     return states
 
 

@@ -8,8 +8,8 @@ from support.machines import batch_request, llm_request
 
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import MAX_ASKED, Hold, Order, OrderConfig
-from stretto.sched.request import Entry, Request, queue_entry
-from stretto.tasks import Decode
+from stretto.sched.request import Entry, Request
+from stretto.tasks import Decode, QueryRecord
 
 CONFIG = OrderConfig(age_limit_s=10.0, fill_timeout_s=0.5)
 SECONDS = OrderConfig(age_limit_s=10.0, unit_s=0.1)
@@ -21,7 +21,7 @@ def entries(*requests: Request | tuple[Request, float]) -> list[Entry]:
     for number, one in enumerate(requests):
         request, arrival_s = one if isinstance(one, tuple) else (one, 0.0)
         num_output = request.decode.max_tokens if request.decode else 0
-        made.append(queue_entry(request, arrival_s=arrival_s, num_output=num_output))
+        made.append(Entry(request, arrival_s=arrival_s, num_output=num_output))
         made[-1].number = number
     return made
 
@@ -268,3 +268,13 @@ def test_what_is_handed_over_counts_until_it_starts() -> None:
     assert order.rank(entry) == before == (0.1 * 4 + 0.3 * 10.0, 0.0, 0)
     order.started(entry, 0, 2)
     assert order.rank(entry)[0] < before[0] - 0.19
+
+
+def test_the_last_step_of_an_old_query_goes_before_the_first_of_a_younger_one() -> None:
+    old, young = QueryRecord(arrival_s=1.0), QueryRecord(arrival_s=2.0)
+    queue = entries(
+        (llm_request("young", "first", 8, depth=3, path_s=2.0, record=young), 2.0),
+        (llm_request("old", "last", 8, depth=1, path_s=0.5, record=old), 3.0),
+        (llm_request("old", "longer", 8, depth=1, path_s=0.7, record=old), 3.0),
+    )
+    assert taken("oldest_query", queue, 24, now_s=3.0) == [("longer", 1), ("last", 1), ("first", 1)]

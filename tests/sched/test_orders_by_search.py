@@ -11,8 +11,8 @@ from support.machines import batch_request, llm_request
 
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import MAX_ASKED, Hold, OrderConfig, Take
-from stretto.sched.request import Entry, Request, queue_entry
-from stretto.tasks import Decode
+from stretto.sched.request import Entry, Request
+from stretto.tasks import Decode, QueryRecord
 
 CONFIG = OrderConfig(age_limit_s=4.0, fill_timeout_s=0.5, unit_s=0.125, output_s=0.5)
 
@@ -59,6 +59,13 @@ def least_work(model: Model) -> list[Entry]:
     return sorted(model.waiting(), key=key)
 
 
+def oldest_query(model: Model) -> list[Entry]:
+    def key(entry: Entry) -> tuple[float, ...]:
+        return entry.request.record.arrival_s, -entry.path_s, -entry.request.node.depth, entry.number
+
+    return sorted(model.waiting(), key=key)
+
+
 def rounds(level: Callable[[Entry], float]) -> Callable[[Model], list[Entry]]:
     def ordered(model: Model) -> list[Entry]:
         def key(entry: Entry) -> tuple[float, ...]:
@@ -73,6 +80,7 @@ SEARCHES = {
     "per_invocation": by_arrival,
     "throughput": by_arrival,
     "least_work": least_work,
+    "oldest_query": oldest_query,
     "topology_aware": rounds(lambda entry: entry.request.node.depth),
     "critical_path": rounds(lambda entry: entry.path_s),
 }
@@ -100,12 +108,24 @@ def search(policy: str, model: Model, to_fill: int, fits: Callable[[Entry], int]
 def random_request(draw: random.Random) -> Request:
     query, step = f"q{draw.randrange(6)}", f"s{draw.randrange(4)}"
     depth, path_s = draw.randrange(4), draw.randrange(4) / 2
+    record = QueryRecord(arrival_s=int(query[1:]) % 4 / 4)
     if draw.random() < 0.5:
         units = tuple(draw.randint(1, 6) for _ in range(draw.randint(1, 5)))
-        return batch_request(query, step, "x" * len(units), depth=depth, path_s=path_s, units=units)
+        return batch_request(
+            query, step, "x" * len(units), depth=depth, path_s=path_s, units=units, record=record
+        )
     decode = Decode(draw.randint(1, 8))
     tokens = decode.max_tokens + draw.randint(1, 8)
-    return llm_request(query, step, tokens, depth=depth, path_s=path_s, num=draw.randint(1, 4), decode=decode)
+    return llm_request(
+        query,
+        step,
+        tokens,
+        depth=depth,
+        path_s=path_s,
+        num=draw.randint(1, 4),
+        decode=decode,
+        record=record,
+    )
 
 
 @pytest.mark.parametrize("policy", ORDERS)
@@ -119,7 +139,7 @@ def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
         if act < 0.4:
             request = random_request(draw)
             num_output = request.decode.max_tokens if request.decode else 0
-            entry = queue_entry(request, arrival_s=now_s - draw.choice((0, 0, 0.5)), num_output=num_output)
+            entry = Entry(request, arrival_s=now_s - draw.choice((0, 0, 0.5)), num_output=num_output)
             entry.number, number = number, number + 1
             order.add(entry)
             model.entries.append(entry)

@@ -195,6 +195,15 @@ def test_failures_flow_past_select_and_through_all_else() -> None:
     assert settled["skip"] is ABSENT, "a branch that is not taken cannot fail"
 
 
+def test_text_of_what_a_step_expands_to_streams_under_the_variables_name() -> None:
+    body = compiled("graph b(%x: text)\n%k = prefill([%x]) : kv @llm\n%y = decode(%k) : text @llm\nreturn %y")
+    grows = compiled('graph g(%x: text)\n%y = expand(%x) {body="b", result="text"} : text\nreturn %y')
+    session = Session("q", expand=lambda name, inputs: body)
+    session.extend(grows, {"x": "question", "y": "answer"})
+    (request,) = session.provide("question", "Who?").work
+    assert session.deliver(request.node.id, 0, "Hel").text == [("answer", "Hel")]
+
+
 def test_two_graphs_do_not_produce_one_variable() -> None:
     session = Session("q")
     session.extend(EMBED, {})

@@ -8,7 +8,7 @@ from support.machines import llm_engine, llm_request, serving
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.core import Failure
-from stretto.errors import EngineUnavailable
+from stretto.errors import EngineUnavailable, EngineUnreachable
 from stretto.messages import Admit
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.results import Completed, Report
@@ -25,14 +25,16 @@ def machine() -> LLMScheduler:
     return scheduler
 
 
-def attempt(scheduler: LLMScheduler, now_s: float, *, said: str = "") -> list[Report]:
+def attempt(
+    scheduler: LLMScheduler, now_s: float, *, said: str = "", error: EngineUnavailable = REFUSED
+) -> list[Report]:
     """Admit and refuse the one request, perhaps in the middle of its answer."""
     (action,) = scheduler.schedule(now_s)
     assert isinstance(action, Admit)
     if said:
         scheduler.report(0, Piece(action.task.id, said), now_s)
     scheduler.suspected(0, "refused", now_s)
-    return scheduler.report(0, Failed(action.task.id, REFUSED), now_s)
+    return scheduler.report(0, Failed(action.task.id, error), now_s)
 
 
 def errors(reports: list[Report]) -> list[str]:
@@ -56,6 +58,15 @@ def test_one_that_broke_off_was_an_attempt() -> None:
     assert attempt(scheduler, 0.0) == []
     assert attempt(scheduler, 100.0, said="It is") == []
     assert errors(attempt(scheduler, 200.0, said="It is")) == [REFUSED.message]
+
+
+def test_what_was_never_sent_was_no_attempt_even_when_a_part_was_shown() -> None:
+    scheduler = machine()
+    assert attempt(scheduler, 0.0, said="It is") == []
+    for number in range(1, 10):
+        assert attempt(scheduler, 100.0 * number, error=EngineUnreachable("no connection")) == []
+    assert attempt(scheduler, 1000.0, said="It is") == []
+    assert errors(attempt(scheduler, 1100.0, said="It is")) == [REFUSED.message]
 
 
 def test_an_instance_that_may_be_down_gets_one_request_at_a_time_and_ever_later() -> None:

@@ -41,15 +41,22 @@ from stretto.messages import (
 )
 from stretto.tasks import Decode, Done, LLMEvent, LLMTask, Piece, Started
 
+CALL = "graph g(%q: text)\n%A = prefill([%q]) : kv @llm\n%B = decode(%A) : text @llm\nreturn %B"
+
 
 def test_tenant_and_objective_go_with_every_request_and_each_attempt() -> None:
     system = CheckedSystem([llm_engine()])
-    text = "graph g(%q: text)\n%A = prefill([%q]) : kv @llm\n%B = decode(%A) : text @llm\nreturn %B"
-    event = Submit("1", compiled(text), {"q": "x"}, tenant="acme", objective="latency")
+    event = Submit("1", compiled(CALL), {"q": "x"}, tenant="acme", objective="latency")
     tasks = [action.task for action in system.handle([event], 0.0) if isinstance(action, Admit)]
     lost = InstanceLost("llm", 0, EngineUnavailable("gone"))
     tasks += [action.task for action in system.handle([lost], 1.0) if isinstance(action, Admit)]
     assert [(task.tenant, task.objective) for task in tasks] == [("acme", "latency")] * 2
+
+
+def test_requests_of_a_query_know_when_it_arrived() -> None:
+    system = CheckedSystem([llm_engine(policy="oldest_query")])
+    system.handle([Submit("1", compiled(CALL), {"q": "x"})], 3.0)
+    assert system.queries["1"].record.arrival_s == 3.0
 
 
 # --- Teola, Figure 7

@@ -11,7 +11,7 @@ import pytest
 from stretto.errors import ConfigError
 from stretto.sim.published_workloads import ARRIVALS, WORKLOADS, workload
 from stretto.sim.synthetic_workloads import prompt_text
-from stretto.sim.traces import TraceError
+from stretto.trace.lines import TraceError
 
 
 @pytest.fixture
@@ -64,5 +64,5 @@ def test_what_cannot_be_loaded_is_named(data: Path, tmp_path: Path) -> None:
         workload("azure-code", None, 0, 100)
     with pytest.raises(ConfigError, match="no request has at most 100 tokens"):
         workload("arxiv", data, 0, 100)
-    with pytest.raises(TraceError, match="row 0: cannot be read"):
+    with pytest.raises(TraceError, match="cannot be read"):
         workload("arxiv", tmp_path / "nothing", 0, 100)

@@ -21,7 +21,8 @@ from stretto.sim.synthetic_workloads import (
     submits,
     zipf,
 )
-from stretto.sim.traces import TraceError, TraceRequest, read_azure, read_lengths, read_mooncake
+from stretto.sim.traces import TraceRequest, read_azure, read_lengths, read_mooncake
+from stretto.trace.lines import TraceError
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -99,21 +100,28 @@ def test_a_bad_table_names_file_row_and_reason(tmp_path: Path, text: str, reason
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (HASHED % (0, 600, 1, "[1]"), r"row 1: 1 hash_ids for 600 tokens"),
-        (HASHED % (0, 600, 1, "[1, -2]"), r"row 1: hash_ids must be a list of whole numbers"),
-        (HASHED % (9, 5, 1, "[1]") + HASHED % (8, 5, 1, "[1]"), r"row 2: arrives at 0.008 s"),
-        (HASHED % (0, 600, 1, "[true, 2]"), r"row 1: hash_ids must be a list of whole numbers"),
-        (HASHED % (10**400, 600, 1, "[1, 2]"), r"row 1: timestamp is 10+, not a number"),
-        ("[]\n", r"row 1: not an object"),
-        ("{\n", r"row 1: not JSON"),
-        ('{"input_length": 5, "output_length": 1, "hash_ids": [1]}\n', r"row 1: there is no timestamp"),
+        (HASHED % (0, 600, 1, "[1]"), r"line 1: 1 hash_ids for 600 tokens"),
+        (HASHED % (0, 600, 1, "[1, -2]"), r"line 1: hash_ids must be a list of whole numbers"),
+        (HASHED % (9, 5, 1, "[1]") + HASHED % (8, 5, 1, "[1]"), r"line 2: arrives at 0.008 s"),
+        (HASHED % (0, 600, 1, "[true, 2]"), r"line 1: hash_ids must be a list of whole numbers"),
+        (HASHED % (10**400, 600, 1, "[1, 2]"), r"line 1: timestamp is 10+, not a number"),
+        ("[]\n", r"line 1: not an object"),
+        ("{\n", r"line 1: not JSON"),
+        ('{"input_length": 5, "output_length": 1, "hash_ids": [1]}\n', r"line 1: there is no timestamp"),
     ],
 )
-def test_bad_lines_name_file_row_and_reason(tmp_path: Path, text: str, reason: str) -> None:
+def test_bad_lines_name_file_line_and_reason(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(text)
     with pytest.raises(TraceError, match=reason):
         read_mooncake(path)
+
+
+def test_lines_may_end_as_in_windows(tmp_path: Path) -> None:
+    for name in ("azure_seconds.csv", "mooncake.jsonl"):
+        (tmp_path / name).write_bytes((FIXTURES / name).read_bytes().replace(b"\n", b"\r\n"))
+    assert read_azure(tmp_path / "azure_seconds.csv") == read_azure(FIXTURES / "azure_seconds.csv")
+    assert read_mooncake(tmp_path / "mooncake.jsonl") == read_mooncake(FIXTURES / "mooncake.jsonl")
 
 
 def test_times_with_and_without_a_zone_go_together(tmp_path: Path) -> None:
@@ -127,12 +135,12 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(b"abcdef" * 999))
     data[15:17] = bytes(255 - byte for byte in data[15:17])
     (tmp_path / "x.csv.gz").write_bytes(data)
-    with pytest.raises(TraceError, match=r"x\.csv\.gz, row 0: cannot be read"):
+    with pytest.raises(TraceError, match=r"x\.csv\.gz: cannot be read"):
         read_azure(tmp_path / "x.csv.gz")
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"nothing\.csv, row 0: cannot be read"):
+    with pytest.raises(TraceError, match=r"nothing\.csv: cannot be read"):
         read_azure(tmp_path / "nothing.csv")
     (tmp_path / "x.csv.gz").write_bytes(b"not gzip")
     with pytest.raises(TraceError, match="cannot be read"):

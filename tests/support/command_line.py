@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +37,7 @@ class CommandLine:
     def __call__(self, *args: object) -> Ended:
         self._monkeypatch.setattr(sys, "argv", ["stretto", *map(str, args)])
         self._capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
+        with _handlers_kept(), pytest.raises(SystemExit) as end:
             main()
         out, err = self._capsys.readouterr()
         return Ended(end.value.code, out, err)
@@ -49,6 +51,19 @@ class CommandLine:
         lines = [line for line in ended.err.splitlines() if not line.startswith("The LLM is Stretto's own")]
         assert len(lines) == 1, ended.err
         return lines[0]
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Give this process its signals and its logs back, which a command that was interrupted turns off."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        logging.getLogger("asyncio").disabled = False
 
 
 @contextmanager

@@ -105,7 +105,7 @@ class _Interpreter:
         if spec.evaluate is not None:
             return spec.evaluate(inputs, config)
         if primitive.op == "expand":
-            sub = expand_body(str(config["body"]), inputs)
+            sub = expand_body(str(config["body"]), {**config, **inputs})
             outputs = self.run(sub, inputs)
             return {"": outputs[sub.outputs[0][0]]}
         if primitive.op == "prefill":

@@ -19,12 +19,12 @@ def _load() -> tuple[Embedding, Chunking]:
 
 
 @contextmanager
-def models_loaded_once() -> Iterator[None]:
-    """Make `local_engines` use models that are loaded already, and the stand-in, while this context lasts."""
+def models_loaded_once(llm: str = STAND_IN) -> Iterator[None]:
+    """Make `local_engines` use models that are loaded already, and this LLM, while this context lasts."""
     pytest.importorskip("sentence_transformers")
     embedding, chunking = _load()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stretto.engines.catalogue.Embedding", lambda config: embedding)
         patch.setattr("stretto.engines.catalogue.Chunking", lambda config: chunking)
-        patch.setattr("stretto.engines.catalogue.DEFAULT_LLM", STAND_IN)
+        patch.setattr("stretto.engines.catalogue.DEFAULT_LLM", llm)
         yield

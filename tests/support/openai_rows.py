@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ from support.openai_speaker import Speaker
 from support.openai_stub import MODEL as STUB_MODEL
 from support.tiny_checkpoint import CHAT_TEMPLATE, TEXT
 
+_SGLANG_NAMES = {
+    "vllm:num_requests_running": "sglang:num_running_reqs",
+    "vllm:num_requests_waiting": "sglang:num_queue_reqs",
+    **{f"vllm:{name}": f"sglang:{name}" for name in ("prompt_tokens_total", "generation_tokens_total")},
+    "vllm:time_to_first_token_seconds": "sglang:time_to_first_token_seconds",
+}
 _SHAPE = Shape(
     hidden=128, intermediate=192, layers=2, heads=2, kv_heads=1, vocabulary=1000, context_tokens=2048
 )
@@ -27,10 +34,11 @@ _SHAPE = Shape(
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server."""
+    """A running server. `metric_names` has those of its metrics that are not vLLM's, by vLLM's names."""
 
     url: str
     model: str
+    metric_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -55,4 +63,20 @@ def vllm(folder: Path) -> Iterator[Server]:
         yield Server(url, VLLM_MODEL)
 
 
-ROWS: Mapping[str, Callable[[Path], AbstractContextManager[Server]]] = {"stub": stub, "vllm": vllm}
+@contextmanager
+def emulated(folder: Path, dialect: str = "vllm") -> Iterator[Server]:
+    """An emulated server. Skips the test where the packages that it needs are not installed."""
+    pytest.importorskip("uvloop")
+    pytest.importorskip("uvicorn")
+    from support.emulated import MODEL, emulating, fleet_of
+
+    with emulating(fleet_of(max_context_tokens=2048, block_tokens=32, dialect=dialect)) as (url,):
+        yield Server(url, MODEL, _SGLANG_NAMES if dialect == "sglang" else {})
+
+
+ROWS: Mapping[str, Callable[[Path], AbstractContextManager[Server]]] = {
+    "stub": stub,
+    "emulated": emulated,
+    "emulated-sglang": partial(emulated, dialect="sglang"),
+    "vllm": vllm,
+}

@@ -20,6 +20,7 @@ from stretto.graph.passes.base import Profiles
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph
 from stretto.graph.verify import verify
+from stretto.vocabulary import DEFAULT
 
 ENGINES = {
     "chunk": "cpu",
@@ -416,8 +417,9 @@ BODIES: dict[str, Callable[[Mapping[str, object]], str]] = {
 
 
 def expand_body(body: str, inputs: Mapping[str, object]) -> Graph:
-    """Return the subgraph of an `expand`, as lowered."""
-    return parse_graph(BODIES[body](inputs))
+    """Return the subgraph of an `expand`, as lowered: one of ours, or one that Stretto comes with."""
+    ours = BODIES.get(body)
+    return DEFAULT.expansions[body](inputs) if ours is None else parse_graph(ours(inputs))
 
 
 def expander(

@@ -14,6 +14,7 @@ from typing import Any
 
 from stretto.core import Prompt
 from stretto.deployment import Deployment
+from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, SteppedLLM
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Task
 
@@ -60,15 +61,22 @@ class BatchServer:
                 batch.append(left)
                 units, left = units + left.units, None
             try:
-                answers = await loop.run_in_executor(
-                    self._thread, self._executable.run, [c.task for c in batch]
-                )
+                answers = await loop.run_in_executor(self._thread, self._run, [c.task for c in batch])
             except Exception as error:
                 for call in batch:
                     _settle(call.answer, error=error)
                 continue
             for call, answer in zip(batch, answers, strict=True):
                 _settle(call.answer, answer)
+
+    def _run(self, tasks: Sequence[Task]) -> Sequence[object]:
+        """Run a batch, and let the embedder know that it runs, as the runtime does."""
+        assert self._executable is not None
+        COMPUTING.begin()
+        try:
+            return self._executable.run(tasks)
+        finally:
+            COMPUTING.end()
 
     async def one(
         self, query: str, op: str, inputs: Mapping[str, object], config: Mapping[str, object], units: int = 1
@@ -162,10 +170,14 @@ class LLMServer:
     def _serve(self, loop: asyncio.AbstractEventLoop, llm: SteppedLLM) -> None:
         while True:
             while not self._admitted.empty() or not llm.has_work():
+                if not llm.has_work():
+                    COMPUTING.end()
                 task = self._admitted.get()
                 if task is None:
+                    COMPUTING.end()
                     return
                 llm.admit(task, ())
+            COMPUTING.begin()
             events = llm.step()
             loop.call_soon_threadsafe(self._hear, events)
 

@@ -6,11 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.markup import escape
 
+from stretto.cli.ask.sources import Source, source_of
 from stretto.cli.terminal import shown
 from stretto.core import ABSENT, Hit
 from stretto.errors import StrettoError
@@ -25,40 +26,31 @@ _SMALL_MODEL = (
 
 @dataclass(frozen=True, slots=True)
 class PrintedAnswer:
-    """The answer to one question, as `--json` prints it."""
+    """The answer to one question of `stretto ask`, with its sources, as `--json` prints it."""
 
     question: str
     answer: str | None
-    sources: Sequence[Hit]
+    sources: Sequence[Source]
     error: str | None = None
 
     @staticmethod
     def failed(question: str, error: StrettoError) -> PrintedAnswer:
-        """Return an answer that says that the question failed with this error."""
+        """Return an answer which says that the question failed with this error."""
         return PrintedAnswer(question, None, (), f"{type(error).__name__}: {error}")
 
     def as_json(self) -> dict[str, object]:
-        """Convert the answer to plain data for JSON."""
+        """Convert the answer to one question, with its sources, to plain data for JSON."""
         return {
             "question": self.question,
             "answer": self.answer,
-            "sources": [
-                {
-                    "file": hit.chunk.source,
-                    "page": hit.chunk.page,
-                    "section": hit.chunk.title,
-                    "score": round(hit.score, 4),
-                    "text": hit.chunk.text,
-                }
-                for hit in self.sources
-            ],
+            "sources": [source.as_json() for source in self.sources],
             "error": self.error,
         }
 
 
 @dataclass(slots=True)
 class Printer:
-    """A printer of answers to stdout, as text or as JSON.
+    """A printer of the answers of `stretto ask` to stdout, as text or as JSON.
 
     Attributes:
         errors: console on stderr.
@@ -75,22 +67,23 @@ class Printer:
         """Return the answer to a question, made from the outputs of the app's run."""
         text, sources = outputs["answer"], outputs["sources"]
         hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
-        named = [replace(hit, chunk=replace(hit.chunk, source=self._name(hit.chunk.source))) for hit in hits]
-        return PrintedAnswer(question, None if text is ABSENT else str(text), named)
+        answer = None if text is ABSENT else str(text)
+        found = [source_of(hit, self._name(hit.chunk.source), answer or question) for hit in hits]
+        return PrintedAnswer(question, answer, found)
 
     def show(self, text: str) -> None:
-        """Print a piece of an answer that is still being decoded."""
+        """Print a piece of an answer that is still being generated."""
         self._say_small_model()
         sys.stdout.write(shown(text, sys.stdout))
         sys.stdout.flush()
 
     def end(self, answer: PrintedAnswer) -> None:
-        """Print the sources of an answer that was shown in pieces."""
+        """Print the sources of an answer, whose text was printed in pieces before."""
         self.show("\n" if answer.answer else _NOTHING_FOUND + "\n")
         self._print_sources(answer)
 
     def print(self, answer: PrintedAnswer) -> None:
-        """Print a whole answer."""
+        """Print a whole answer with its sources."""
         if answer.error is None:
             self._say_small_model()
         if self.as_json:
@@ -109,8 +102,8 @@ class Printer:
 
     def _print_sources(self, answer: PrintedAnswer) -> None:
         console = Console()
-        for number, hit in enumerate(answer.sources, 1):
-            place = escape(shown(hit.chunk.place, sys.stdout))
+        for number, source in enumerate(answer.sources, 1):
+            place = escape(shown(source.place, sys.stdout))
             console.print(f"  [dim]{number}. {place}[/]", highlight=False, soft_wrap=True)
 
     def _say_small_model(self) -> None:

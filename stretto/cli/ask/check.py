@@ -5,22 +5,16 @@ A collection is checked when it is opened.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
-from stretto.cli import options, parsing
+from stretto.cli import parsing
 from stretto.cli.ask.request import AskRequest, Settings
-from stretto.cli.engines import Assembled, assemble, has_small_model
+from stretto.cli.documents import read_documents
+from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
-from stretto.cli.progress import spinner
-from stretto.cli.terminal import shown
 from stretto.core import Document
-from stretto.documents import load_documents
 from stretto.engines.catalogue import SMALL_MODEL, web_engine
 from stretto.errors import UserError
 from stretto.frontend.template import Template
@@ -65,13 +59,11 @@ def check(request: AskRequest, errors: Console) -> Checked:
     template.lower(configuration)
     engines = assemble(request.engines, searches=request.searches)
     _check_documents(request, engines)
-    if request.app == options.ADVANCED and has_small_model(engines):  # it writes broken JSON now and then
-        configuration.setdefault("query_expansion", {}).setdefault("constrained", True)
     made_by = ""
     if not request.searches:
-        made_by = recipe(template, configuration, engines.embedder)
+        made_by = recipe(template, configuration, engines.embedder, engines.counted_by)
         configuration.setdefault(NAME, {})["recipe"] = made_by
-    documents = _load(request.docs, request.max_bytes, errors)
+    documents = read_documents(request.docs, request.max_bytes, errors, is_strict=request.is_strict)
     if request.searches and documents:
         engines, documents = engines.with_engine(web_engine(None, documents)), []
     llms = request.engines.llms or (SMALL_MODEL,)
@@ -91,18 +83,4 @@ def _check_documents(request: AskRequest, engines: Assembled) -> None:
         raise UserError(
             f"{file} describes the engine 'vectors', and --collection keeps its vectors with --dsn; "
             "leave one of them out"
-        )
-
-
-def _load(paths: Sequence[Path], max_bytes: int, errors: Console) -> list[Document]:
-    if not paths:
-        return []
-    with spinner(errors) as progress:
-        task = progress.add_task("reading documents")
-        return load_documents(
-            paths,
-            max_bytes=max_bytes,
-            on_document=lambda path: progress.update(
-                task, description=f"reading {escape(shown(path, sys.stderr))}"
-            ),
         )

@@ -72,8 +72,9 @@ def ask(
         typer.Option(help="Record sizes and times, but no texts, for `stretto replay`.", metavar="FILE"),
     ] = None,
     max_bytes: options.MaxBytes = options.MAX_BYTES,
+    strict: options.Strict = False,
 ) -> None:
-    """Answer questions over your documents, with sources."""
+    """Answer questions over your documents, with sources. Each call loads the models again."""
     errors = Console(stderr=True)
     asked = questions_of(question, questions)
     request = AskRequest(
@@ -103,6 +104,7 @@ def ask(
         trace=trace,
         record=record,
         max_bytes=max_bytes,
+        is_strict=strict,
     )
     if not run(check(request, errors), errors):
         raise typer.Exit(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,7 +54,7 @@ class Questions:
     def indexes_first(self) -> bool:
         """Whether documents are indexed before any question is asked, in a run of their own.
 
-        A single question is asked at once, and its own run indexes the documents.
+        A single question is asked at once: its own run indexes the documents.
         """
         return len(self.questions) > 1 and bool(self.documents)
 
@@ -62,6 +63,7 @@ class Questions:
 
         If indexing fails, the error is raised; with JSON output it becomes the answer to each question.
         """
+        began_s = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             with spinner(errors) as progress:
                 progress.add_task("loading models")
@@ -75,7 +77,10 @@ class Questions:
                     )
                 )
             if len(self.questions) == 1 and not self.printer.as_json:
-                return [await self._ask_one(runtime, errors)]
+                loading_s = time.monotonic() - began_s
+                answer = await self._ask_one(runtime, errors)
+                _say_loaded(loading_s, errors)
+                return [answer]
             if self.indexes_first:
                 try:
                     await self._index(runtime, errors)
@@ -159,9 +164,21 @@ class Questions:
         return answers
 
 
+def _say_loaded(seconds: float, errors: Console) -> None:
+    """Say how long the models took to load, and how that time is saved."""
+    errors.print(
+        f"[dim]Models were loaded in {seconds:.1f} s; each call of `stretto ask` loads them again. "
+        "--questions FILE asks many at once.[/]",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
 @contextlib.contextmanager
 def recorded(run: Questions, path: Path, engines: Sequence[Deployment]) -> Iterator[Questions]:
-    """Context that yields the same questions, whose run is recorded in a file for `stretto replay`."""
+    """Context manager that yields the same questions, set to record their run in a file for `stretto
+    replay`.
+    """
     before_passes = [run.template.lower(run.configuration)]
     if run.indexes_first:
         indexing = indexing_template(run.template)

@@ -21,6 +21,7 @@ class AskRequest:
         timeout_s: seconds for a question, None for no limit.
         trace: file for the page that shows where the time went; Chrome's own goes beside it.
         record: file for sizes and times.
+        is_strict: whether a file that cannot be read ends the command; else it is reported and skipped.
 
     Raises:
         UserError: the options contradict each other.
@@ -39,6 +40,7 @@ class AskRequest:
     trace: Path | None = None
     record: Path | None = None
     max_bytes: int = options.MAX_BYTES
+    is_strict: bool = False
 
     def __post_init__(self) -> None:
         if self.searches and self.collection is not None:
@@ -53,15 +55,17 @@ class AskRequest:
 
     @property
     def chrome(self) -> Path | None:
-        """File for the trace in Chrome's trace format, beside the page; None if there is no trace."""
+        """Path of the file for the trace in Chrome's format, beside the trace page; None if no trace was
+        asked for.
+        """
         return None if self.trace is None else self.trace.with_suffix(".trace.json")
 
 
 def questions_of(question: str | None, file: Path | None) -> tuple[str, ...]:
-    """Return the questions to answer: the one given, or those in a file.
+    """Return the questions that `stretto ask` is to answer: the one given, or those in a file.
 
     Raises:
-        UserError: there is none, there are both, or one cannot be a question.
+        UserError: there is no question, both are given, or a text cannot be a question.
     """
     if (question is None) == (file is None):
         raise UserError("give one question, or a file of them with --questions")

@@ -29,7 +29,7 @@ def run(checked: Checked, errors: Console) -> bool:
     printer = Printer(errors, request.as_json, checked.says_small_model)
     recorder = IndexingRecorder()
     engines, documents = checked.engines, checked.documents
-    is_traced = True
+    is_reported = True
     with contextlib.ExitStack() as stack:
         if request.collection is not None:
             store = stack.enter_context(opened(request.dsn))
@@ -54,12 +54,14 @@ def run(checked: Checked, errors: Console) -> bool:
             answers = asyncio.run(questions.run(engines, errors))
         finally:
             if request.trace is not None and request.chrome is not None and recorder.queries:
-                is_traced = write_traces(
+                is_reported = write_traces(
                     request.trace, request.chrome, questions, engines.deployments, errors
                 )
     if not request.as_json:
         print_times(recorder, errors)
-    return not _say_failed(answers, errors) and is_traced
+    if questions.record is not None:
+        is_reported = is_reported and questions.record.is_whole
+    return not _say_failed(answers, errors) and is_reported
 
 
 def _say_failed(answers: list[PrintedAnswer], errors: Console) -> bool:

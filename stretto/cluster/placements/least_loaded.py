@@ -10,19 +10,25 @@ from stretto.cluster.placement import Choice, Placement, PlacementEvent, Placeme
 
 
 class LeastLoaded(Placement):
-    """A placement policy that chooses the instance with the fewest requests, those sent by other clients
-    included.
+    """A placement policy that chooses the instance with the fewest requests, including requests that other
+    clients have sent to it.
     """
 
     def load(self, instance: InstanceView) -> Load:
+        """Return the load by which instances are sorted: the number of requests there, then the number of
+        their tokens.
+        """
         reported = instance.reported
         num_reported = reported.num_running + reported.num_waiting if reported else 0
         return max(instance.num_running, num_reported), instance.running_tokens
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
+        """Return the least loaded instance on which a request fits now; None if there is none."""
         found = instances.candidates(instances.room_for(request.all_tokens), now_s)
         first = min(found, key=lambda view: (self.load(view), view.id), default=None)
         return None if first is None else Choice(first.id, reason="it has the fewest requests")
 
     def observe(self, event: PlacementEvent) -> None:
-        """Do nothing: the views of instances hold all that this policy needs."""
+        """Do nothing: the states of instances, which every policy is shown, hold all that this policy
+        needs.
+        """

@@ -25,8 +25,8 @@ _MAX_HOLDERS = 8
 class LeastSeconds(Placement):
     """A placement policy that chooses the instance where a request is predicted to end first.
 
-    What instances report of their prefix caches counts: tokens that an instance holds need not be prefilled
-    there.
+    What instances report about their prefix caches counts: tokens that an instance holds need not be
+    prefilled there.
     """
 
     uses_keys: KeyUse = "reported"
@@ -35,9 +35,15 @@ class LeastSeconds(Placement):
         self.held = HeldBlocks()
 
     def load(self, instance: InstanceView) -> Load:
+        """Return the load by which instances are sorted: the predicted seconds by which running requests
+        delay one more, then the numbers of decodes and tokens.
+        """
         return instance.outstanding_s, instance.num_decoding, instance.running_tokens
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
+        """Return the instance where a request is predicted to end first, with the predicted seconds; None if
+        it fits nowhere now.
+        """
         room = instances.room_for(request.all_tokens)
         for instance, num_tokens in request.computing.items():
             if 2 * num_tokens >= request.num_tokens and instances.has_room(instance, room):
@@ -59,6 +65,9 @@ class LeastSeconds(Placement):
         )
 
     def observe(self, event: PlacementEvent) -> None:
+        """Update the index of what the caches of instances hold, after an event such as a report of an
+        instance.
+        """
         match event:
             case KVReport(instance=instance, events=events):
                 self.held.apply(instance, events)

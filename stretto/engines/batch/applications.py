@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """One application of a task's op, where the task may apply the op to each item of a list.
+    """One application of a task's op (kind of step, such as "embed"). A task may apply its op to each item of
+    a list; each of these is an application.
 
     Attributes:
         inputs: values by port: of ports that take a list item by item, one item.
@@ -31,7 +32,7 @@ class Application:
     inputs: Mapping[str, object]
 
     def get(self, port: str, kind: type[T]) -> T | None:
-        """Return the input value at a port; None if there is none.
+        """Return the input value at a port (named input) of the task; None if there is none.
 
         Raises:
             BadReply: the value is not of type `kind`.
@@ -47,7 +48,7 @@ class Application:
         return value
 
     def require(self, port: str, kind: type[T]) -> T:
-        """Return the input value at a port that must have one.
+        """Return the input value at a port (named input) of the task, which must have one.
 
         Raises:
             BadReply: there is no value, or it is not of type `kind`.
@@ -62,10 +63,11 @@ Op: TypeAlias = Callable[[Sequence[Application]], Sequence[object]]
 
 
 def applications(task: Task) -> list[Application]:
-    """Split a task into its applications: one, or one for each item of the lists it is applied to.
+    """Split a task into its applications: one, or one for each item of the lists that the task's op is
+    applied to.
 
     Raises:
-        BadReply: a port in `each` has no list of `num_items`.
+        BadReply: a port (named input) in `each` has no list of `num_items`.
     """
     if task.num_items is None:
         return [Application(task, task.inputs)]
@@ -82,10 +84,11 @@ def applications(task: Task) -> list[Application]:
 
 
 def answer_batch(tasks: Sequence[Task], ops: Mapping[str, Op]) -> list[object]:
-    """Compute the answers of a batch of tasks, in their order.
+    """Compute the answers of a batch of tasks for a batch engine, in the tasks' order.
 
-    `ops` has the function that computes each op for a list of applications. Neighbouring tasks of one op
-    share one call of it. The answer of a task that is applied to list items is a list.
+    `ops` has, for each op (kind of step), the function that computes a list of its applications. Neighbouring
+    tasks of one op share one call of that function. The answer of a task that is applied to list items is a
+    list.
 
     Raises:
         ConfigError: a task's op is not in `ops`; nothing has run then.
@@ -102,7 +105,7 @@ def answer_batch(tasks: Sequence[Task], ops: Mapping[str, Op]) -> list[object]:
 
 
 def setting(task: Task, key: str, kind: type[T], default: T | None = None) -> T:
-    """Return the value of the setting `key` in a task's configuration, or `default`.
+    """Return the value of the setting `key` in a task's configuration; `default` if the setting is missing.
 
     Raises:
         ConfigError: the key is missing and has no default, or its value is not of type `kind`.

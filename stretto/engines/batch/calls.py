@@ -13,7 +13,7 @@ from stretto.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class CallsConfig:
-    """Configuration of `Calls`: the functions that workflows may call, by name."""
+    """Configuration of `Calls`: the Python functions that apps may call, by name."""
 
     functions: Mapping[str, Callable[..., object]] = field(default_factory=dict)
 
@@ -21,16 +21,17 @@ class CallsConfig:
 class Calls:
     """A batch engine that calls the user's Python functions, one after the other.
 
-    Op `call`: config `function` names the function; the inputs become its keyword arguments.
-    A call with `result="effect"` runs at most once, unless `idempotent` says that the function may be called
-    again with the same inputs, because it takes an idempotency key among them or changes nothing more.
+    It runs the op (kind of step) `call`: the setting `function` names the function; the step's inputs become
+    its keyword arguments. A call with `result="effect"` (it changes something outside) runs at most once,
+    unless `idempotent` says that the function may be called again with the same inputs, because it takes an
+    idempotency key among them or changes nothing more.
     """
 
     def __init__(self, config: CallsConfig) -> None:
         self._functions = config.functions
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Call the function of each task, and return the results in order.
+        """Call the user's function that each task names, and return the results in order.
 
         Raises:
             ConfigError: there is no function of that name; none has been called then.
@@ -45,7 +46,7 @@ class Calls:
         pass
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing: this engine, which calls functions, holds nothing that has to be freed."""
         pass
 
     def _function(self, task: Task) -> Callable[..., object]:

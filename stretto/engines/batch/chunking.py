@@ -45,7 +45,8 @@ _UNBROKEN = re.compile(r"[^ \t\r\n]+")
 
 @dataclass(frozen=True, slots=True)
 class ChunkingConfig:
-    """Configuration of `Chunking`. The sizes of chunks are settings of each task.
+    """Configuration of `Chunking`, the engine that cuts documents. The sizes of chunks are settings of each
+    task.
 
     Attributes:
         model: embedder whose tokens are counted, as in `EmbeddingConfig`.
@@ -57,8 +58,9 @@ class ChunkingConfig:
 class Chunking:
     """A batch engine that cuts documents into chunks of whole sentences.
 
-    Op `chunk`: port `files` (a Document); config `tokens` (largest chunk, special tokens included) and
-    `overlap` (most tokens repeated from the chunk before). Answers the document's chunks in order.
+    It runs the op (kind of step) `chunk`: input `files` (a Document); settings `tokens` (largest chunk,
+    special tokens included) and `overlap` (most tokens repeated from the chunk before). It answers the
+    document's chunks in order.
     """
 
     def __init__(self, config: ChunkingConfig) -> None:
@@ -71,7 +73,7 @@ class Chunking:
         self._tokenizer = _load_tokenizer(config.model)
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Cut the documents of the tasks into chunks.
+        """Cut the documents of the tasks into chunks; return the chunks of each.
 
         Raises:
             ConfigError: `tokens` is out of range, or `overlap` is so large that chunks have no new text.
@@ -83,7 +85,7 @@ class Chunking:
         """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
-        """Do nothing: memory is freed with the object."""
+        """Do nothing: this engine holds only memory, which is freed with the object."""
 
     def _chunk(self, applications: Sequence[Application]) -> list[object]:
         return [

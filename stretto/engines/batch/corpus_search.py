@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stretto.components.tools import Tool
 from stretto.core import Chunk, Document, Hit, document_order
 from stretto.documents.sentences import split_sentences
 from stretto.engines.batch.applications import Application, answer_batch, setting
@@ -14,7 +15,8 @@ from stretto.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class CorpusSearchConfig:
-    """Configuration of `CorpusSearch`: the documents, and the approximate length of a passage in characters.
+    """Configuration of `CorpusSearch`, the engine that searches documents by words: the documents, and the
+    approximate length of a passage in characters.
 
     A passage is made of whole sentences of one section.
     """
@@ -24,10 +26,11 @@ class CorpusSearchConfig:
 
 
 class CorpusSearch:
-    """A search engine (BM25) over a fixed set of documents, in place of a web search.
+    """A search engine (BM25) over a fixed set of documents, which answers in place of a web search.
 
-    Op `web_search`: port `queries` (a text); config `k`; answers up to `k` hits, which are passages of the
-    documents. Passages that share no word with the text are not hits. Equal scores are in document order.
+    It runs the op (kind of step) `web_search`: input `queries` (a text); setting `k`. It answers up to `k`
+    hits, which are passages of the documents. Passages that share no word with the text are not hits. Equal
+    scores are in document order.
     """
 
     def __init__(self, config: CorpusSearchConfig) -> None:
@@ -57,12 +60,13 @@ class CorpusSearch:
         """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
-        """Do nothing: memory is freed with the object."""
+        """Do nothing: this engine holds only memory, which is freed with the object."""
 
     def _search(self, applications: Sequence[Application]) -> list[object]:
-        return [self._hits(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]
+        return [self.hits(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]
 
-    def _hits(self, query: str, k: int) -> list[Hit]:
+    def hits(self, query: str, k: int) -> list[Hit]:
+        """Return up to `k` of the best passages for a search text, best first."""
         (words,) = self._tokenize([query], return_ids=False, show_progress=False)
         known = [word for word in words if word in self._words]
         if not known:
@@ -70,6 +74,18 @@ class CorpusSearch:
         scores = self._index.get_scores(known)
         found = [Hit(p, float(score)) for p, score in zip(self._passages, scores, strict=True) if score > 0]
         return document_order(found)[:k]
+
+
+def search_tool(documents: Sequence[Document], k: int = 2) -> Tool:
+    """Return a tool with which an agent searches documents by words; its result is the best `k` passages.
+
+    Raises:
+        ConfigError: the documents contain no text, or packages are missing.
+    """
+    search = CorpusSearch(CorpusSearchConfig(tuple(documents)))
+    return Tool(
+        "search", "passages of the documents that have given words", lambda words: search.hits(words, k)
+    )
 
 
 def _passages(config: CorpusSearchConfig) -> Iterable[Chunk]:

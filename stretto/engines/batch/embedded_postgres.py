@@ -20,7 +20,8 @@ RETRY_S = 1.0
 
 
 class EmbeddedServer:
-    """A PostgreSQL server that is started when it is needed, with its data in a directory of ours.
+    """A PostgreSQL server that is started on this machine when it is needed, with its data in a directory of
+    ours.
 
     All processes that use the directory share one server.
     """
@@ -32,7 +33,7 @@ class EmbeddedServer:
         self._server: PostgresServer | None = None
 
     def start(self) -> str:
-        """Start the server if it does not run; return its DSN (connection string).
+        """Start the PostgreSQL server if it does not run; return its DSN (connection string).
 
         Raises:
             ConfigError: the package is missing, or the directory cannot be made.
@@ -55,7 +56,7 @@ class EmbeddedServer:
             return server.get_uri()
 
     def close(self) -> None:
-        """Stop the server if no other process uses it."""
+        """Stop the PostgreSQL server if no other process uses it."""
         with self._lock:
             if self._server is not None:
                 _forget_dead_users(self._server)

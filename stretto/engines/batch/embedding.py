@@ -1,20 +1,30 @@
-"""Engine for sentence embeddings with sentence-transformers."""
+"""Engine for sentence embeddings with sentence-transformers.
+
+On a CPU each text is computed by itself, on one thread. So its vector is the same, bit for bit, whatever else
+is in its batch and however busy the machine is. Several texts are computed side by side while no other engine
+of this process computes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto.core import as_text
 from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.side_by_side import SideBySide
+from stretto.engines.computing import COMPUTING, Computing
 from stretto.engines.loading import one_load
+from stretto.engines.processor import has_bfloat16, num_cores
 from stretto.errors import BadReply, ConfigError, EngineFailure
 from stretto.tasks import Task
 
@@ -23,40 +33,59 @@ if TYPE_CHECKING:
 
 MINILM = "all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-# A larger batch saves nothing on a CPU and pads more: by 4, 16 and 32 it embeds 77, 44 and 27 short texts/s.
-CPU_BATCH_SIZE = 4
 GPU_BATCH_SIZE = 64
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 MISSING_PACKAGES = "needs packages that are not installed: pip install 'stretto[local]'"
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingConfig:
-    """Configuration of `Embedding`.
+    """Configuration of `Embedding`, the engine that turns texts into vectors.
 
     Attributes:
         model: "all-MiniLM-L6-v2" comes with the package; anything else is a name or path that
             sentence-transformers loads.
-        num_threads: threads of torch; None leaves torch's own choice.
-        dtype: type of weights and activations. Vectors are float32 in any case; with "bfloat16" they depend
-            measurably on the other texts of the batch.
+        num_threads: largest number of texts that are computed side by side on a CPU, each on one thread; None
+            takes the number of cores.
+        dtype: type of weights and activations: "float32", "bfloat16" or "float16". "auto" takes bfloat16 on a
+            CPU that computes with it natively, else float32. Vectors are float32 in any case.
         device: torch device that runs the model.
+
+    Raises:
+        ConfigError: `num_threads` or `dtype` is unusable.
     """
 
     model: str = MINILM
-    num_threads: int | None = 1
-    dtype: str = "float32"
+    num_threads: int | None = None
+    dtype: str = "auto"
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.num_threads is not None and self.num_threads < 1:
+            raise ConfigError(f"num_threads is {self.num_threads}; it must be at least 1, or None")
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"there is no dtype {self.dtype!r}; there are {', '.join(DTYPES)}")
+
+    @property
+    def torch_dtype(self) -> str:
+        """Name of the type that the model is loaded with."""
+        if self.dtype != "auto":
+            return self.dtype
+        return "bfloat16" if self.device == "cpu" and has_bfloat16() else "float32"
 
 
 class Embedding:
     """A batch engine that turns texts into vectors of unit length, with a sentence-transformers model.
 
-    Op `embed`: port `texts` (str, Chunk or Hit). Answers a float32 vector. All texts of a batch go
-    to the model in one call, which runs them sorted by length; a text's vector depends on its batch by
-    float rounding alone. Text beyond the model's limit is cut off, as the model does.
+    It runs the op (kind of step) `embed`: input `texts` (str, Chunk or Hit). It answers a float32 vector. On
+    a CPU it depends on the text alone. On a GPU the texts of a batch go to the model together, and the vector
+    depends on them by float rounding. Text beyond the model's limit is cut off, as the model does.
+
+    Args:
+        computing: what else computes in this process.
     """
 
-    def __init__(self, config: EmbeddingConfig) -> None:
+    def __init__(self, config: EmbeddingConfig, computing: Computing = COMPUTING) -> None:
         """Load the model.
 
         Raises:
@@ -64,24 +93,41 @@ class Embedding:
             EngineFailure: the packaged weights are not those of all-MiniLM-L6-v2.
         """
         self._model = _load(config)
-        self._batch_size = CPU_BATCH_SIZE if self._model.device.type == "cpu" else GPU_BATCH_SIZE
+        self._computing = computing
+        self._one_by_one: SideBySide[str, NDArray[np.float32]] | None = None
+        if self._model.device.type == "cpu":
+            num_helpers = (config.num_threads or num_cores()) - 1
+            self._one_by_one = SideBySide(self._vector, num_helpers, _use_one_thread)
+            self._vector("")  # a tokenizer's first use sets its padding, which no other thread may read then
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Embed the texts of all tasks in one call of the model; return a vector, or vectors, for each."""
+        """Embed the texts of all tasks; return a vector, or vectors, for each."""
         return answer_batch(tasks, {"embed": self._embed})
 
     def release(self, query: str) -> None:
         """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
-        """Do nothing: memory is freed with the object."""
+        """End the threads that compute side by side. Memory is freed with the object."""
+        if self._one_by_one is not None:
+            self._one_by_one.close()
 
     def _embed(self, applications: Sequence[Application]) -> list[object]:
-        texts = [_text(application) for application in applications]
+        texts = [text_of(application) for application in applications]
+        if self._one_by_one is None:
+            return list(self._encode(texts))
+        own = threading.get_ident()
+        return [*self._one_by_one.map(texts, lambda: not self._computing.is_any_but(own))]
+
+    def _vector(self, text: str) -> NDArray[np.float32]:
+        vector: NDArray[np.float32] = self._encode([text])[0]
+        return vector
+
+    def _encode(self, texts: list[str]) -> NDArray[np.float32]:
         vectors = self._model.encode(
-            texts, batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False
+            texts, batch_size=GPU_BATCH_SIZE, normalize_embeddings=True, show_progress_bar=False
         )
-        return list(np.asarray(vectors, dtype=np.float32))
+        return np.asarray(vectors, dtype=np.float32)
 
 
 def minilm_path() -> Path:
@@ -124,7 +170,8 @@ def model_file(model: str, name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _text(application: Application) -> str:
+def text_of(application: Application) -> str:
+    """Return the text to embed. Raises BadReply if there is none."""
     value = application.require("texts", object)
     try:
         return as_text(value)
@@ -134,7 +181,8 @@ def _text(application: Application) -> str:
 
 @contextmanager
 def loading_model(model: str, num_threads: int | None) -> Iterator[None]:
-    """Context for code that loads a model: sets torch's threads, hides progress bars, translates errors.
+    """Context manager around code that loads a model: sets torch's threads, hides progress bars, translates
+    errors.
 
     Raises:
         ConfigError: packages are missing, or the model cannot be loaded.
@@ -158,15 +206,44 @@ def loading_model(model: str, num_threads: int | None) -> Iterator[None]:
 def _load(config: EmbeddingConfig) -> SentenceTransformer:
     is_packaged = config.model == MINILM
     path = str(_checked_minilm()) if is_packaged else config.model
-    with loading_model(config.model, config.num_threads):
+    with loading_model(config.model, 1):
         from sentence_transformers import SentenceTransformer
 
-        return SentenceTransformer(
+        model = SentenceTransformer(
             path,
             device=config.device,
             local_files_only=is_packaged,  # asks no hub; HF_HUB_OFFLINE would bind the whole process
-            model_kwargs={"dtype": config.dtype},
+            model_kwargs={"dtype": config.torch_dtype},
         )
+        _pool_in_float32(model)
+        return model
+
+
+def _pool_in_float32(model: SentenceTransformer) -> None:
+    """Let all modules of a model after the first, which is the transformer, compute in float32.
+
+    They pool the vectors of a text's tokens and scale the result. That is cheap, and a short type would lose
+    most there.
+    """
+    import torch
+
+    def widen(module: object, args: object, features: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+            for name, value in features.items()
+        }
+
+    transformer, *others = model
+    transformer.register_forward_hook(widen)
+    for module in others:
+        module.float()
+
+
+def _use_one_thread() -> None:
+    """Let torch compute on one thread what the calling thread asks of it."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _checked_minilm() -> Path:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from stretto.core import Chunk, Document, Hit
 from stretto.engines.batch.applications import Application, answer_batch, setting
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
-from stretto.engines.batch.vectors import Vector, collection_name, num_wanted, vector_at, wrong_dimension
+from stretto.engines.batch.vectors import (
+    OWNED,
+    Vector,
+    collection_name,
+    num_wanted,
+    vector_at,
+    wrong_dimension,
+)
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
 from stretto.tasks import Task
 
@@ -100,7 +107,8 @@ _COLLECTIONS = f"""
 
 @dataclass(frozen=True, slots=True)
 class PostgresConfig:
-    """Configuration of `PostgresVectors`: exactly one of its attributes is given.
+    """Configuration of `PostgresVectors`, the vector store in PostgreSQL: exactly one of its attributes is
+    given.
 
     Attributes:
         dsn: connection string of a PostgreSQL server that runs already.
@@ -113,7 +121,7 @@ class PostgresConfig:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A description of a named collection of documents.
+    """A description of a named collection of documents that is stored for searching.
 
     Attributes:
         recipes: how the documents were cut and embedded (chunk size, overlap, embedder), as sorted texts.
@@ -128,9 +136,9 @@ class Collection:
 class PostgresVectors:
     """A vector store in PostgreSQL: named collections of chunks and their vectors. Search is exact.
 
-    Op `ingest` stores chunks with their vectors in a `collection`; its setting `recipe` is a text that says
-    how the chunks were made (default ""). Op `search` answers the `k` best hits of a `collection` for a
-    vector.
+    It runs two ops (kinds of steps). `ingest` stores chunks with their vectors in a `collection`; its setting
+    `recipe` is a text that says how the chunks were made (default ""). `search` answers the `k` best hits of
+    a `collection` for a vector.
     """
 
     def __init__(self, config: PostgresConfig) -> None:
@@ -147,11 +155,12 @@ class PostgresVectors:
         self._connection = self._connect()
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Run the tasks in order. The chunks of neighbouring tasks are stored together or not at all.
+        """Run the tasks in order: store chunks with their vectors, or search. The chunks of neighbouring
+        tasks are stored together or not at all.
 
         Raises:
-            ConfigError: there is no `collection`; a vector's dimension differs from what is stored; `k`
-                below 1.
+            ConfigError: there is no `collection`; a vector's dimension differs from what is stored; `k` below
+                1.
             BadReply: an input has the wrong type.
             EngineUnavailable: the server is gone. The next call connects again.
         """
@@ -161,27 +170,31 @@ class PostgresVectors:
         """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
-        """Disconnect; the embedded server stops unless another process uses it."""
+        """Disconnect from the database; an embedded server is stopped unless another process uses it."""
         self._connection.close()
         if self._server is not None:
             self._server.close()
 
     def collections(self) -> list[Collection]:
-        """Return the collections that have a completely stored document, sorted by name."""
+        """Return the stored collections of documents that have a completely stored document, sorted by
+        name. Collections of tenants are left out.
+        """
         with self._session() as connection:
             rows = connection.execute(_COLLECTIONS).fetchall()
         return [
-            Collection(name, documents, chunks, tuple(recipes)) for name, documents, chunks, recipes in rows
+            Collection(name, documents, chunks, tuple(recipes))
+            for name, documents, chunks, recipes in rows
+            if OWNED not in name
         ]
 
     def drop(self, collection: str) -> bool:
-        """Delete a collection; returns whether there was one."""
+        """Delete a collection of documents; return whether there was one of this name."""
         with self._session() as connection:
             delete = "DELETE FROM stretto_documents WHERE collection = %s"
             return connection.execute(delete, [collection]).rowcount > 0
 
     def missing(self, collection: str, documents: Iterable[Document], recipe: str) -> list[Document]:
-        """Return the documents that still have to be ingested into a collection.
+        """Return those of `documents` that still have to be stored in a collection.
 
         They are those that are not stored completely with this `recipe`, a text that says how documents are
         cut and embedded.

@@ -42,7 +42,7 @@ Pair: TypeAlias = tuple[str, Hit]
 
 @dataclass(frozen=True, slots=True)
 class RerankingConfig:
-    """Configuration of `Reranking`.
+    """Configuration of `Reranking`, the engine that scores how well search hits answer a question.
 
     Attributes:
         model: name or path of a cross-encoder for sentence-transformers; None scores by shared words, without
@@ -57,8 +57,8 @@ class RerankingConfig:
 class Reranking:
     """A batch engine that gives search hits new scores: how well each answers the question.
 
-    Op `rerank`: ports `question` and `hits` (a list of Hit). Answers the same chunks with new scores, best
-    first. All pairs of a batch go through a cross-encoder in one call.
+    It runs the op (kind of step) `rerank`: inputs `question` and `hits` (a list of Hit). It answers the same
+    chunks with new scores, best first. All pairs of a batch go through a cross-encoder in one call.
     """
 
     def __init__(self, config: RerankingConfig) -> None:
@@ -81,10 +81,10 @@ class Reranking:
         """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
-        """Do nothing: memory is freed with the object."""
+        """Do nothing: this engine holds only memory, which is freed with the object."""
 
     def _rerank(self, applications: Sequence[Application]) -> list[object]:
-        lists = [_hits(application) for application in applications]
+        lists = [hits_of(application) for application in applications]
         questions = [application.require("question", str) for application in applications]
         pairs = [(question, hit) for question, hits in zip(questions, lists, strict=True) for hit in hits]
         scores = iter(self._score(pairs))
@@ -96,7 +96,8 @@ class Reranking:
         ]
 
 
-def _hits(application: Application) -> list[Hit]:
+def hits_of(application: Application) -> list[Hit]:
+    """Return the hits to rerank. Raises BadReply if there is no list of hits."""
     hits = application.require("hits", list)
     if not all(isinstance(hit, Hit) for hit in hits):
         raise BadReply("rerank: port 'hits' wants hits", step=application.task.step)

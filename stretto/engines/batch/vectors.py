@@ -27,9 +27,13 @@ ChunkKey: TypeAlias = tuple[str, int, str]
 DEFAULT_K = 4
 
 
+OWNED = "\x1f"
+"""Character between a tenant and the name of its collection, in the name under which that is stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryVectorsConfig:
-    """Configuration of `MemoryVectors`.
+    """Configuration of `MemoryVectors`, the vector store in memory.
 
     Attributes:
         shelves: the stored collections. They are here so that they outlive an instance of the engine.
@@ -41,14 +45,14 @@ class MemoryVectorsConfig:
 class MemoryVectors:
     """A vector store in this process's memory: collections of chunks and their vectors. Search is exact.
 
-    Op `ingest`: ports `chunks`, `vectors` (float32, one dimension; of unit length if scores are to be
-    cosines), optional `collection`. Answers True. Ingesting a chunk again (same source, document and
-    index) replaces it.
+    It runs two ops (kinds of steps). `ingest` stores chunks: inputs `chunks`, `vectors` (float32, one
+    dimension; of unit length if scores are to be cosines), optional `collection`. It answers True. Ingesting
+    a chunk again (same source, document and index) replaces it.
 
-    Op `search`: port `queries` (a vector), optional `collection`; config `k`. Answers the `k` best hits,
-    all of them when there are fewer, none from a collection that does not exist.
+    `search` has the inputs `queries` (a vector) and optional `collection`, and the setting `k`. It answers
+    the `k` best hits, all of them when there are fewer, none from a collection that does not exist.
 
-    A collection without a name belongs to its query and is dropped at the end of the query.
+    A collection without a name belongs to its query (run of an app) and is dropped at the end of the query.
     """
 
     def __init__(self, config: MemoryVectorsConfig) -> None:
@@ -56,7 +60,8 @@ class MemoryVectors:
         self._private = config.shelves.private
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Run the tasks in order: ingest chunks, or search for queries.
+        """Run the tasks in order: each stores chunks with their vectors, or searches for the hits of a
+        vector.
 
         Raises:
             ConfigError: vectors of different dimensions meet in a collection; `k` below 1.
@@ -65,11 +70,11 @@ class MemoryVectors:
         return answer_batch(tasks, {"ingest": self._ingest, "search": self._search})
 
     def release(self, query: str) -> None:
-        """Drop the collection without a name of a query that has ended."""
+        """Drop the unnamed collection that a query (run of an app) has filled, as the query has ended."""
         self._private.pop(query, None)
 
     def close(self) -> None:
-        """Do nothing: memory is freed with the configuration."""
+        """Do nothing: the collections belong to the configuration, and their memory is freed with it."""
 
     def _ingest(self, applications: Sequence[Application]) -> list[object]:
         for application in applications:
@@ -91,17 +96,31 @@ class MemoryVectors:
 
 
 def collection_name(application: Application) -> str | None:
-    """Return the name of the collection that a task names; None for the collection of its own query."""
-    return application.get("collection", str)
+    """Return the name under which the collection of documents that a task names is stored; None for the
+    unnamed collection of the task's own query (run of an app).
+
+    A collection belongs to a tenant: two tenants' collections of one name are stored under two names.
+
+    Raises:
+        ConfigError: the name or the tenant has the character that separates the two.
+    """
+    name, tenant = application.get("collection", str), application.task.tenant
+    if name is None:
+        return None
+    if OWNED in name or OWNED in tenant:
+        raise ConfigError(f"collection {name!r} of tenant {tenant!r}: {OWNED!r} is not allowed in names")
+    return f"{tenant}{OWNED}{name}" if tenant else name
 
 
 def shelf_key(application: Application) -> str:
-    """Return the key of a task's collection in `Shelves`: its name, or if it has none the task's query."""
+    """Return the key under which a task's collection of documents is stored: the collection's name, or if it
+    has none the task's query (run of an app).
+    """
     return collection_name(application) or application.task.query
 
 
 def vector_at(application: Application, port: str) -> Vector:
-    """Return the vector at an input port, as float32.
+    """Return the vector at a port (named input) of a task, as float32.
 
     Raises:
         BadReply: the value is not a vector.
@@ -114,7 +133,9 @@ def vector_at(application: Application, port: str) -> Vector:
 
 
 def num_wanted(task: Task) -> int:
-    """Return the number of hits that a task asks for, its setting `k`. Raises ConfigError if below 1."""
+    """Return the number of search hits that a task asks for, its setting `k`. Raises ConfigError if it is
+    below 1.
+    """
     k = setting(task, "k", int, DEFAULT_K)
     if k < 1:
         raise ConfigError(f"search: k is {k}, must be at least 1", step=task.step)
@@ -122,7 +143,9 @@ def num_wanted(task: Task) -> int:
 
 
 def wrong_dimension(dimension: int, stored: int, step: str) -> ConfigError:
-    """Return the error for a vector that does not fit its collection."""
+    """Return the error for a vector whose dimension differs from that of the vectors stored in its
+    collection.
+    """
     return ConfigError(
         f"a vector of dimension {dimension} in a collection of {stored}: was it made by another embedder?",
         step=step,
@@ -162,7 +185,8 @@ class _Collection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shelves:
-    """All collections in memory: named ones, and those without a name by their query.
+    """All collections of documents in memory: named ones by name, and those without a name by their query
+    (run of an app).
 
     It is mutable, and shared by all instances of the engine.
     """

@@ -29,7 +29,7 @@ _MAX_TEXT_CHARS = 4_000
 
 @dataclass(frozen=True, slots=True)
 class WebSearchConfig:
-    """Configuration of `WebSearch`.
+    """Configuration of `WebSearch`, the engine that asks a web search service.
 
     Attributes:
         url: URL of the service, with or without `/search`.
@@ -51,7 +51,8 @@ class WebSearchConfig:
 class WebSearch:
     """A batch engine that searches the web with an HTTP service like SearXNG.
 
-    Op `web_search`: port `queries` (a text); config `k`; answers up to `k` hits, one for each page found.
+    It runs the op (kind of step) `web_search`: input `queries` (a text); setting `k`. It answers up to `k`
+    hits, one for each page found.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class WebSearch:
         """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
 
     def close(self) -> None:
-        """Do nothing: no state is kept between batches."""
+        """Do nothing: this engine keeps no connections or data between batches."""
 
     def _search(self, applications: Sequence[Application]) -> list[object]:
         asked = [(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]

@@ -1,4 +1,4 @@
-"""The request that a task becomes at a server: a completion, or a chat of one message.
+"""The request that a task becomes at a server: a completion, or a chat.
 
 Settings beyond OpenAI's own (`top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`,
 `stop_token_ids`, `structured_outputs`) have vLLM's names; other servers may ignore them.
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stretto.engines.decoding import BASIC, changed
+from stretto.engines.openai_server.prompt import SentPrompt
 from stretto.engines.openai_wire.options import Options
 from stretto.engines.openai_wire.output_form import OutputForm
 from stretto.engines.openai_wire.paths import Api
@@ -18,8 +19,6 @@ from stretto.engines.openai_wire.requests import (
     ChatRequest,
     CompletionRequest,
     GenerateRequest,
-    Message,
-    WirePrompt,
 )
 from stretto.errors import ConfigError
 from stretto.tasks import Decode
@@ -34,13 +33,14 @@ UNDERSTOOD = BASIC | _NAMES.keys() | {"json_schema", "regex"}
 
 
 def build_request(
-    api: Api, model: str, prompt: WirePrompt, decode: Decode, tenant: str, priority: int | None = None
+    api: Api, model: str, prompt: SentPrompt, decode: Decode, priority: int | None = None
 ) -> GenerateRequest:
     """Return the request that asks a server to complete a prompt, or in a chat to answer it.
 
+    The prompt's tenant (owner) is sent as vLLM's `cache_salt`, which keeps tenants' cached prompts apart. If
+    its last message is the assistant's, the server is asked to go on with it, in vLLM's way.
+
     Args:
-        prompt: text, or for the completions API token ids.
-        tenant: owner of the prompt; sent as vLLM's `cache_salt`, which keeps tenants' cached prompts apart.
         priority: number by which vLLM orders requests, smallest first; None for none.
 
     Raises:
@@ -56,15 +56,16 @@ def build_request(
         stop=decode.stop,
         stream=True,
         include_usage=True,
-        cache_salt=tenant,
+        cache_salt=prompt.tenant,
         priority=priority or 0,
         form=_form(decode),
         **settings,
     )
     if api == "completions":
-        return CompletionRequest(model=model, prompts=(prompt,), options=options)
-    assert isinstance(prompt, str)
-    return ChatRequest(model=model, messages=(Message("user", prompt),), options=options)
+        return CompletionRequest(model=model, prompts=(prompt.content,), options=options)
+    is_open = prompt.messages[-1].role == "assistant"
+    extra = {"add_generation_prompt": False, "continue_final_message": True} if is_open else {}
+    return ChatRequest(model=model, messages=prompt.messages, options=options, extra=extra)
 
 
 def _form(decode: Decode) -> OutputForm | None:

@@ -31,7 +31,8 @@ class KVEventsConfig:
 
 @dataclass(frozen=True, slots=True)
 class OpenAIServerConfig:
-    """The configuration of one server: where it is, its API, and its limits.
+    """The configuration of an LLM engine behind one OpenAI-compatible server: where the server is, its API,
+    and its limits.
 
     Attributes:
         url: URL of the server, with or without `/v1`.
@@ -56,8 +57,8 @@ class OpenAIServerConfig:
             `--scheduling-policy priority` accepts such requests; other servers refuse them.
         kv_events: where the server publishes what its prefix cache holds (vLLM), in token ids; with None, the
             contents are guessed.
-        reports_load: whether to ask the server's `/metrics` every second how busy it is. Asking stops if they
-            do not tell.
+        reports_load: whether to ask the server's `/metrics` every second how busy it is. Asking stops if the
+            answer does not contain that.
     """
 
     url: str
@@ -86,15 +87,20 @@ class OpenAIServerConfig:
         return "served", self.model or self.url
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"url is {self.url!r}; it must start with http:// or https://")
-        try:
-            has_host = bool(urlsplit(self.url).hostname) and urlsplit(self.url).port != 0
-        except ValueError as error:
-            raise ConfigError(f"url is {self.url!r}: {error}") from error
-        if not has_host:
-            raise ConfigError(f"url is {self.url!r}; it must name a host, and a port other than 0")
+        check_url(self.url)
         if self.api not in get_args(Api):
             raise ConfigError(f"there is no api {self.api!r}; there are {', '.join(get_args(Api))}")
         if self.max_connections < 1:
             raise ConfigError(f"max_connections is {self.max_connections}; it must be at least 1")
+
+
+def check_url(url: str) -> None:
+    """Check that a text is the URL of a server. Raises ConfigError."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"url is {url!r}; it must start with http:// or https://")
+    try:
+        has_host = bool(urlsplit(url).hostname) and urlsplit(url).port != 0
+    except ValueError as error:
+        raise ConfigError(f"url is {url!r}: {error}") from error
+    if not has_host:
+        raise ConfigError(f"url is {url!r}; it must name a host, and a port other than 0")

@@ -24,7 +24,7 @@ _PROBE = "Which voice enters first, and why? 3,14 ½ naïve façade\n\n\tdef f(x
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What has been found out about an LLM server before the first prompt is sent.
+    """The properties of an LLM server that were found out before the first prompt is sent.
 
     Attributes:
         model: name of the model, as the server knows it.

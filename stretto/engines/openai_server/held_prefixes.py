@@ -29,7 +29,9 @@ class HeldPrefixes:
         self._held: OrderedDict[BlockHash, None] = OrderedDict()
 
     def num_held(self, prompt: Sequence[int], salt: str = "") -> int:
-        """Return how many leading elements of a prompt the server may have cached for the tenant `salt`."""
+        """Return the length of the prefix of a prompt that the server may have cached for the tenant `salt`,
+        in elements (token ids or characters).
+        """
         num_blocks = 0
         for block_hash in self._hashes(prompt, salt):
             if block_hash not in self._held:
@@ -38,16 +40,22 @@ class HeldPrefixes:
         return num_blocks * self._hasher.block_tokens
 
     def num_whole(self, prompt: Sequence[int]) -> int:
-        """Return how many leading elements of a prompt fill whole blocks; the rest is never cached."""
+        """Return how many leading elements (token ids or characters) of a prompt fill whole cache blocks; the
+        rest is never cached.
+        """
         return len(prompt) // self._hasher.block_tokens * self._hasher.block_tokens
 
     def add(self, prompt: Sequence[int], salt: str = "") -> None:
-        """Record that a prompt has been sent to the server, which then probably has it cached."""
+        """Record that a prompt has been sent to the server, which then probably has it in its prefix
+        cache.
+        """
         for block_hash in reversed(self._hashes(prompt, salt)):  # so that the last blocks are forgotten first
             self._add(block_hash)
 
     def apply(self, event: KVEvent) -> None:
-        """Update the record by a change of the server's prefix cache, as the server reports it."""
+        """Update the record of cached prefixes by a change of the server's prefix cache, as the server
+        reports it.
+        """
         match event:
             case BlockStored(hash=block_hash):
                 self._add(block_hash)

@@ -1,8 +1,8 @@
-"""An HTTP client for an LLM server: retries, streams of events, and errors by kind of failure.
+"""An HTTP client for a server of a model: retries, streams of events, and errors by kind of failure.
 
-`EngineUnavailable`: the server cannot be reached, breaks off, or says that it is overloaded. `EngineTimeout`:
-it is silent. Both are worth another attempt. `BadReply`, which is not: the server refuses the request, or
-answers something else than the API says.
+`EngineUnavailable`: the server breaks off, or says that it is overloaded. `EngineUnreachable`: it takes no
+connection. `EngineTimeout`: it is silent. All are worth another attempt. `BadReply`, which is not: the server
+refuses the request, or answers something else than the API says.
 """
 
 from __future__ import annotations
@@ -10,29 +10,60 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
-from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_wire import sse
 from stretto.engines.openai_wire.errors import is_passing, read_reason, read_retry_after
-from stretto.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable
+from stretto.errors import (
+    BadReply,
+    ConfigError,
+    EngineTimeout,
+    EngineUnavailable,
+    EngineUnreachable,
+    NotFound,
+)
 
 _MAX_BODY_BYTES = 8_000_000
+_NOT_FOUND = 404
+
+
+def _never() -> bool:
+    return False
+
+
+class HttpConfig(Protocol):
+    """The settings of an HTTP client; `OpenAIServerConfig` says what each means."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def api_key_env(self) -> str: ...
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def connect_timeout_s(self) -> float: ...
+    @property
+    def max_retries(self) -> int: ...
+    @property
+    def backoff_s(self) -> float: ...
+    @property
+    def max_backoff_s(self) -> float: ...
 
 
 class Http:
-    """The HTTP client of one LLM server.
+    """The HTTP client of one server, with retries, streams and typed errors.
 
     Raises:
         ConfigError: the URL or the key cannot be used.
     """
 
-    def __init__(self, config: OpenAIServerConfig) -> None:
+    def __init__(self, config: HttpConfig) -> None:
         """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key cannot be used."""
         self._config = config
         key = os.environ.get(config.api_key_env, "").strip()
@@ -77,31 +108,54 @@ class Http:
 
     @asynccontextmanager
     async def stream(
-        self, path: str, body: dict[str, object], *, is_retried: bool = True
+        self,
+        path: str,
+        body: dict[str, object],
+        *,
+        is_retried: bool = True,
+        is_complete: Callable[[], bool] = _never,
+        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> AsyncIterator[AsyncIterator[Any]]:
-        """Send a POST whose answer is streamed; the context yields an iterator over the events' JSON.
+        """Send a POST whose answer is a stream of server-sent events; the context manager yields an iterator
+        over the events' JSON.
 
         Leaving the context before the end aborts the request.
+
+        Args:
+            is_complete: asked when the server closes an answer properly but without `[DONE]`: whether it is
+                whole all the same.
+            wait: waits so many seconds before another attempt.
         """
-        async with self._open(path, body, is_retried=is_retried) as response:
+        async with self._open(path, body, is_retried=is_retried, wait=wait) as response:
             kind = response.headers.get("content-type", "untyped")
             if not kind.startswith(sse.CONTENT_TYPE):
                 start = (await self._read(response))[:200]
                 raise BadReply(f"{self._name} answered with {kind}, not with a stream of events: {start!r}")
-            yield self._events(response)
+            yield self._events(response, is_complete)
 
     @asynccontextmanager
     async def _open(
-        self, path: str, body: dict[str, object] | None, *, is_retried: bool
+        self,
+        path: str,
+        body: dict[str, object] | None,
+        *,
+        is_retried: bool,
+        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> AsyncIterator[httpx.Response]:
         """Yield a successful response, not yet read. Nothing is tried again once it is there."""
-        response = await self._respond(path, body, self._config.max_retries if is_retried else 0)
+        response = await self._respond(path, body, self._config.max_retries if is_retried else 0, wait)
         try:
             yield response
         finally:
             await response.aclose()
 
-    async def _respond(self, path: str, body: dict[str, object] | None, num_retries: int) -> httpx.Response:
+    async def _respond(
+        self,
+        path: str,
+        body: dict[str, object] | None,
+        num_retries: int,
+        wait: Callable[[float], Awaitable[None]],
+    ) -> httpx.Response:
         backoff_s = self._config.backoff_s
         while True:
             answer = await self._attempt(path, body)
@@ -110,7 +164,9 @@ class Http:
             error, wait_s = answer
             if num_retries == 0:
                 raise error
-            await asyncio.sleep(min(backoff_s if wait_s is None else wait_s, self._config.max_backoff_s))
+            if wait_s is None:  # clients that were refused together are not to come back together
+                wait_s = backoff_s * random.uniform(0.5, 1.0)
+            await wait(min(wait_s, self._config.max_backoff_s))
             num_retries -= 1
             backoff_s *= 2
 
@@ -128,7 +184,7 @@ class Http:
             async with asyncio.timeout(self._config.connect_timeout_s + self._config.timeout_s):
                 response = await self._client.send(request, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise EngineUnavailable(f"cannot reach {self._name}: {_text(error)}") from error
+            raise EngineUnreachable(f"cannot reach {self._name}: {_text(error)}") from error
         except (httpx.TimeoutException, TimeoutError) as error:
             raise self._silence() from error
         except httpx.HTTPError as error:  # perhaps the connection had idled for too long
@@ -142,6 +198,8 @@ class Http:
         if response.has_redirect_location:
             reason = f"go to {response.headers['location'][:500]}"
         problem = f"{self._name} answered {response.status_code}: {reason}"
+        if response.status_code == _NOT_FOUND:
+            raise NotFound(problem)
         if not is_passing(response.status_code):
             raise BadReply(problem)
         return EngineUnavailable(problem), read_retry_after(
@@ -177,9 +235,10 @@ class Http:
         except httpx.HTTPError as error:
             raise EngineUnavailable(f"{self._name} broke off: {_text(error)}") from error
 
-    async def _events(self, response: httpx.Response) -> AsyncIterator[Any]:
-        """Yield the events up to `[DONE]`. Comments, which proxies send to keep a connection, count as
-        silence.
+    async def _events(self, response: httpx.Response, is_complete: Callable[[], bool]) -> AsyncIterator[Any]:
+        """Yield the events up to `[DONE]`, or to the end of an answer that is complete.
+
+        Comments, which proxies send to keep a connection, count as silence.
         """
         decoder = sse.EventDecoder()
         heard_s = time.monotonic()
@@ -190,7 +249,9 @@ class Http:
                 heard_s = time.monotonic()
             if decoder.is_done:
                 return
-        raise EngineUnavailable(f"{self._name} ended its answer early, after {decoder.rest[-200:]!r}")
+        if not is_complete():
+            rest = decoder.rest[-200:]
+            raise EngineUnavailable(f"{self._name} ended its answer early, after {rest!r}")
 
 
 def read_json(data: bytes) -> Any:

@@ -25,9 +25,10 @@ from stretto.errors import ConfigError
 
 
 class KVEventStream:
-    """A subscription to one vLLM server's KV events, which tell what its prefix cache stores and evicts.
+    """A subscription to the KV events that one vLLM server publishes, which say what its prefix cache stores
+    and evicts.
 
-    It can be iterated once. A server with several data-parallel ranks has one for each.
+    It can be iterated once. A vLLM server with several data-parallel ranks needs one subscription for each.
     """
 
     def __init__(self, config: KVEventsConfig) -> None:
@@ -36,7 +37,7 @@ class KVEventStream:
         self._sequencer = Sequencer()
 
     async def events(self) -> AsyncGenerator[list[KVEvent], None]:
-        """Yield each batch of changes of the prefix cache, for ever.
+        """Yield each batch of changes of the server's prefix cache, for ever.
 
         Where some were missed for good, `AllBlocksCleared` is yielded, because the contents are unknown then.
 

@@ -19,7 +19,7 @@ _BLOCK_TOKENS = 16  # vLLM's default
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """Properties of a server's prefix cache; None where the server does not say.
+    """Properties of an LLM server's prefix cache; None where the server does not say.
 
     Attributes:
         block_tokens: tokens of a block.

@@ -1,10 +1,14 @@
-"""A prompt in the form in which it is sent to a server: token ids if its tokenizer is known, else text."""
+"""A prompt in the form in which it is sent to a server: token ids if its tokenizer is known, else text or
+messages.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stretto.core import Prompt
 from stretto.engines.openai_server.discovery import ServerFacts
+from stretto.engines.openai_wire.requests import Message, WirePrompt
 from stretto.errors import UserError
 from stretto.tasks import LLMTask
 
@@ -14,38 +18,60 @@ CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class SentPrompt:
-    """A prompt as it is sent to a server.
+    """A prompt in the form in which it is sent to an LLM server: as text, as token ids, or as messages.
 
     Attributes:
         content: text or token ids to send.
         elements: token ids or characters, with which a prefix cache can be searched.
         tenant: owner of the task. Caches are never shared between tenants.
+        messages: the messages of which the text consists, for the chat API; none for token ids.
     """
 
-    content: str | tuple[int, ...]
+    content: WirePrompt
     elements: list[int]
     tenant: str
+    messages: tuple[Message, ...] = ()
 
     @property
     def tokens_per_element(self) -> float:
-        """Number of tokens that one of `elements` stands for: 1 if a token id, an estimate if a character."""
+        """Number of tokens that one of the prompt's `elements` stands for: 1 for a token id, an estimate for
+        a character.
+        """
         return 1 / CHARS_PER_TOKEN if isinstance(self.content, str) else 1.0
 
 
 def encode(facts: ServerFacts, task: LLMTask) -> SentPrompt:
-    """Return a task's prompt as it is sent to a server: token ids if its tokenizer is known, else text.
+    """Return a task's prompt in the form in which it is sent to a server: token ids if the server's tokenizer
+    is known, else text.
+
+    Line breaks separate the messages of the text, because the markup of an unknown model is unknown too.
 
     Raises:
         UserError: a segment of the prompt is not a text.
     """
     if facts.tokenizer is None:
         try:
-            text = "".join(segment.text for segment in task.prompt)
+            messages = messages_of(task.prompt)
+            text = "\n".join(message.text for message in messages)
             text.encode()
         except (TypeError, UnicodeEncodeError) as error:
             raise UserError(f"a segment of the prompt is not a text: {error}") from error
-        return SentPrompt(text, list(map(ord, text)), task.tenant)
+        return SentPrompt(text, list(map(ord, text)), task.tenant, messages)
     tokens = facts.tokenizer.encode(task.prompt)
     if task.decode is not None:
-        tokens += facts.tokenizer.suffix
+        tokens += facts.tokenizer.end_of(task.prompt)
     return SentPrompt(tuple(tokens), tokens, task.tenant)
+
+
+def messages_of(prompt: Prompt) -> tuple[Message, ...]:
+    """Return the messages of a prompt. What has no role before it is a message of the user.
+
+    Raises:
+        TypeError: a segment of the prompt is not a text.
+    """
+    found: list[tuple[str, list[str]]] = []
+    for segment in prompt:
+        if segment.role is not None or not found:
+            found.append((segment.role or "user", []))
+        found[-1][1].append(segment.text)
+    return tuple(Message(role, "".join(texts)) for role, texts in found) or (Message("user", ""),)

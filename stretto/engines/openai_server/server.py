@@ -21,19 +21,20 @@ from typing import TYPE_CHECKING
 
 from stretto.cluster.kv_events import AllBlocksCleared, KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.engines.decoding import refuse_others
+from stretto.engines.decoding import refuse_others, without_wishes
 from stretto.engines.openai_server.api import UNDERSTOOD, build_request
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import ServerFacts, discover
 from stretto.engines.openai_server.held_prefixes import HeldPrefixes
 from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.metrics import read_load
+from stretto.engines.openai_server.places import Place
 from stretto.engines.openai_server.priority import priority_of
 from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN, SentPrompt, encode
 from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.engines.openai_wire import paths
 from stretto.engines.openai_wire.answers import Choice, TokenCounts, read_chunk
-from stretto.errors import BadReply, CapacityError, ConfigError, StrettoError
+from stretto.errors import BadReply, CapacityError, ConfigError, NotFound, StrettoError
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import check_sampling
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
@@ -81,20 +82,21 @@ class OpenAIServer:
     async def generate(
         self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
     ) -> None:
-        """Run one task and pass its events to `emit`. Cancelling closes its connection, which aborts it.
+        """Run one task on the server and pass its events to `emit`. Cancelling closes the connection, which
+        aborts the request.
 
-        A task that only prefills (without `decode`) is `Done` when the server has it in its cache, or at once
-        if a request for it would not pay or no connection is free. It never fails: the later task with the
-        whole prompt will report what is wrong.
+        A task that only prefills (without `decode`) is `Done` when the server has its prompt in the cache, or
+        at once if a request for it would not pay or no connection is free. It never fails: the later task
+        with the whole prompt will report what is wrong.
         """
         if task.decode is None:
             emit(Started(task.id))
             emit(Done(task.id, None, await self._prefill(task, rank)))
             return
-        async with self._places:
+        async with Place(self._places) as place:
             emit(Started(task.id))
             try:
-                done = await self._complete(task, task.decode, emit, rank)
+                done = await self._complete(task, task.decode, emit, rank, place)
             except StrettoError as error:
                 emit(Failed(task.id, error.at(task.step)))
             else:
@@ -116,7 +118,7 @@ class OpenAIServer:
         await self._http.fetch("v1/models")
 
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
-        """Pass changes of the server's prefix cache, and its load, to `report` until cancelled.
+        """Watch the server until cancelled: pass changes of its prefix cache, and its load, to `report`.
 
         Only what is configured, and what the server tells, is reported.
         """
@@ -132,7 +134,7 @@ class OpenAIServer:
         """Ask the server's `/metrics` for its load: running and waiting requests, share of KV memory in use.
 
         Raises:
-            EngineFailure: it does not answer, or does not report that.
+            EngineFailure: the server does not answer, or does not report its load.
         """
         return read_load((await self._http.fetch(paths.METRICS)).decode(errors="replace"))
 
@@ -144,13 +146,19 @@ class OpenAIServer:
         await self._http.aclose()
 
     async def _complete(
-        self, task: LLMTask, decode: Decode, emit: Callable[[LLMEvent], None], rank: tuple[float, ...]
+        self,
+        task: LLMTask,
+        decode: Decode,
+        emit: Callable[[LLMEvent], None],
+        rank: tuple[float, ...],
+        place: Place,
     ) -> Done:
+        decode = without_wishes(decode)  # whether a server can is not known
         refuse_others(decode, UNDERSTOOD, "an OpenAI-compatible server")
         check_sampling(decode, _ANY_VOCABULARY)
         if decode.items is None:
             decode = replace(decode, stop=tuple(dict.fromkeys((*decode.stop, *self._config.stop))))
-        output = Output(decode)
+        output = Output(decode, task.prompt)
         facts = await self._known()
         prompt = encode(facts, task)
         if isinstance(prompt.content, tuple) and facts.max_model_tokens is not None:
@@ -167,7 +175,13 @@ class OpenAIServer:
                 emit(Piece(task.id, piece))
             return is_finished
 
-        usage = await self._ask(facts, prompt, decode, feed, rank)
+        try:
+            usage = await self._ask(facts, prompt, decode, feed, rank, place)
+        except NotFound:
+            before, facts = facts.model, await self._known(but_not=facts)
+            if facts.model == before:
+                raise
+            usage = await self._ask(facts, encode(facts, task), decode, feed, rank, place)
         last, value = output.finish()
         for piece in last:
             emit(Piece(task.id, piece))
@@ -190,11 +204,11 @@ class OpenAIServer:
                 whole = prompt.elements[:num_whole]
                 prompt = SentPrompt(tuple(whole), whole, prompt.tenant)
             patience_s = self._warming.patience_s(num_missing)
-            async with self._places:
+            async with Place(self._places) as place:
                 try:
                     async with asyncio.timeout(patience_s):
                         return await self._ask(
-                            facts, prompt, _ONE_TOKEN, lambda _: False, rank, is_retried=False
+                            facts, prompt, _ONE_TOKEN, lambda _: False, rank, place, is_retried=False
                         )
                 except TimeoutError:
                     assert patience_s is not None
@@ -210,28 +224,38 @@ class OpenAIServer:
         decode: Decode,
         feed: Callable[[str], bool],
         rank: tuple[float, ...],
+        place: Place,
         *,
         is_retried: bool = True,
     ) -> Usage:
         """Send a prompt, and pass each piece of the answer to `feed` until that returns True."""
         api = self._config.api
         priority = priority_of(rank) if self._config.priorities else None
-        request = build_request(api, facts.model, prompt.content, decode, prompt.tenant, priority)
+        request = build_request(api, facts.model, prompt, decode, priority)
         body = request.to_json()
         num_held = self._held.num_held(prompt.elements, prompt.tenant)
         if self._following is None or prompt.tenant:  # the server does not tell of what is a tenant's
             self._held.add(prompt.elements, prompt.tenant)
-        num_events = num_deltas = num_chars = 0
+        num_events = num_deltas = num_chars = num_choices = 0
+        has_finished = False
         counts, first_s = None, None
         sent_s = time.perf_counter()
         try:
-            async with self._http.stream(paths.GENERATE[api], body, is_retried=is_retried) as events:
+            async with self._http.stream(
+                paths.GENERATE[api],
+                body,
+                is_retried=is_retried,
+                is_complete=lambda: has_finished,
+                wait=place.wait,
+            ) as events:
                 async for event in events:
                     chunk = read_chunk(api, event)
                     counts = chunk.counts or counts
                     choice = chunk.choices[0] if chunk.choices else _NOTHING
                     if first_s is None and (choice.has_output or choice.finish):
                         first_s = time.perf_counter() - sent_s
+                    num_choices += len(chunk.choices)
+                    has_finished = has_finished or choice.finish is not None
                     num_events += 1
                     num_deltas += choice.has_output
                     num_chars += len(choice.text)
@@ -239,6 +263,8 @@ class OpenAIServer:
                         raise BadReply(f"the server writes on beyond max_tokens={decode.max_tokens}")
                     if feed(choice.text):
                         break
+            if not num_choices:
+                raise BadReply("the server's answer has no choice")
         except BadReply as error:
             if isinstance(prompt.content, tuple) and num_deltas == 0:
                 raise BadReply(f"{error.message} (sent as token ids; tokenizer 'none' sends text)") from error
@@ -281,10 +307,15 @@ class OpenAIServer:
                 pass  # it is away
             await asyncio.sleep(_LOOK_S)
 
-    async def _known(self) -> ServerFacts:
-        """Return the facts about the server, which is asked once. A failure reaches all who wait."""
+    async def _known(self, *, but_not: ServerFacts | None = None) -> ServerFacts:
+        """Return the facts about the server, which is asked once. A failure reaches all who wait.
+
+        Where they are `but_not`, it is asked again: it may have been restarted with another model.
+        """
         before = self._problem
         async with self._asking:
+            if self._facts is but_not:
+                self._facts = None
             if self._facts is None:
                 if self._problem is not None and self._problem is not before:
                     raise self._problem

@@ -38,7 +38,7 @@ _MIN_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A model of the time to a request's first token: the sum of three terms.
+    """A model of the time to a request's first token at an LLM server: the sum of three terms.
 
     Attributes:
         round_trip_s: seconds that every request takes.
@@ -51,12 +51,15 @@ class Speed:
     held_s: float
 
     def seconds(self, num_new: float) -> float:
-        """Return the predicted seconds to the first token, with nothing in the cache."""
+        """Return the predicted seconds to the first token of a prompt of `num_new` tokens, none of which are
+        cached.
+        """
         return self.round_trip_s + self.new_s * num_new
 
 
 class WarmingPolicy:
-    """A policy that decides when to prefill a prompt's beginning ahead on a server, by an extra request.
+    """A policy that decides when to send an LLM server an extra request that only prefills a prompt's
+    beginning, so that a later request finds it in the server's cache.
 
     It learns from the times of requests to their first token whether such requests pay.
     """
@@ -91,7 +94,7 @@ class WarmingPolicy:
     def speed(self) -> Speed | None:
         """Return the model of the time to the first token, fitted to the last requests.
 
-        None if they are too few or too alike, or if more tokens took less time.
+        None if these are too few or too alike, or if more tokens took less time.
         """
         if len(self._recent) < 3:
             return None
@@ -126,11 +129,10 @@ class WarmingPolicy:
         return is_check != (speed is not None and self._gain_s(speed, num_missing) > speed.round_trip_s)
 
     def patience_s(self, num_missing: int) -> float | None:
-        """Return how many seconds to wait for a request that prefills so many tokens ahead.
+        """Return how many seconds to wait for a request that prefills `num_missing` tokens ahead.
 
-        It is twice the predicted time, or None for no limit if that is unknown.
-
-        A prefill that takes longer holds a connection that requests need.
+        It is twice the predicted time, or None for no limit if that is unknown. A prefill that takes longer
+        holds a connection that other requests need.
         """
         speed = self.speed()
         return None if speed is None else 2 * speed.seconds(num_missing)

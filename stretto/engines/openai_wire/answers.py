@@ -28,7 +28,7 @@ _UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, OverflowError
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """The token counts of an answer, as the server reports them.
+    """The token counts of an LLM server's answer (field `usage`).
 
     Attributes:
         num_cached: number of prompt tokens found in the prefix cache; None if the server does not say.
@@ -39,7 +39,7 @@ class TokenCounts:
     num_cached: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the counts as the JSON of an answer's field `usage`."""
+        """Return the token counts as the JSON of an answer's field `usage`."""
         usage: dict[str, object] = {
             "prompt_tokens": self.num_prompt,
             "total_tokens": self.num_prompt + self.num_output,
@@ -52,7 +52,7 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One of the answers to a prompt, or a piece of it.
+    """One of the answers that a server gives to a prompt (OpenAI's "choice"), or in a stream a piece of it.
 
     Attributes:
         index: number of the prompt times `n`, plus number of the answer.
@@ -77,13 +77,15 @@ class Choice:
 
     @property
     def has_output(self) -> bool:
-        """Whether the choice contains output: text, or reasoning before it."""
+        """Whether this answer, or piece of an answer, contains output: text, or the model's reasoning before
+        it.
+        """
         return bool(self.text or self.reasoning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A whole answer of a server, or one chunk of a streamed one.
+    """A whole answer of an OpenAI-compatible server, or one chunk of a streamed one.
 
     Attributes:
         created_s: whole seconds since the epoch.
@@ -98,7 +100,7 @@ class Answer:
 
 
 def whole_json(api: Api, answer: Answer) -> dict[str, object]:
-    """Return the JSON body of an answer that is not streamed."""
+    """Return the JSON body of a server's whole answer, in the form of the `api` (completions or chat)."""
     choices = [
         {
             "index": choice.index,
@@ -116,7 +118,7 @@ def whole_json(api: Api, answer: Answer) -> dict[str, object]:
 
 
 def chunk_json(api: Api, answer: Answer) -> dict[str, object]:
-    """Return the JSON of one event of a streamed answer."""
+    """Return the JSON of one event of a streamed answer, in the form of the `api` (completions or chat)."""
     choices = [
         {
             "index": choice.index,
@@ -135,7 +137,7 @@ def chunk_json(api: Api, answer: Answer) -> dict[str, object]:
 
 
 def read_whole(api: Api, body: Any) -> Answer:
-    """Read the JSON body of an answer that is not streamed. Raises BadReply or EngineUnavailable."""
+    """Read the JSON body of a server's answer that is not streamed. Raises BadReply or EngineUnavailable."""
     return _read(api, body, "message", "an answer")
 
 
@@ -144,7 +146,7 @@ def read_chunk(api: Api, event: Any) -> Answer:
 
     Raises:
         EngineUnavailable: the server reports that it stopped working on the request.
-        BadReply: it is not an event of this API, or the server refuses to go on.
+        BadReply: the event does not belong to this API, or the server refuses to go on.
     """
     return _read(api, event, "delta", "a chunk")
 

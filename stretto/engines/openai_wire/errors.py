@@ -25,7 +25,7 @@ _MAX_REASON_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class ApiError:
-    """An HTTP error answer: it refuses a request.
+    """An HTTP error answer of an OpenAI-compatible server, which refuses a request.
 
     Attributes:
         kind: class of the error, `type` on the wire.
@@ -40,17 +40,19 @@ class ApiError:
     retry_after_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON body of the error."""
+        """Return the JSON body of this HTTP error answer, in OpenAI's form."""
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
         return {"error": error}
 
     def headers(self) -> dict[str, str]:
-        """Return the additional HTTP headers: `Retry-After` in whole seconds, rounded up, if it is known."""
+        """Return the additional HTTP headers of this error answer: `Retry-After` in whole seconds, rounded
+        up, if it is known.
+        """
         return {} if self.retry_after_s is None else {"Retry-After": str(math.ceil(self.retry_after_s))}
 
 
 class RequestRefused(UserError):
-    """A client's request cannot be served as it is; `answer` is the HTTP answer to send back."""
+    """Error: a client's request cannot be served as it is; `answer` is the HTTP error answer to send back."""
 
     def __init__(self, answer: ApiError) -> None:
         super().__init__(answer.message)
@@ -131,7 +133,9 @@ def read_reason(body: bytes) -> str:
 
 
 def read_retry_after(header: str, now_s: float) -> float | None:
-    """Return the seconds to wait, from a `Retry-After` header with seconds or a date; None if it has neither.
+    """Return the seconds to wait, from a `Retry-After` header with seconds or a date.
+
+    Return None if it has neither, or names no time to come.
 
     Args:
         now_s: seconds since the epoch.
@@ -143,7 +147,7 @@ def read_retry_after(header: str, now_s: float) -> float | None:
             seconds = parsedate_to_datetime(header).timestamp() - now_s
         except (ValueError, OverflowError):
             return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    return seconds if 0.0 < seconds < math.inf else None
 
 
 def raise_for_event(event: Mapping[str, Any]) -> None:
@@ -154,7 +158,7 @@ def raise_for_event(event: Mapping[str, Any]) -> None:
 
     Raises:
         EngineUnavailable: the failure is temporary, and the request may succeed later.
-        BadReply: it is not.
+        BadReply: the failure is not temporary.
     """
     problem = event.get("error") or (event if event.get("object") == "error" else None)
     if not problem:

@@ -25,13 +25,16 @@ _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
 
 
 class Fields:
-    """The fields of a JSON object that a client sent, to be read one by one; `left` has the others."""
+    """The fields of a JSON object that a client sent, to be read one by one; `left` has those that were not
+    read.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._left = dict(values)
 
     def take(self, name: str, read: Reader[T], default: D) -> T | D:
-        """Remove the field `name` and return its value, checked by `read`; `default` if missing or null.
+        """Remove the field `name` and return its value, checked by the function `read`; `default` if the
+        field is missing or null.
 
         Raises:
             RequestRefused: `read` does not accept the value.
@@ -40,7 +43,7 @@ class Fields:
         return default if value is None else read(name, value)
 
     def left(self) -> dict[str, Any]:
-        """Return the fields that no `take` has read, with their values as sent."""
+        """Return the fields of the JSON object that no `take` has read yet, with their values as sent."""
         return dict(self._left)
 
 
@@ -61,7 +64,7 @@ def mapping(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def anything(name: str, value: Any) -> Any:
-    """Return the value of a field unchecked: a reader that accepts any JSON value."""
+    """Return the value of a request's field unchecked, for fields that may be any JSON value."""
     return value
 
 
@@ -76,7 +79,7 @@ def text(name: str, value: Any) -> str:
     """Check that the field `name` is a text that can be encoded as UTF-8, and return it.
 
     Raises:
-        RequestRefused: it is no text, or has half a surrogate pair.
+        RequestRefused: the value is no text, or has half a surrogate pair.
     """
     if not isinstance(value, str):
         raise malformed(name, f"not a text but {_kind(value)}")
@@ -88,7 +91,9 @@ def text(name: str, value: Any) -> str:
 
 
 def integer(least: int = _MIN_INTEGER, most: int = _MAX_INTEGER) -> Reader[int]:
-    """Return a function that checks that a field is a whole number from `least` to `most`, both included."""
+    """Return a function that reads a request's field and checks that it is a whole number from `least` to
+    `most`, both included.
+    """
 
     def read(name: str, value: Any) -> int:
         number = read_integer(name, value)
@@ -104,7 +109,7 @@ def read_integer(name: str, value: Any) -> int:
     """Check that the field `name` is a whole number of 64 bits, and return it; 5.0 counts as 5.
 
     Raises:
-        RequestRefused: it is not.
+        RequestRefused: the value is not such a number.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -116,7 +121,8 @@ def read_integer(name: str, value: Any) -> int:
 
 
 def number(least: float, most: float = math.inf, *, is_open: bool = False) -> Reader[float]:
-    """Return a function that checks that a field is a finite number from `least` to `most`.
+    """Return a function that reads a request's field and checks that it is a finite number from `least` to
+    `most`.
 
     `is_open` excludes `least` itself.
     """
@@ -137,7 +143,8 @@ def number(least: float, most: float = math.inf, *, is_open: bool = False) -> Re
 
 
 def items(read: Reader[T], *, max_items: int | None = None) -> Reader[tuple[T, ...]]:
-    """Return a function that checks that a field is a list, and reads each item with `read`.
+    """Return a function that reads a request's field, checks that it is a list, and reads each item with
+    `read`.
 
     The list may have at most `max_items` items; None is for no limit.
     """
@@ -156,7 +163,7 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     """Check that the field `name` is a list of token ids of 32 bits, and return it.
 
     Raises:
-        RequestRefused: it is not.
+        RequestRefused: the value is not such a list.
     """
     if isinstance(value, list):
         with suppress(TypeError, OverflowError):

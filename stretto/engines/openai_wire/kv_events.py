@@ -31,9 +31,9 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 class Sequencer:
-    """A tracker of the numbers of KV event batches, which count up without gaps.
+    """Checks the numbers of received batches of KV events, which a server counts up without gaps.
 
-    It detects missed and repeated batches, and a publisher that was restarted.
+    It detects missed and repeated batches, and a server that was restarted.
     """
 
     def __init__(self) -> None:
@@ -42,11 +42,12 @@ class Sequencer:
         self._last_live = -1
 
     def arrive(self, number: int) -> Arrival:
-        """Record that a batch was received as it was published, and return what to do with it.
+        """Record that a batch was received as the server published it (not in a replay), and return what to
+        do with it.
 
         "take": read it, it is the next one. "known": skip it, a replay has delivered it already. "gap":
-        batches from `next` on were missed and should be fetched first. "restart": the publisher was
-        restarted and counts from 0 again.
+        batches from `next` on were missed and should be fetched first. "restart": the server was restarted
+        and counts from 0 again.
         """
         is_restart = number <= self._last_live
         self._last_live = number
@@ -59,7 +60,8 @@ class Sequencer:
 
 
 class KVEventReader:
-    """A reader of vLLM's batches of KV events, which translates its block hashes to ours.
+    """A reader of the batches in which vLLM reports changes of its prefix cache (KV events); it translates
+    vLLM's block hashes to ours.
 
     It remembers the hash that the server uses for each cached block, because evictions name only that.
     """
@@ -70,12 +72,12 @@ class KVEventReader:
         self._ours: dict[bytes | int, BlockHash] = {}
 
     def clear(self) -> list[KVEvent]:
-        """Forget all cached blocks; return the event that reports this."""
+        """Forget all of the server's cached blocks; return the event that reports an empty cache."""
         self._ours.clear()
         return [AllBlocksCleared()]
 
     def read(self, batch: Any) -> list[KVEvent]:
-        """Translate a decoded batch: return which blocks were stored and evicted, by our hashes.
+        """Translate a decoded batch of KV events: return which blocks were stored and evicted, by our hashes.
 
         Raises:
             BadReply: the value is not a batch of KV events.
@@ -118,7 +120,7 @@ class KVEventReader:
 
 
 def write_batch(events: Sequence[KVEvent], published_s: float, salts: Mapping[BlockHash, str]) -> list[Any]:
-    """Return changes of a prefix cache as a batch in vLLM's form.
+    """Return changes of a prefix cache as a batch of KV events in vLLM's form.
 
     Stored blocks that follow each other become one record.
 

@@ -28,7 +28,8 @@ def write_message(topic: str, number: int, batch: Any) -> list[bytes]:
 
 
 def split_message(frames: Sequence[bytes]) -> tuple[int, bytes]:
-    """Return the number and the batch (still encoded) of a message with KV events.
+    """Return the number and the batch (still encoded) of a ZeroMQ message with KV events, which report
+    changes of a prefix cache.
 
     A topic before them, as in published messages, is ignored.
 
@@ -41,12 +42,14 @@ def split_message(frames: Sequence[bytes]) -> tuple[int, bytes]:
 
 
 def ends_replay(frames: Sequence[bytes]) -> bool:
-    """Return whether a message is the mark that ends a replay of missed messages."""
+    """Return whether a message says that the replay of missed KV event messages is over."""
     return list(frames[-2:-1]) == [END_OF_REPLAY]
 
 
 def read_batch(payload: bytes) -> Any:
-    """Decode a message's batch of KV events from msgpack to plain values. Raises BadReply if it is not."""
+    """Decode a message's batch of KV events from msgpack to plain values. Raises BadReply if it cannot be
+    decoded.
+    """
     try:
         return msgspec.msgpack.decode(payload)
     except msgspec.DecodeError as error:
@@ -54,14 +57,16 @@ def read_batch(payload: bytes) -> Any:
 
 
 def write_replay_request(first: int) -> list[bytes]:
-    """Return the frames of a request to send the messages from number `first` on again."""
+    """Return the frames of a request to a server to send its KV event messages from number `first` on
+    again.
+    """
     return [b"", first.to_bytes(8, "big")]
 
 
 def read_replay_request(frames: Sequence[bytes]) -> int:
-    """Return the number from which on a replay request asks for messages.
+    """Return the number of the first KV event message that a subscriber asks to be sent again.
 
-    `frames` are those after the subscriber's identity, which ZeroMQ adds.
+    `frames` are those of the request, after the subscriber's identity, which ZeroMQ adds.
 
     Raises:
         BadReply: the frames are not a request for a replay.

@@ -28,7 +28,8 @@ class TokenLogprob:
 
 
 def logprobs_json(api: Api, tokens: Sequence[TokenLogprob], text_offset: int = 0) -> dict[str, object]:
-    """Return the log-probabilities of tokens as the JSON of a choice's field `logprobs`.
+    """Return the log-probabilities of tokens as the JSON of the field `logprobs` of one of a server's
+    answers.
 
     Args:
         text_offset: where the first token begins in the whole output, in characters.
@@ -55,7 +56,8 @@ def logprobs_json(api: Api, tokens: Sequence[TokenLogprob], text_offset: int = 0
 
 
 def read_logprobs(field: Any) -> tuple[TokenLogprob, ...]:
-    """Read a choice's field `logprobs`, in the form of either API (completions or chat).
+    """Read the field `logprobs` (log-probabilities of tokens) of one of a server's answers, in the form of
+    either API (completions or chat).
 
     Raises:
         LookupError, TypeError, ValueError, AttributeError: the field has another form.

@@ -28,9 +28,9 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The declaration of a metric of `/metrics`: its name, kind and help text. Its samples are its values.
+    """The declaration of one metric that a server publishes at `/metrics`: its name, kind and help text.
 
-    Samples have the same `name`; those of a histogram add endings to it.
+    Its values are `Sample`s with the same `name`; those of a histogram add endings to the name.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a metric with its labels: one line of the text of `/metrics`."""
+    """One value of a metric with its labels: one line of the text that a server publishes at `/metrics`."""
 
     name: str
     value: float
@@ -124,12 +124,14 @@ class Histogram:
         self._total = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value in the histogram."""
+        """Count an observed value in the histogram."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._total += value
 
     def samples(self, family: Family, labels: Mapping[str, str]) -> list[Sample]:
-        """Return the lines of the histogram: the number of values up to each bound, then count and sum."""
+        """Return the lines of the histogram for `/metrics`: the number of values up to each bound, then their
+        count and sum.
+        """
         samples, so_far = [], 0
         for bound, count in zip(self._bounds, self._counts, strict=True):
             so_far += count

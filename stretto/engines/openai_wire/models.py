@@ -15,7 +15,7 @@ from stretto.errors import BadReply
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """A model as `/v1/models` lists it.
+    """A model as an OpenAI-compatible server lists it under `/v1/models`.
 
     Attributes:
         root: directory or name of its weights, on the server.
@@ -28,7 +28,7 @@ class ModelCard:
     created_s: int = 0
 
     def to_json(self) -> dict[str, object]:
-        """Return the model's JSON entry in the list."""
+        """Return the JSON of this model's entry in the list of models."""
         return {
             "id": self.id,
             "object": "model",
@@ -41,7 +41,7 @@ class ModelCard:
 
 
 def models_json(cards: Sequence[ModelCard]) -> dict[str, object]:
-    """Return the JSON body of `/v1/models`."""
+    """Return the JSON body of a server's list of models, `/v1/models`."""
     return {"object": "list", "data": [card.to_json() for card in cards]}
 
 
@@ -71,19 +71,22 @@ def _read_card(entry: Any) -> ModelCard:
 
 
 def tokenize_request(model: str, text: str) -> dict[str, object]:
-    """Return the body of a request to `/tokenize` for the tokens of `text`, without special tokens as BOS.
+    """Return the body of a request to a server's `/tokenize` for the token ids of `text`, without special
+    tokens such as BOS.
 
-    It is understood by vLLM and llama.cpp.
+    Both vLLM and llama.cpp understand it.
     """
     return {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
 
 
 def tokenize_json(tokens: Sequence[int], max_model_tokens: int) -> dict[str, object]:
-    """Return the JSON body of an answer of `/tokenize`: the tokens, and the longest prompt and answer."""
+    """Return the JSON body of a server's answer to a `/tokenize` request: the tokens, and the longest prompt
+    and answer.
+    """
     return {"count": len(tokens), "max_model_len": max_model_tokens, "tokens": list(tokens)}
 
 
 def read_tokens(body: Any) -> list[int] | None:
-    """Read the token ids from the body of an answer of `/tokenize`; None if it has none."""
+    """Read the token ids from the body of a server's answer to a `/tokenize` request; None if it has none."""
     tokens = body.get("tokens") if isinstance(body, dict) else None
     return tokens if isinstance(tokens, list) and tokens else None

@@ -42,7 +42,7 @@ _GREEDY = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of a request: everything about an answer but its prompt.
+    """The options of a request to an OpenAI-compatible server: everything about an answer but its prompt.
 
     Attributes:
         max_tokens: largest number of output tokens. None: 16 for completions, all of the context for chat.
@@ -91,7 +91,7 @@ class Options:
     form: OutputForm | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the options as fields of a request's JSON; those at their defaults are left out.
+        """Return the options of a request as fields of its JSON; those at their defaults are left out.
 
         `logprobs` is left out too, because the two APIs write it differently.
         """
@@ -110,7 +110,7 @@ class Options:
 
 
 def read_options(sent: Fields, *, max_tokens: int | None, logprobs: int | None) -> Options:
-    """Read the options that both APIs share from the fields of a request, and check them.
+    """Read and check the options of a client's request that completions and chat share.
 
     Args:
         max_tokens, logprobs: already read by the caller, since the two APIs write them differently.

@@ -27,7 +27,7 @@ MAX_PROMPTS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """A request to continue one or more prompts.
+    """A client's request to the completions API: continue one or more prompts.
 
     Attributes:
         model: a name the server knows; "" is its own.
@@ -43,7 +43,7 @@ class CompletionRequest:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON body of the request."""
+        """Return the JSON body of the completion request."""
         prompts = [prompt if isinstance(prompt, str) else list(prompt) for prompt in self.prompts]
         return {
             **({"model": self.model} if self.model else {}),
@@ -73,7 +73,7 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat.
+    """One message of a chat, from the user, the model or the system.
 
     Attributes:
         content: a text, parts as JSON (`{"type": "text", "text": ...}`, images and others), or nothing.
@@ -86,20 +86,20 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The text parts of the content, joined."""
+        """The text parts of the message's content, joined."""
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
         return "".join(part["text"] for part in self.content if part["type"] == "text")
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON of the message."""
+        """Return the JSON of the chat message."""
         content = list(self.content) if isinstance(self.content, tuple) else self.content
         return {"role": self.role, "content": content, **self.extra}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A request to answer the messages of a chat.
+    """A client's request to the chat API: answer the messages of a chat.
 
     Attributes:
         model: a name the server knows; "" is its own.
@@ -114,7 +114,7 @@ class ChatRequest:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON body of the request."""
+        """Return the JSON body of the chat request."""
         logprobs = self.options.logprobs
         return {
             **({"model": self.model} if self.model else {}),

@@ -24,8 +24,8 @@ def encode_event(event: object) -> bytes:
 
 
 class EventDecoder:
-    """A decoder of server-sent events: it is fed bytes as they arrive, and returns each event's data once
-    the event is complete.
+    """A decoder of server-sent events: bytes are fed to it as they arrive, and it returns each event's data
+    once the event is complete.
 
     It holds at most one unfinished line and refuses a line of more than `max_line_bytes`, so that a server
     that never ends a line costs no more memory than that.
@@ -39,11 +39,11 @@ class EventDecoder:
 
     @property
     def rest(self) -> bytes:
-        """Bytes received of a line whose end has not arrived yet."""
+        """The bytes of the last, unfinished line that have been received so far."""
         return bytes(self._rest)
 
     def feed(self, received: bytes) -> list[bytes]:
-        """Read more bytes; return the data of each event that they complete, up to `[DONE]`.
+        """Read more bytes of the stream; return the data of each event that is complete now, up to `[DONE]`.
 
         Raises:
             BadReply: a line is too long.

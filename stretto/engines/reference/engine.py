@@ -15,7 +15,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.engines.decoding import BASIC, refuse_others
+from stretto.engines.decoding import BASIC, refuse_others, without_wishes
 from stretto.engines.reference.checkpoint import load_checkpoint
 from stretto.engines.reference.prefix_store import PrefixStore
 from stretto.engines.scripted.task_queue import TaskQueue
@@ -28,7 +28,7 @@ _CHUNK_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class ReferenceConfig:
-    """Configuration of `ReferenceLLM`.
+    """Configuration of `ReferenceLLM`, the slow engine that faster ones are tested against.
 
     Attributes:
         path: folder of a checkpoint in Hugging Face layout.
@@ -53,7 +53,9 @@ class ReferenceConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceUsage(Usage):
-    """Token counts, and `min_gap`: the smallest difference of the two best logits in any greedy step."""
+    """The token counts of a finished task, and `min_gap`: the smallest difference of the two best logits in
+    any greedy step.
+    """
 
     min_gap: float = math.inf
 
@@ -100,7 +102,7 @@ class ReferenceLLM:
         self._decoding: dict[int, _Sequence] = {}
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Add a task to the waiting queue; tasks with smaller ranks start first."""
+        """Add a task to the engine's waiting queue; tasks with smaller ranks start first."""
         self._waiting.push(task, rank)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
@@ -108,7 +110,7 @@ class ReferenceLLM:
         self._waiting.reprioritise(task, rank)
 
     def cancel(self, task: int) -> None:
-        """Stop a waiting or running task; what it computed is not cached."""
+        """Stop a waiting or running task; the KV that it has computed is not cached."""
         self._waiting.discard(task)
         self._decoding.pop(task, None)
         if self._prefilling is not None and self._prefilling.task.id == task:
@@ -117,7 +119,7 @@ class ReferenceLLM:
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
         """Stop all tasks, so that they can start over at another instance.
 
-        Returns the id of each, with no tokens: this engine does not hand generated tokens on.
+        Returns the id of each task with an empty tuple: this engine does not hand generated tokens on.
         """
         started = [*self._decoding.values(), *([self._prefilling] if self._prefilling else [])]
         tasks = [*(sequence.task for sequence in started), *self._waiting.take_all()]
@@ -126,12 +128,13 @@ class ReferenceLLM:
         return [(task.id, ()) for task in tasks]
 
     def has_work(self) -> bool:
-        """Return whether any task waits or runs."""
+        """Return whether any task waits or runs, so that `step` has something to do."""
         return bool(self._waiting or self._prefilling or self._decoding)
 
     @torch.inference_mode()
     def step(self) -> list[LLMEvent]:
-        """Compute one chunk of a prefill, or if there is none one token of each decode; return the events.
+        """Compute one chunk of a prefill, or if there is none one token of each decode; return the events
+        that tell the progress of tasks.
 
         A task starts only when the task before it has been prefilled, so that it finds that prefix cached.
         """
@@ -147,7 +150,7 @@ class ReferenceLLM:
         return [event for sequence in list(self._decoding.values()) for event in self._decode(sequence)]
 
     def release(self, query: str) -> None:
-        """Drop the prefixes that are cached for a query, which has ended."""
+        """Drop the prefixes that are cached for a query (run of an app), which has ended."""
         self._prefixes.release(query)
 
     def take_kv_events(self) -> Sequence[KVEvent]:
@@ -155,7 +158,7 @@ class ReferenceLLM:
         return ()
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the model and its memory, as the instance ends."""
         del self._model
 
     def _start(self, task: LLMTask) -> _Sequence:
@@ -163,10 +166,10 @@ class ReferenceLLM:
         num_prompt_tokens, max_tokens = len(tokens), 0
         output, sampler = None, torch.Generator()
         if task.decode is not None:
-            refuse_others(task.decode, BASIC, "the reference engine")
-            output, max_tokens = Output(task.decode), task.decode.max_tokens
+            refuse_others(without_wishes(task.decode), BASIC, "the reference engine")
+            output, max_tokens = Output(task.decode, task.prompt), task.decode.max_tokens
             sampler.manual_seed(task.decode.seed)
-            tokens += self._tokenizer.suffix
+            tokens += self._tokenizer.end_of(task.prompt)
             if not tokens:
                 raise UserError("the prompt is empty: there is nothing to complete")
         if len(tokens) + max_tokens > self._context_tokens:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.core import Prompt
-from stretto.engines.decoding import BASIC, refuse_others
+from stretto.engines.decoding import BASIC, refuse_others, without_wishes
 from stretto.engines.scripted.task_queue import TaskQueue
 from stretto.errors import StrettoError
 from stretto.llm.output.output import Output
@@ -29,7 +29,8 @@ _END = ""  # stands for the end-of-text token
 
 
 class ScriptedLLM:
-    """An LLM engine without a model: its output is the text that `answer(task, decode)` returns.
+    """An LLM engine without a model, for tests and demonstrations: its output is the text that `answer(task,
+    decode)` returns.
 
     A word counts as a token. A step gives every running sequence one chunk of prefill or one token of output.
     Prefixes are cached for each query until its release. A `StrettoError` of `answer` fails the task; any
@@ -45,7 +46,7 @@ class ScriptedLLM:
         self._held: dict[str, list[list[str]]] = {}
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Add a task to the waiting queue; tasks with smaller ranks start first."""
+        """Add a task to the engine's waiting queue; tasks with smaller ranks start first."""
         self._waiting.push(task, rank)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
@@ -59,18 +60,21 @@ class ScriptedLLM:
         self._waiting.discard(task)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Stop all tasks; return the id of each with its generated tokens: the numbers 0, 1… of its words."""
+        """Stop all tasks, so that they can go on at another instance; return the id of each with its
+        generated tokens, which are the numbers 0, 1… of its words.
+        """
         started = [(task, tuple(range(num_written))) for task, num_written in self._num_written.items()]
         self._running.clear()
         self._num_written.clear()
         return [*started, *((task.id, task.generated) for task in self._waiting.take_all())]
 
     def has_work(self) -> bool:
-        """Return whether any task waits or runs."""
+        """Return whether any task waits or runs, so that `step` has something to do."""
         return bool(self._waiting or self._running)
 
     def step(self) -> list[LLMEvent]:
-        """Start waiting tasks in free slots, smallest rank first, then advance every running one by one turn.
+        """Start waiting tasks in free slots, smallest rank first, then advance every running task by one turn
+        (a chunk of prefill or one token).
 
         Returns what happened to the tasks: started, gave output, ended.
         """
@@ -88,7 +92,7 @@ class ScriptedLLM:
         return events
 
     def release(self, query: str) -> None:
-        """Drop the prefixes that are cached for a query, which has ended."""
+        """Drop the prefixes that are cached for a query (run of an app), which has ended."""
         self._held.pop(query, None)
 
     def take_kv_events(self) -> Sequence[KVEvent]:
@@ -96,7 +100,7 @@ class ScriptedLLM:
         return ()
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing: this engine has no model and holds nothing that has to be freed."""
 
     def sequence(self, task: LLMTask) -> Iterator[list[LLMEvent]]:
         """Run a task: yield the events of each of its turns; the last event is `Done` or `Failed`.
@@ -112,8 +116,8 @@ class ScriptedLLM:
             if task.decode is None:
                 yield [Done(task.id, None, Usage(len(tokens), num_cached))]
                 return
-            refuse_others(task.decode, BASIC, "an engine without a model")
-            output = Output(task.decode)
+            refuse_others(without_wishes(task.decode), BASIC, "an engine without a model")
+            output = Output(task.decode, task.prompt)
             text = [*_TOKEN.findall(self._answer(task, task.decode)), _END][: task.decode.max_tokens]
             pieces: list[str] = []
             for num_output, token in enumerate(text, start=1):

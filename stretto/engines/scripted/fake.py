@@ -23,7 +23,7 @@ Inputs: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class FakeBatchConfig:
-    """Configuration of `FakeBatch`.
+    """Configuration of `FakeBatch`, a batch engine for tests.
 
     Attributes:
         fail_on: function that returns the error with which a task is to fail, or None.
@@ -33,11 +33,12 @@ class FakeBatchConfig:
 
 
 class FakeBatch:
-    """A batch engine for tests that answers every batch op (chunk, embed, search…) with made-up values.
+    """A batch engine for tests that answers every batch op (kind of step: chunk, embed, search…) with made-up
+    values.
 
     Values depend on the inputs alone. The input or the setting `collection` names the collection that chunks
-    are ingested into and searched in. A collection without a name belongs to its query, and is dropped when
-    the query ends.
+    are ingested into and searched in. A collection without a name belongs to its query (run of an app), and
+    is dropped when the query ends.
     """
 
     def __init__(self, config: FakeBatchConfig) -> None:
@@ -49,11 +50,11 @@ class FakeBatch:
         return [self._run_task(task) for task in tasks]
 
     def release(self, query: str) -> None:
-        """Drop the collection without a name of a query that has ended."""
+        """Drop the unnamed collection that a query (run of an app) has filled, as the query has ended."""
         self._collections.pop(query, None)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing: this engine for tests holds nothing that has to be freed."""
 
     def _run_task(self, task: Task) -> object:
         if self._fail_on is not None and (error := self._fail_on(task)) is not None:
@@ -88,7 +89,7 @@ class FakeBatch:
 
 @dataclass(frozen=True, slots=True)
 class FakeLLMConfig:
-    """Configuration of `FakeLLM`.
+    """Configuration of `FakeLLM`, an LLM engine for tests.
 
     Attributes:
         max_running: number of sequences that run at once.
@@ -101,14 +102,18 @@ class FakeLLMConfig:
 
 
 class FakeLLM(ScriptedLLM):
-    """A scripted LLM whose words are made from a hash of the prompt's text and its decode settings."""
+    """An LLM engine for tests, without a model: its words are made from a hash of the prompt's text and the
+    decoding settings.
+    """
 
     def __init__(self, config: FakeLLMConfig) -> None:
         super().__init__(_write, config.max_running)
         self._fail_on = config.fail_on
 
     def sequence(self, task: LLMTask) -> Iterator[list[LLMEvent]]:
-        """Run a task: yield the events of each of its turns, or fail it if the configuration wants that."""
+        """Run a task: yield the events of each of its turns (a chunk of prefill or one token), or fail it if
+        the configuration wants that.
+        """
         error = None if self._fail_on is None else self._fail_on(task)
         if isinstance(error, StrettoError):
             return iter([[Failed(task.id, error.at(task.step))]])
@@ -142,7 +147,8 @@ def _int_setting(task: Task, name: str, default: int) -> int:
 
 
 def _collection(task: Task, inputs: Inputs) -> str:
-    return str(inputs.get("collection") or task.config.get("collection") or task.query)
+    name = inputs.get("collection") or task.config.get("collection")
+    return f"{task.tenant}\x1f{name}" if name else task.query
 
 
 def _chunk(document: Document, tokens: int) -> list[Chunk]:

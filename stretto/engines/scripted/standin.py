@@ -97,7 +97,8 @@ def _is_keyword(word: str) -> bool:
 
 
 def quote(question: str, context: str, draft: str) -> str:
-    """Return the one or two sentences of `context` that best answer `question`, by shared words.
+    """Return the one or two sentences of `context` that best answer `question`, judged by the words they
+    share.
 
     Returns `draft` if no sentence fits better than that, and `NO_ANSWER` if nothing fits.
     """
@@ -118,7 +119,7 @@ def quote(question: str, context: str, draft: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text into sentences, each on one line; headings and list markers are left out.
+    """Split a text into its sentences; return each on one line, without headings and list markers.
 
     Very long sentences are cut short.
     """

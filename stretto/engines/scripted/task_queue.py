@@ -7,7 +7,9 @@ from stretto.tasks import LLMTask
 
 
 class TaskQueue:
-    """The queue of waiting LLM tasks, by rank (smallest first, then by arrival); any can be removed by id."""
+    """The queue of an LLM engine's waiting tasks, sorted by rank (smallest first, then by arrival); any can
+    be removed by id.
+    """
 
     def __init__(self) -> None:
         self._sorted = SortedQueue[LLMTask]()
@@ -18,7 +20,7 @@ class TaskQueue:
         return len(self._sorted)
 
     def push(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Add a task at the place that its rank gives it."""
+        """Add a task to the waiting ones, at the place that its rank (smallest first) gives it."""
         self._keys[task.id] = key = rank, self._num_pushed
         self._sorted.add(key, task)
         self._num_pushed += 1
@@ -39,7 +41,9 @@ class TaskQueue:
         return None if key is None else self._sorted.remove(key)
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Change the rank of the task with this id; ignored if it is not in the queue."""
+        """Change the rank (priority; smallest first) of the task with this id; ignored if it is not in the
+        queue.
+        """
         if task in self._keys:
             _, number = self._keys[task]
             waiting = self._sorted.remove(self._keys[task])

@@ -14,7 +14,7 @@ from stretto.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ServerProcessConfig:
-    """The configuration of an LLM server that runs as a process of ours.
+    """The configuration of an LLM server that Stretto starts as a process of its own.
 
     Attributes:
         program: name of the server, a key of `PROGRAMS`.
@@ -71,7 +71,9 @@ class ServerProcessConfig:
         return "served", self.model, *self.arguments
 
     def at(self, replica: Replica) -> ServerProcessConfig:
-        """Return the configuration with the devices, threads, port and limits that `replica` has."""
+        """Return a copy of the configuration with the devices, threads, port and limits of `replica` (the
+        declaration of a copy of the engine).
+        """
         return replace(
             self,
             devices=replica.devices,

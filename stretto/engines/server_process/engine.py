@@ -37,8 +37,8 @@ class ServerProcess:
         """Start the server, if that was not tried before, and wait until it answers /health.
 
         Raises:
-            EngineUnavailable: it ended before; the message has the last lines of its log.
-            EngineTimeout: it did not answer in `start_timeout_s`.
+            EngineUnavailable: the server ended before; the message has the last lines of its log.
+            EngineTimeout: the server did not answer in `start_timeout_s`.
         """
         await self._started()
 
@@ -57,7 +57,7 @@ class ServerProcess:
         return ()
 
     async def probe(self) -> None:
-        """Ask whether the server answers. Raises EngineFailure if it does not."""
+        """Check that the server answers. Raises EngineFailure if it does not."""
         await (await self._started()).probe()
 
     async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
@@ -76,7 +76,7 @@ class ServerProcess:
         """Ask the server for its load: running and waiting requests, and the share of KV memory in use.
 
         Raises:
-            EngineFailure: it does not answer, or does not report that.
+            EngineFailure: the server does not answer, or does not report its load.
         """
         return await (await self._started()).load()
 
@@ -86,7 +86,7 @@ class ServerProcess:
         return await self._launched.ended()
 
     async def aclose(self) -> None:
-        """Close the connections, and end the server with all its processes."""
+        """Close the connections to the server, and end the server with all its processes."""
         if self._starting is not None:
             self._starting.cancel()
             (server,) = await asyncio.gather(self._starting, return_exceptions=True)

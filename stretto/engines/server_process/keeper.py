@@ -30,7 +30,9 @@ _CANNOT_RUN = 127
 
 
 def main() -> int:
-    """Run the command given as arguments, end it when our parent process ends, and return its exit code."""
+    """Run the command given as arguments, end it when the process that started us ends, and return its exit
+    code.
+    """
     grace_s, cores = float(sys.argv[1]), sys.argv[3]
     parent, *watched = map(int, sys.argv[2].split(","))
     guard = _start_guard()

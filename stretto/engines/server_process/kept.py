@@ -18,9 +18,11 @@ _LOG_BYTES = 2000
 
 
 class KeptProcess:
-    """A running command that ends when our process does, even if that is killed.
+    """A running command (such as an LLM server) that ends when our process does, even if our process is
+    killed.
 
-    A keeper, a process between us and the command, ends the command with all its processes when we are gone.
+    A keeper, a small process between us and the command, ends the command with all its processes when we are
+    gone.
 
     Args:
         environment: variables of the command, all of them.
@@ -52,7 +54,7 @@ class KeptProcess:
         )
 
     def poll(self) -> int | None:
-        """Return the exit code of the command, None while it runs."""
+        """Return the exit code of the command if it has ended, None while it runs."""
         return self._process.poll()
 
     def last_words(self) -> str:
@@ -62,17 +64,20 @@ class KeptProcess:
         return words.decode(errors="replace").strip()
 
     def end(self) -> None:
-        """End the command with all its processes, and wait until they are gone. May be called again."""
+        """End the command with all its processes, and wait until they are gone. A second call does
+        nothing.
+        """
         if self._process.returncode is None:
             self._process.communicate(b"end")
 
     def wait(self) -> int:
-        """Wait for the command's end; return its exit code."""
+        """Wait until the command has ended; return its exit code."""
         return self._process.wait()
 
 
 def take_port(port: int | None, host: str = "127.0.0.1") -> int:
-    """Return `port` if nothing listens on it; if it is None, the number of any free port.
+    """Return a port to listen on: `port` if nothing listens on it; if it is None, the number of any free
+    port.
 
     Raises:
         EngineUnavailable: another process listens on `port`.

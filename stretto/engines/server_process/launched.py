@@ -20,14 +20,14 @@ _HEALTH_TIMEOUT_S = 5.0
 
 
 class Launched(Protocol):
-    """The interface of a server process that we start and end, on this machine or on another one."""
+    """The interface of an LLM server that we start and end, on this machine or on another one."""
 
     async def start(self) -> str:
-        """Start the server and wait until it answers /health; return its URL.
+        """Start the LLM server and wait until it answers /health; return its URL.
 
         Raises:
-            EngineUnavailable: it ended before; the message has the last lines of its log.
-            EngineTimeout: it did not answer in `start_timeout_s`.
+            EngineUnavailable: the server ended before; the message has the last lines of its log.
+            EngineTimeout: the server did not answer in `start_timeout_s`.
         """
         ...
 
@@ -36,18 +36,20 @@ class Launched(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """End the server with all its processes. May be called again, and before it has started."""
+        """End the server with all its processes. It may be called again, and before the server has
+        started.
+        """
         ...
 
 
 class LaunchedServer:
-    """A server process on this machine, a child of ours.
+    """An LLM server that runs as a child process on this machine.
 
     Args:
         watched: further processes whose end ends the server, as our own end does.
 
     Raises:
-        ConfigError: there is no such program.
+        ConfigError: `config.program` is not the name of a server that we know how to start.
     """
 
     def __init__(self, config: ServerProcessConfig, watched: Sequence[int] = ()) -> None:
@@ -57,7 +59,7 @@ class LaunchedServer:
         self._process: KeptProcess | None = None
 
     async def start(self) -> str:
-        """Start the server and wait until it answers /health; return its URL."""
+        """Start the LLM server and wait until it answers /health; return its URL."""
         config = self._config
         port = take_port(config.port, config.address)
         environment = {**os.environ, **environment_of(config.devices, config.threads), **config.environment}
@@ -88,7 +90,9 @@ class LaunchedServer:
         return self._end_of(self._process, code)
 
     async def aclose(self) -> None:
-        """End the server with all its processes. May be called again, and before it has started."""
+        """End the server with all its processes. It may be called again, and before the server has
+        started.
+        """
         if self._process is not None:
             await asyncio.to_thread(self._process.end)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,10 +27,10 @@ class Program:
 
 
 def command_line(config: ServerProcessConfig, port: int) -> list[str]:
-    """Return the whole command that starts a server.
+    """Return the whole command line that starts an LLM server (program, model, port, devices and limits).
 
     Raises:
-        ConfigError: there is no such program.
+        ConfigError: `config.program` is not the name of a server that we know how to start.
     """
     if config.program not in PROGRAMS:
         raise ConfigError(f"there is no server program {config.program!r}; there are {', '.join(PROGRAMS)}")
@@ -64,6 +65,15 @@ def _llama_cpp(config: ServerProcessConfig, port: int) -> list[str]:
     ]
 
 
+def _emulated(config: ServerProcessConfig, port: int) -> list[str]:
+    return [
+        *("emulate", "--model", config.model, "--host", config.address, "--port", str(port)),
+        *("--tensor-parallel-size", str(config.tp)),
+        *_optional("--max-num-seqs", config.num_slots),
+        *_optional("--gpu-memory-utilization", config.memory_share),
+    ]
+
+
 def _optional(name: str, value: float | None) -> list[str]:
     return [] if value is None else [name, f"{value:g}" if isinstance(value, float) else str(value)]
 
@@ -72,4 +82,5 @@ PROGRAMS: Mapping[str, Program] = {
     "vllm": Program(("vllm",), _vllm),
     "sglang": Program(("python3", "-m", "sglang.launch_server"), _sglang),
     "llama.cpp": Program(("llama-server",), _llama_cpp),
+    "emulated": Program((sys.executable, "-m", "stretto.cli.main"), _emulated),
 }

@@ -30,7 +30,7 @@ from stretto.engines.transformer.kv_cache import KVCache
 
 
 class Keys:
-    """The keys and values of a sequence's first `num_tokens` tokens, which are stored in a list of blocks."""
+    """The place of the keys and values of a sequence's first `num_tokens` tokens: a list of KV blocks."""
 
     def __init__(self, blocks: list[int], num_tokens: int, kv: KVCache) -> None:
         self.num_tokens = num_tokens
@@ -40,7 +40,9 @@ class Keys:
         self._rows = None if is_run else kv.block_rows([blocks])
 
     def read(self, kv: KVCache, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of one layer, each (key-value heads, num_tokens, numbers per head)."""
+        """Return the keys and values of one layer, each as a tensor (key-value heads, num_tokens, numbers per
+        head).
+        """
         if self._rows is None:
             both = kv.run(layer, self._first, self._num_blocks)
         else:
@@ -52,23 +54,24 @@ class Keys:
 
 
 class AttentionPart(Protocol):
-    """The interface of a part of a step's tokens whose attention is computed in the same way.
+    """The interface of a part of a step's tokens whose attention is computed in the same way: a prompt chunk,
+    or decodes.
 
     A step's tensors have one row for each token; the part has rows [start, stop).
     """
 
     @property
     def start(self) -> int:
-        """Number of the part's first row."""
+        """Number of the part's first row in the step's tensors."""
         ...
 
     @property
     def stop(self) -> int:
-        """Number of the first row after those of the part."""
+        """Number of the first row after those of the part, in the step's tensors."""
         ...
 
     def attend(self, q_THD: Tensor, kv: KVCache, layer: int, window: int | None) -> Tensor:
-        """Return the attention outputs of the part's rows in one layer, (rows, heads, numbers per head).
+        """Return the attention outputs of the part's tokens in one layer, (rows, heads, numbers per head).
 
         With a `window`, a row attends only to that many tokens, the newest included.
         """
@@ -76,7 +79,8 @@ class AttentionPart(Protocol):
 
 @dataclass(slots=True)
 class PrefillChunk:
-    """A chunk of one sequence's prompt that a step computes: rows [start, stop) of the step's tokens.
+    """The attention of a chunk of one sequence's prompt that a step computes: rows [start, stop) of the
+    step's tokens.
 
     Its tokens are the last ones in `keys`, to which they attend. `masks` has a mask for each window.
     """
@@ -88,7 +92,9 @@ class PrefillChunk:
 
     @classmethod
     def of(cls, start: int, stop: int, keys: Keys, windows: tuple[int | None, ...]) -> PrefillChunk:
-        """Create a chunk with its attention masks; `windows` has the attention window of each layer."""
+        """Create a prompt chunk with its attention masks; `windows` has the attention window of each
+        layer.
+        """
         masks = {window: _chunk_mask(stop - start, keys, window) for window in dict.fromkeys(windows)}
         return cls(start, stop, keys, masks)
 
@@ -130,7 +136,8 @@ def _chunk_mask(num_rows: int, keys: Keys, window: int | None) -> Tensor | None:
 
 @dataclass(slots=True)
 class Decodes:
-    """The decoding sequences of a step, whose last tokens are rows [start, stop) of the step's tokens.
+    """The attention of a step's decoding sequences, whose last tokens are rows [start, stop) of the step's
+    tokens.
 
     The keys of a prefix that all of them share, if there is one, are in `prefix`.
     """

@@ -17,7 +17,7 @@ _MAX_SIZES = {"num_hidden_layers": 10_000, "max_position_embeddings": 2**24}
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3's scaling of rotary frequencies, which extends the context.
+    """Settings of Llama 3's scaling of rotary frequencies, which extends the context.
 
     Low frequencies are divided by `factor`, high ones are kept, and those between change smoothly.
     """
@@ -58,7 +58,7 @@ class ModelConfig:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Read `folder`/config.json.
+    """Read the configuration of a checkpoint's model from `folder`/config.json.
 
     Raises:
         ConfigError: the file is missing or not JSON, lacks a value, or has an unsupported setting.

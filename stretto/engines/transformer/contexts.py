@@ -38,7 +38,8 @@ class _Context:
 
 @dataclass(slots=True, eq=False)
 class RunningGeneration:
-    """A running generation. Iterate over it, with `for` or `async for`, to get its pieces.
+    """A running generation on a context (list of tokens). Iterate over it, with `for` or `async for`, to get
+    its pieces.
 
     `value` and `usage` are set at the end of the iteration. If the generation fails, iterating raises its
     error.
@@ -83,7 +84,8 @@ class RunningGeneration:
 
 
 class Contexts:
-    """Contexts on an in-process LLM: lists of tokens that can be extended, completed, copied and freed.
+    """A low-level interface to an in-process LLM: contexts are lists of tokens that can be extended,
+    completed, copied and freed.
 
     This is Parrot's interface to an engine. The object runs the engine's steps itself. All methods except the
     steps are quick, but wait for a step that runs in another thread.
@@ -102,7 +104,8 @@ class Contexts:
     def fill(
         self, prompt: Prompt, *, context: int | None = None, lazily: bool = False, tenant: str = ""
     ) -> int:
-        """Append text segments to a context, or to a new one if `context` is None; return its number.
+        """Append text segments to a context (list of tokens), or to a new one if `context` is None; return
+        its number.
 
         Args:
             lazily: whether to compute the KV only when something is generated, instead of in the next steps.
@@ -131,7 +134,7 @@ class Contexts:
         return found.id
 
     def generate(self, context: int, decode: Decode, rank: tuple[float, ...] = ()) -> RunningGeneration:
-        """Start to generate a continuation of a context; at the end, its tokens are appended to the context.
+        """Start to generate a continuation of a context (list of tokens), which is appended to it at the end.
 
         Iterate over the result to get the output's pieces. Smaller ranks start first.
 
@@ -146,7 +149,7 @@ class Contexts:
         return found.generation
 
     def generate_several(self, context: int, decode: Decode, n: int) -> list[RunningGeneration]:
-        """Start `n` generations, each on its own copy of a context and with a different seed.
+        """Start `n` generations, each on its own copy of a context (token list) and with a different seed.
 
         Raises:
             ConfigError: `n` is less than 1.
@@ -157,19 +160,19 @@ class Contexts:
         return [self.generate(self.fork(context), replace(decode, seed=decode.seed + i)) for i in range(n)]
 
     def fork(self, context: int) -> int:
-        """Copy a context's tokens to a new context, which shares its KV; return the new one's number."""
+        """Copy a context (list of tokens) to a new one, which shares its KV; return the new one's number."""
         found = self._idle(context)
         return self._open(list(found.tokens), found.tenant).id
 
     def abort(self, generation: RunningGeneration) -> None:
-        """Stop a generation; its context stays as it was before. An ended generation is not changed."""
+        """Stop a running generation; its context stays as it was before. Does nothing after its end."""
         with self._engine:
             if not generation.is_over:
                 self._llm.cancel(generation.task)
                 self._end(generation, QueryCancelled("the generation was aborted"))
 
     def free(self, context: int) -> None:
-        """Delete a context, stop what runs on it, and drop the cached KV that only it used.
+        """Delete a context (list of tokens), stop what runs on it, and drop the cached KV that only it used.
 
         Raises:
             UserError: the context is unknown, perhaps because it was freed before.
@@ -185,11 +188,11 @@ class Contexts:
             self._llm.release(found.query)
 
     def tokens(self, context: int) -> tuple[int, ...]:
-        """Return the token ids of a context: of the texts appended to it, and of generated outputs."""
+        """Return the token ids of a context: those of the texts appended to it and of generated outputs."""
         return tuple(self._known(context).tokens)
 
     def step(self) -> None:
-        """Run one step of the engine, for all its running tasks."""
+        """Run one step of the engine: compute a batch for all tasks that run on contexts."""
         with self._engine:
             for event in self._llm.step():
                 if event.task in self._generations:
@@ -200,7 +203,7 @@ class Contexts:
     async def step_for(self, generation: RunningGeneration) -> None:
         """Run a step of the engine in another thread, to get the next piece of `generation`.
 
-        No step is run if one that another coroutine ran meanwhile has brought a piece, or the end.
+        No step is run if a step of another coroutine has brought the next piece, or the end, meanwhile.
         """
         async with self._turn:
             if not generation.is_over and not generation._pieces:

@@ -37,7 +37,7 @@ def has_kernels(device: torch.device) -> bool:
 
 
 def upload(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
-    """Copy an array to a device.
+    """Copy a numpy array to a torch device; return the tensor.
 
     A copy to a GPU is only started, but work that is enqueued later finds it done.
     """

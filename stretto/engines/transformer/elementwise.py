@@ -14,7 +14,9 @@ from torch import Tensor
 
 
 class Elementwise(Protocol):
-    """The interface of this module and of `triton_elementwise`: the elementwise operations of a layer."""
+    """The interface of the elementwise operations of a transformer layer, which this module implements in
+    torch and `triton_elementwise` for GPUs.
+    """
 
     def add_and_norm(
         self, x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float
@@ -23,7 +25,7 @@ class Elementwise(Protocol):
         ...
 
     def gate(self, gate_up_TF: Tensor) -> Tensor:
-        """Return SiLU(first half of each row) times the second half: the gate of a gated MLP."""
+        """Return the gate of a gated MLP: SiLU(first half of each row) times the second half."""
         ...
 
     def rotate(self, qkv_TRD: Tensor, heads: int, cos_T1D: Tensor, sin_T1D: Tensor) -> None:
@@ -38,7 +40,7 @@ def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -
 
 
 def gate(gate_up_TF: Tensor) -> Tensor:
-    """Return SiLU(first half of each row) times the second half: the gate of a gated MLP."""
+    """Return the gate of a gated MLP: SiLU(first half of each row) times the second half."""
     gate_TF, up_TF = gate_up_TF.chunk(2, dim=1)
     return F.silu(gate_TF).mul_(up_TF)
 

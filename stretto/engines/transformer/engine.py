@@ -142,9 +142,10 @@ class TransformerLLM:
 
     @staticmethod
     def prompt_space(config: TransformerConfig) -> PromptSpace | None:
-        """Return the rule by which instances turn prompts into the block hashes that they report as cached.
+        """Return the rule (`PromptSpace`) by which instances turn prompts into the block hashes that they
+        report as cached.
 
-        None if they report nothing.
+        None if the configuration says that they report nothing.
 
         Raises:
             ConfigError: the checkpoint's tokenizer cannot be used.
@@ -155,7 +156,7 @@ class TransformerLLM:
         return token_space(str(folder), config.block_tokens, _shared_tokenizer(folder).encode)
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Add a task to the waiting queue; tasks with smaller ranks start first.
+        """Add a task to the engine's waiting queue; tasks with smaller ranks start first.
 
         A task that cannot run is answered by `Failed` in the next step.
         """
@@ -175,11 +176,11 @@ class TransformerLLM:
         decode = task.decode
         output, structure, ending, max_new_tokens = None, None, frozenset[int](), 0
         if decode is not None:
-            output = Output(decode)
+            output = Output(decode, task.prompt)
             check_sampling(decode, self.runner.config.vocabulary)
             ending, max_new_tokens = ending_tokens(decode, self._eos), decode.max_tokens
             structure = self._structure(decode)
-            tokens = tokens + self.tokenizer.suffix
+            tokens = tokens + self.tokenizer.end_of(task.prompt)
             if not tokens:
                 raise UserError("the prompt is empty: there is nothing to complete")
         for part, ids in (("the prompt", tokens), ("what was generated elsewhere", task.generated)):
@@ -227,8 +228,8 @@ class TransformerLLM:
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
         """Stop all tasks, so that they can go on at another instance.
 
-        Returns the id of each with the tokens it has generated. The other instance delivers the output from
-        the first token on again.
+        Returns the id of each task with the tokens that it has generated. The other instance delivers the
+        output from the first token on again.
         """
         suspended = [(task, one.generated) for task, one in self._tasks.items()]
         untold = dict.fromkeys(event.task for event in self._ended)
@@ -238,7 +239,9 @@ class TransformerLLM:
         return [*suspended, *((task, ()) for task in untold)]
 
     def has_work(self) -> bool:
-        """Return whether any task waits or runs, or an event is still to be sent."""
+        """Return whether `step` has something to do: a task waits or runs, or an event is still to be
+        sent.
+        """
         return bool(self._tasks or self._ended)
 
     def step(self) -> list[LLMEvent]:
@@ -287,9 +290,14 @@ class TransformerLLM:
     def _structure(self, decode: Decode) -> Structure | None:
         if not is_structured(decode):
             return None
-        if self._structures is None:
-            self._structures = Structures(Path(self._config.path), self.runner.config.vocabulary)
-        return self._structures.make(decode)
+        try:
+            if self._structures is None:
+                self._structures = Structures(Path(self._config.path), self.runner.config.vocabulary)
+            return self._structures.make(decode)
+        except ConfigError:
+            if decode.schema_if_able:  # no llguidance, or a tokenizer that it cannot use
+                return None
+            raise
 
     def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> TokenChoice | None:
         return self._by_sequence[sequence.id].choice(chosen)

@@ -55,7 +55,7 @@ class KVCache:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Number type of the keys and values."""
+        """Number type (torch dtype) of the stored keys and values."""
         return self._data.dtype
 
     def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
@@ -65,7 +65,8 @@ class KVCache:
             self._data[:, :, :, targets] = self._data[:, :, :, sources]
 
     def token_rows(self, blocks: list[int], positions: list[int]) -> Tensor:
-        """Return the rows of the memory where the keys and values of a step's tokens belong, for `write`.
+        """Return the rows of the KV memory at which `write` must store the keys and values of a step's
+        tokens.
 
         There are 2 · K rows for each token, with K key-value heads. `blocks` and `positions` are the block of
         each token and its position in its sequence.
@@ -75,7 +76,7 @@ class KVCache:
         return self.tensor((rows * self.block_tokens + offsets).ravel())
 
     def block_rows(self, tables: list[list[int]]) -> Tensor:
-        """Return the rows of the memory that hold the blocks of these block tables, for `gather`.
+        """Return the rows of the KV memory that hold the blocks of these block tables, for `gather` to read.
 
         Each table has 2 · K rows for each of its blocks, with K key-value heads. All tables must have the
         same length.
@@ -84,7 +85,7 @@ class KVCache:
         return self.tensor((self._first_rows[:, None, :, None] + blocks_BN[:, None]).ravel())
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        """Return a copy of an array as a tensor on the device of the cache."""
+        """Return a copy of a numpy array as a tensor on the device of the KV cache."""
         return upload(array, self.device)
 
     def write(self, layer: int, rows: Tensor, kv_TRD: Tensor) -> None:
@@ -112,7 +113,8 @@ class KVCache:
         return keys, values
 
     def workspace(self, use: str, *shape: int) -> Tensor:
-        """Return memory for intermediate results, valid until the next call for the same use.
+        """Return memory for intermediate results of the given shape, valid until the next call for the same
+        use.
 
         The memory is reused, because allocating it for every layer takes longer than filling it.
         """

@@ -64,7 +64,7 @@ class Transformer:
     def logits(self, h_SE: Tensor) -> Tensor:
         """Return the logits of the next tokens, from the last hidden states of the tokens before them.
 
-        They are (sequences, vocabulary), in float32.
+        They are a tensor (sequences, vocabulary) in float32.
         """
         return self.weights.vocabulary(h_SE).float()
 

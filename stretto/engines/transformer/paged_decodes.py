@@ -77,7 +77,8 @@ def tuning(device: torch.device, dtype: torch.dtype) -> Tuning:
 
 @dataclass(slots=True)
 class PagedDecodes:
-    """The decoding sequences of a step on a GPU; their last tokens are rows [start, start + B) of the step.
+    """The attention of a step's decoding sequences on a GPU; their last tokens are rows [start, start + B) of
+    the step.
 
     All tensors are int32, and on the device.
 
@@ -98,15 +99,14 @@ class PagedDecodes:
 
     @property
     def stop(self) -> int:
-        """Number of the first row after those of the decodes."""
+        """Number of the first row after those of the decodes, in the step's tensors."""
         return self.start + len(self.lengths_B)
 
     @classmethod
     def of(cls, start: int, groups: Sequence[Group], heads: int, kv: KVCache) -> PagedDecodes:
         """Prepare the attention of a step's decoding sequences, whose rows follow each other from `start` on.
 
-        A group is of sequences that may share a prefix, which is then read once for all of them.
-
+        `groups` are groups of sequences that may share a prefix, which is then read once for all of them.
         `heads` is the number of query heads.
         """
         group_heads = heads // kv.kv_heads

@@ -43,7 +43,7 @@ class _Inputs:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return torch's type of the name "float32", "bfloat16" or "float16".
+    """Return torch's type for the name "float32", "bfloat16" or "float16".
 
     Raises:
         ConfigError: the name is another one.
@@ -54,7 +54,9 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 class Runner:
-    """A loaded model with the memory of its KV cache; it computes the steps that a scheduler has planned."""
+    """A loaded model with the memory of its KV cache; it computes the steps that an LLM instance's scheduler
+    has planned.
+    """
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class Runner:
     def run(
         self, batch: StepBatch, choice_of: Callable[[TokenSequence, list[Chosen]], TokenChoice | None]
     ) -> Mapping[int, list[Chosen]]:
-        """Compute a batch: one step, or several decode steps in a row.
+        """Compute a batch of sequences on the model: one step, or several decode steps in a row.
 
         Returns the tokens chosen for each sequence that samples, by sequence id, one for each step.
 

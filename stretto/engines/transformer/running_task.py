@@ -24,7 +24,8 @@ class TransformerUsage(Usage):
 
 @dataclass(slots=True)
 class RunningTask:
-    """A task that an instance runs: it turns the tokens chosen for it into events (started, piece, done).
+    """A task that an LLM instance runs: it turns the tokens chosen for the task into events (started, piece,
+    done).
 
     Attributes:
         output: builder of pieces and value from the generated text; None for a prefill.
@@ -69,7 +70,7 @@ class RunningTask:
 
     @property
     def generated(self) -> tuple[int, ...]:
-        """Generated tokens from which another instance can go on.
+        """The tokens generated so far, after which another instance can continue.
 
         Empty if log-probabilities are asked for, which would be lost: the task then starts over.
         """
@@ -79,7 +80,8 @@ class RunningTask:
         return tuple(self.sequence.tokens[self.sequence.num_prompt_tokens :])
 
     def resume(self, generated: tuple[int, ...]) -> None:
-        """Continue from tokens that another instance generated; their pieces are sent with the first step.
+        """Continue the task after tokens that another instance generated; their pieces are sent with the
+        first step.
 
         The task may be over with them.
         """
@@ -87,9 +89,10 @@ class RunningTask:
         self.sequence.resume(tokens)
 
     def tell(self, chosen: list[Chosen], events: list[LLMEvent]) -> list[int]:
-        """Process tokens chosen in a step: append the events that they cause to `events`.
+        """Process tokens that were chosen for the task in a step: append the events that they cause to
+        `events`.
 
-        Returns the tokens that belong to the output: fewer than `chosen` if it ends before.
+        Returns the tokens that belong to the output: fewer than `chosen` if the output ends before.
         """
         self._tell_started(events)
         return self._feed(chosen, events)
@@ -120,7 +123,8 @@ class RunningTask:
         return tokens
 
     def tell_prefilled(self, num_computed: int, events: list[LLMEvent]) -> None:
-        """Process a step that computed a chunk of the prompt: append the events that it causes to `events`.
+        """Process a step that computed a chunk of the task's prompt: append the events that it causes to
+        `events`.
 
         `num_computed` tokens of the sequence are computed then. If these are all, the task, a prefill, ends.
         """

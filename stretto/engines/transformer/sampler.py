@@ -51,7 +51,7 @@ class TokenChoice:
 
 
 class Chosen(NamedTuple):
-    """A chosen token, and its log-probabilities if they were asked for."""
+    """A token chosen by the sampler, and its log-probabilities if they were asked for."""
 
     token: int
     logprobs: TokenLogprobs | None = None

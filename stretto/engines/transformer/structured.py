@@ -26,12 +26,14 @@ _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
 def is_structured(decode: Decode) -> bool:
-    """Return whether a decode's output must follow a JSON schema or a regular expression."""
+    """Return whether the output of an LLM request must follow a JSON schema or a regular expression."""
     return decode.json_schema is not None or decode.regex is not None
 
 
 class Structures:
-    """A factory of `Structure`s, which keep outputs to a schema or regular expression, for one tokenizer."""
+    """A factory of `Structure`s, each of which keeps one output to its JSON schema or regular expression, for
+    one tokenizer.
+    """
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
         """Read the vocabulary of the tokenizer in `folder`; `vocabulary` is its number of tokens.
@@ -58,7 +60,8 @@ class Structures:
             self._tokenizer = LLTokenizer(TokenizerWrapper(_Vocabulary(self._texts.texts)))
 
     def make(self, decode: Decode) -> Structure:
-        """Return the structure of a new output, from the schema or regular expression of its decode.
+        """Return a new `Structure`, which keeps one output to the JSON schema or regular expression in
+        `decode`.
 
         Raises:
             ConfigError: the schema or the regular expression cannot be used.
@@ -77,7 +80,9 @@ class Structures:
 
 
 class Structure:
-    """The progress of one output through its JSON schema or regular expression, token by token."""
+    """The progress of one LLM output through its JSON schema or regular expression, token by token: it says
+    which tokens may come next.
+    """
 
     def __init__(self, matcher: Any, texts: TokenTexts) -> None:
         self._matcher = matcher

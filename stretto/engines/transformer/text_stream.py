@@ -8,7 +8,7 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Decoder(Protocol):
-    """The interface of the decoding half of a tokenizer."""
+    """The interface of what turns tokens into text: the decoding half of a tokenizer."""
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text of these tokens; it may end with U+FFFD, for half a character."""
@@ -16,12 +16,12 @@ class Decoder(Protocol):
 
 
 class TextStream:
-    """A converter of generated tokens to text: it returns what each new token adds to the text.
+    """A converter of generated tokens to text, one at a time: it returns what each new token adds to the
+    text.
 
-    That is empty while the text ends within a character.
-
-    The text of a token may depend on the one before it (a leading space). So a delta is the difference of two
-    short texts: with and without the new tokens. Earlier tokens are never decoded again.
+    It returns "" while the text ends within a character. The text of a token may depend on the one before it
+    (a leading space). So a delta is the difference of two short texts: with and without the new tokens.
+    Earlier tokens are never decoded again.
     """
 
     def __init__(self, tokenizer: Decoder, known: dict[int, str] | None = None) -> None:

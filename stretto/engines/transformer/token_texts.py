@@ -17,10 +17,12 @@ NOTHING, END = 0, 1
 
 
 class TokenTexts:
-    """The texts that a vocabulary's tokens add to an output, numbered; equal texts share a number.
+    """A table of the text that each token of a vocabulary adds to an output. Outputs that must follow a
+    schema are held to it by these texts.
 
-    A *mark* is a text that the tokenizer's decoder removes together with a following space, so that the text
-    of a token depends on whether a mark stands before it.
+    Equal texts are stored once, under one number. The decoder of some tokenizers removes a certain special
+    text (a *mark*) together with the space after it, so that a token's text may differ behind a mark: each
+    token has two numbers. V is the size of the vocabulary.
 
     Attributes:
         texts: texts by number, perhaps parts of characters; NOTHING for tokens that add no text or must not
@@ -50,18 +52,24 @@ class TokenTexts:
         self.elsewhere[list(ends)] = self.behind_mark[list(ends)] = END
 
     def end_behind(self, end: bytes, token: int) -> bytes:
-        """Return the last bytes of an output after `token` is appended to it, as many as a mark is long.
+        """Return the last bytes of an output after `token` is appended to it, as many as a mark (text that
+        the decoder removes with a following space) is long.
 
-        `end` are its last bytes before. Whether a mark stands there decides the text of the next token.
+        `end` are the output's last bytes before. Whether a mark stands there decides the text of the next
+        token.
         """
         return (end + self._tokens[token])[-len(self._mark) :] if self._mark else b""
 
     def is_behind_mark(self, end: bytes) -> bool:
-        """Return whether an output whose last bytes are `end` (from `end_behind`) ends with a mark."""
+        """Return whether an output whose last bytes are `end` (from `end_behind`) ends with a mark, a text
+        that the decoder removes with a following space.
+        """
         return bool(self._mark) and end == self._mark
 
     def spelling_mark(self, end: bytes) -> list[int]:
-        """Return the tokens that would complete a mark if an output's last bytes `end` are its start."""
+        """Return the tokens that would complete a mark (a text that the decoder removes with a following
+        space) if an output's last bytes `end` are its start.
+        """
         size = len(self._mark)
         rests = tuple(self._mark[cut:] for cut in range(1, size) if end.endswith(self._mark[:cut]))
         return [token for token, text in enumerate(self._tokens) if text.startswith(rests)] if rests else []

@@ -94,7 +94,7 @@ def add_and_norm(x_TE: Tensor, delta_TE: Tensor, weight_E: Tensor, eps: float) -
 
 
 def gate(gate_up_TF: Tensor) -> Tensor:
-    """Return SiLU(first half of each row) times the second half: the gate of a gated MLP."""
+    """Return the gate of a gated MLP: SiLU(first half of each row) times the second half."""
     rows, double = gate_up_TF.shape
     out_TF = gate_up_TF.new_empty(rows, double // 2)
     _gate[rows, triton.cdiv(double // 2, _COLUMNS)](gate_up_TF, out_TF, SIZE=double // 2, COLUMNS=_COLUMNS)

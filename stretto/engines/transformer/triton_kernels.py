@@ -102,7 +102,8 @@ def attend_own(
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Kernel: attention of a sequence's queries, of one key-value head, to a split of its own tokens.
+    """Triton kernel: attention of a decoding sequence's queries, of one key-value head, to a part (split) of
+    its own tokens.
 
     Grid: (B, K, num_splits).
     """
@@ -169,7 +170,8 @@ def attend_shared(
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Kernel: attention of the stacked queries of several sequences to one split of their shared prefix.
+    """Triton kernel: attention of the stacked queries of several decoding sequences to one part (split) of
+    their shared prefix.
 
     Grid: (tiles, K, num_splits).
     """
@@ -225,7 +227,9 @@ def merge_splits(
     SPLITS_WIDTH: tl.constexpr,  # the next power of two to `num_splits`
     WIDTH: tl.constexpr,
 ):
-    """Kernel: merge the results of all splits to one head's attention output. Grid: (B, HEADS)."""
+    """Triton kernel: merge the results of all splits (parts of a context) to one head's attention output.
+    Grid: (B, HEADS).
+    """
     sequence = tl.program_id(0).to(tl.int64)
     place = sequence * HEADS + tl.program_id(1)
     splits = tl.arange(0, SPLITS_WIDTH)

@@ -49,7 +49,9 @@ def _can_pack(matrix: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerWeights:
-    """Weights of one layer. Projections with the same input are one matrix: q, k and v; gate and up."""
+    """The weights of one transformer layer. Projections with the same input are one matrix: q, k and v; gate
+    and up.
+    """
 
     attention_norm: Tensor
     qkv: Linear
@@ -63,7 +65,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """The weights of a whole model."""
+    """The weights of a whole transformer model."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]

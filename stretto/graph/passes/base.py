@@ -28,7 +28,7 @@ def with_primitives(graph: Graph, primitives: list[Primitive]) -> Graph:
 
 
 def is_worth_a_prefill(parts: PromptParts, profile: Profile) -> bool:
-    """Return whether to prefill these first parts of a prompt ahead, in a request of their own.
+    """Return whether it pays to prefill these first parts of a prompt ahead, in a request of their own.
 
     It pays if prefilling them takes at least as long as an extra request costs. Token counts are guesses,
     because the values of variables are not known when a graph is optimised.

@@ -10,14 +10,15 @@ from stretto.graph.passes.base import Profiles
 
 
 def drop_dead(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Remove the primitives (steps) whose values no output and no effect needs, directly or through others.
+    """Remove from a graph the primitives (steps) whose values no output and no effect needs, directly or
+    through others.
 
     An effect is a step that changes something outside, such as one that stores documents.
     """
     needed = {ref.name for _, ref in graph.outputs}
     kept = []
     for primitive in reversed(graph.primitives):
-        if primitive.name in needed or ops.is_effect(primitive):
+        if primitive.name in needed or ops.is_effect(primitive) or not primitive.allows("drop_dead"):
             needed |= {primitive.name, *(arg.ref.name for arg in primitive.args)}
             kept.append(primitive)
     if len(kept) == len(graph.primitives):

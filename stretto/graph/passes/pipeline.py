@@ -33,10 +33,11 @@ _MAX_SWEEPS = 100
 
 
 def optimise(graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS) -> Graph:
-    """Run `passes` in order, again and again until none changes the graph, and verify the result.
+    """Optimise a graph: run the rewriting functions `passes` in order, again and again until none changes the
+    graph, and verify the result.
 
-    Verification is most of the cost, so only the final graph is verified. If that fails, the passes run
-    again and each is verified, to find the one at fault.
+    Verification is most of the cost, so only the final graph is verified. If that fails, the passes run again
+    and each is verified, to find the one at fault.
 
     Raises:
         GraphError: a pass broke the graph, or the passes never come to an end; the message names them.
@@ -57,7 +58,8 @@ def optimise(graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: 
 def run_passes(
     graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS
 ) -> Iterator[tuple[str, Graph]]:
-    """Yield (name of the pass, graph after it) for each pass that runs, until a whole round changes nothing.
+    """Yield (name of the pass, graph after it) for each pass (rewriting function) that runs, until a whole
+    round changes nothing.
 
     A pass may make work for an earlier one. Stretto's own passes do not: they need one sweep, and part of a
     second to find nothing to do.
@@ -91,7 +93,9 @@ def run_passes(
 
 
 def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops: Ops = OPS) -> Graph:
-    """Run one pass once on a graph, check that its result is a valid graph, and return that."""
+    """Run one pass (rewriting function) once on a graph, check that its result is a valid graph, and return
+    that.
+    """
     changed = run_pass(graph, profiles, ops)
     if changed is not graph:
         _verify_after(name, changed, ops)

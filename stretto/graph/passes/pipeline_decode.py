@@ -14,14 +14,18 @@ from stretto.graph.passes.base import Profiles, with_primitives
 
 
 def pipeline_decode(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Let steps that handle list items independently start on each item of a decoded list as it appears.
+    """Let steps that handle list items independently start on each item of a list that an LLM is generating,
+    as soon as the item is complete.
 
-    This holds for "batchable" primitives that read a "splittable" decode, and for those that read them.
+    This holds for "batchable" primitives (steps) that read a "splittable" decode, and for those that read
+    them.
     """
     item_streams: set[str] = set()
     primitives = []
     for primitive in graph:
-        if primitive.op == "decode" and "splittable" in primitive.hints and primitive.setting("items"):
+        if not primitive.allows("pipeline_decode"):
+            pass
+        elif primitive.op == "decode" and "splittable" in primitive.hints and primitive.setting("items"):
             item_streams.add(primitive.name)
         elif "batchable" in primitive.hints and any(
             arg.each and arg.ref.name in item_streams for arg in primitive.args

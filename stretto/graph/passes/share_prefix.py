@@ -18,7 +18,7 @@ _Key = tuple[Hashable, ...]
 
 
 def share_prefix(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Compute the common beginning of several prompts once.
+    """Rewrite a graph so that the common beginning of several prompts is computed once.
 
     Equal prefills become one. For prompts that begin alike, one partial prefill of that beginning is added,
     if it is long enough to pay; the others take it as a hint, a prefix that is computed already.
@@ -29,7 +29,7 @@ def share_prefix(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
         ordered[after] = ordered.get(after, frozenset()) | {before}
     groups: dict[Hashable, list[Primitive]] = {}
     for primitive in merged:
-        if primitive.op == "prefill" and primitive.arg(HINT) is None:
+        if primitive.op == "prefill" and primitive.arg(HINT) is None and primitive.allows("share_prefix"):
             guard = primitive.arg(WHEN)
             shared = _shareable(primitive)
             if shared:
@@ -45,7 +45,7 @@ def _shareable(primitive: Primitive) -> list[_Key]:
     keys: list[_Key] = []
     for part in primitive.prompt:
         if isinstance(part, Constant):
-            keys.append((part.text,))
+            keys.append((part,))
             continue
         arg = primitive.arg(part.port)
         assert arg is not None
@@ -67,13 +67,15 @@ def _merge_equal(graph: Graph) -> Graph:
     def are_equal(a: Primitive, b: Primitive) -> bool:
         if (a.prompt, a.args, a.config, a.hints) != (b.prompt, b.args, b.config, b.hints):
             return False
+        if a.strategy != b.strategy:
+            return False
         earlier = [{renamed.get(name, name) for name in before.get(own.name, ())} for own in (a, b)]
         return earlier[0] == earlier[1]
 
     for primitive in graph:
         if any(arg.ref.name in renamed for arg in primitive.args):
             primitive = replace(primitive, args=tuple(_rename(arg, renamed) for arg in primitive.args))
-        if primitive.op == "prefill":
+        if primitive.op == "prefill" and primitive.allows("share_prefix"):
             reads = tuple(arg.ref.name for arg in primitive.args)  # cheaper to hash than a whole primitive
             alike = kept.setdefault((primitive.engine, len(primitive.prompt), reads), [])
             equal = next((other for other in alike if are_equal(other, primitive)), None)

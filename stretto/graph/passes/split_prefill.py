@@ -18,7 +18,8 @@ from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, is_worth_a_pref
 
 
 def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Split each prefill where a later part of its prompt becomes known later than the parts before it.
+    """Split each prefill of a graph where a later part of its prompt becomes known later than the parts
+    before it, so that the known parts are computed early.
 
     It becomes a chain of partial prefills, each of a longer prefix than the one before, and the whole prefill
     last. A cut that would not save more than its extra request costs is left out.
@@ -28,7 +29,7 @@ def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     order = list(graph.order)
     names = set(graph.by_name) | {name for name, _ in graph.inputs}
     for primitive in graph:
-        if primitive.op == "prefill":
+        if primitive.op == "prefill" and primitive.allows("split_prefill"):
             profile = profiles.get(primitive.engine or "", DEFAULT_PROFILE)
             hint = primitive.arg(HINT)
             hinting = graph.by_name.get(hint.ref.name) if hint else None
@@ -96,9 +97,10 @@ def _part(primitive: Primitive, name: str, prompt: PromptParts) -> Primitive:
 
 
 def with_hint(primitive: Primitive, name: str) -> Primitive:
-    """Return the prefill `primitive` with a hint that primitive `name` has computed a prefix of its prompt.
+    """Return the prefill `primitive` with a hint that the primitive (step) `name` has computed a prefix of
+    its prompt.
 
-    A hint that it has is replaced.
+    The hint replaces an earlier one, if there is any.
     """
     args = tuple(arg for arg in primitive.args if arg.port != HINT)
     return replace(primitive, args=(*args, Arg(HINT, Ref(name))))

@@ -1,7 +1,7 @@
 """The pass `split_stages`: stream long lists through batchable primitives, an efficient batch at a time.
 
-Source: Teola §4.2, pass 2. Differs: the edge is marked and the engine scheduler cuts pieces at run time,
-so the length of the list need not be known and the graph does not grow with it.
+Source: Teola §4.2, pass 2. Differs: the edge is marked and the engine scheduler cuts pieces at run time, so
+the length of the list need not be known and the graph does not grow with it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles, with_primitives
 
 
 def split_stages(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
-    """Let each batchable primitive start as soon as one batch of its input list exists, not the whole list.
+    """Let each batchable step of a graph start as soon as one batch of its input list exists, instead of
+    waiting for the whole list.
 
-    The batch is the largest that its engine runs efficiently. A primitive that reads the pieces of an earlier
-    one takes pieces of that size if they are smaller, so that a pipeline moves in step.
+    The batch is the largest that its engine runs efficiently. A step that reads the pieces of an earlier one
+    takes pieces of that size if they are smaller, so that a pipeline moves in step.
     """
     stage_piece: dict[str, int] = {}
     primitives = []
     for primitive in graph:
-        if "batchable" not in primitive.hints or not primitive.is_mapped():
+        allowed = primitive.allows("split_stages")
+        if "batchable" not in primitive.hints or not primitive.is_mapped() or not allowed:
             primitives.append(primitive)
             continue
         profile = profiles.get(primitive.engine or "", DEFAULT_PROFILE)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 
 class BlockPool:
-    """An allocator of KV blocks, with ids 0 ≤ id < `num_blocks`.
+    """An allocator of KV blocks, whose ids are 0 ≤ id < `num_blocks`.
 
     Each block is free, or held by one sequence or by the prefix cache.
 
@@ -41,7 +41,7 @@ class BlockPool:
         return blocks
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Make held blocks free again."""
+        """Return KV blocks that were acquired to the pool, so that they are free again."""
         starts, ends = self._starts, self._ends
         for start, end in _ranges(blocks):
             self.num_free += end - start
@@ -65,13 +65,15 @@ class BlockPool:
                 ends.insert(place, end)
 
     def free(self) -> set[int]:
-        """Return the ids of the blocks that are not held."""
+        """Return the ids of the KV blocks that are free, that is, held by no sequence and not by the
+        cache.
+        """
         return {
             block for start, end in zip(self._starts, self._ends, strict=True) for block in range(start, end)
         }
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless the ranges are in order and the count is right."""
+        """Raise AssertionError unless the ranges of free blocks are in order and their count is right."""
         bounds = [bound for range_ in zip(self._starts, self._ends, strict=True) for bound in range_]
         assert bounds == sorted(set(bounds))
         assert not bounds or (bounds[0] >= 0 and bounds[-1] <= self.num_blocks)

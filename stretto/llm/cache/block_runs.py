@@ -40,33 +40,40 @@ class BlockRun:
     last_used: int = 0
 
     def path(self) -> Iterator[BlockRun]:
-        """Yield the node and all nodes before it in the tree except the root, the last one first."""
+        """Yield this node (run of cached blocks) and all nodes before it in the tree except the root, the
+        last one first.
+        """
         node = self
         while node.parent is not None:
             yield node
             node = node.parent
 
     def child(self, tokens: Sequence[int], start: int, size: int) -> BlockRun | None:
-        """Find the child whose first block holds tokens[start : start + size]; None if there is none."""
+        """Find the child node (run of cached blocks that follows this one) whose first block holds exactly
+        the tokens tokens[start : start + size]; None if there is none.
+        """
         siblings = self.children.get(tokens[start])
         return siblings.get(tuple(tokens[start : start + size])) if siblings else None
 
     def adopt(self, child: BlockRun, block: tuple[int, ...]) -> None:
-        """Add a child node whose first block holds the tokens `block`; it replaces a child with the same
-        first block.
+        """Add a child node (run of blocks that follow) whose first block holds the tokens `block`; it
+        replaces a child with the same first block.
         """
         self.children.setdefault(block[0], {})[block] = child
         child.parent = self
 
     def disown(self, block: tuple[int, ...]) -> None:
-        """Remove the child node whose first block holds the tokens `block`."""
+        """Remove the child node (run of cached blocks that follows this one) whose first block holds the
+        tokens `block`.
+        """
         siblings = self.children[block[0]]
         del siblings[block]
         if not siblings:
             del self.children[block[0]]
 
     def longest_tail(self, rest: Sequence[int]) -> tuple[BlockRun | None, int]:
-        """Find the child whose first block has the longest common prefix with the tokens `rest`.
+        """Find the child node (run of cached blocks that follows this one) whose first block has the longest
+        common prefix with the tokens `rest`.
 
         Returns that child and the length of the prefix in tokens: (None, 0) if no first token is equal. Only
         the newest few children are considered.
@@ -90,10 +97,10 @@ def num_common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class Owners:
-    """An index of the cache's nodes by owner and by lessee.
+    """An index of the prefix cache's nodes (runs of cached blocks) by owner and by lessee.
 
-    Owners are the queries that used a node; an owner of a node owns all nodes before it. A lessee is an owner
-    for which the node was prefilled ahead; while it has one, the node is evicted last.
+    Owners are the queries (runs of an app) that used a node; an owner of a node owns all nodes before it. A
+    lessee is an owner for which the node was prefilled ahead; while it has one, the node is evicted last.
     """
 
     def __init__(self) -> None:
@@ -108,7 +115,7 @@ class Owners:
         return parent.parent is None or owner in parent.owners
 
     def own(self, node: BlockRun, owner: str) -> None:
-        """Record that a query (run of an app) uses a cached node.
+        """Record that a query (run of an app) uses a node (run of cached blocks).
 
         Ignored if the query was forgotten while its sequence ran, so that it does not own the node before
         this one.
@@ -119,7 +126,8 @@ class Owners:
             self._owned.setdefault(owner, {})[node] = None
 
     def lease(self, node: BlockRun, owner: str) -> None:
-        """Record that a node was prefilled ahead for a query: it is evicted last until `end_lease`.
+        """Record that a node (run of cached blocks) was prefilled ahead for the query `owner`: it is evicted
+        last until `end_lease`.
 
         Ignored if the query does not own the node.
         """
@@ -128,12 +136,16 @@ class Owners:
             self._leased.setdefault(owner, {})[node] = None
 
     def end_lease(self, node: BlockRun, owner: str) -> None:
-        """Record that a node need not be kept for the query `owner` any more, for which it was leased."""
+        """End the lease of a node (run of cached blocks), which was to be evicted last because it had been
+        prefilled ahead for the query `owner`.
+        """
         node.lessees.remove(owner)
         _take(self._leased, node, owner)
 
     def copy(self, node: BlockRun, other: BlockRun) -> None:
-        """Record for `other`, a new part of the split `node`, the same owners and lessees as for `node`."""
+        """Give `other`, a new part of the split `node` (run of cached blocks), the same owners and lessees as
+        `node` has.
+        """
         for owner in node.owners:
             other.owners.add(owner)
             self._owned[owner][other] = None
@@ -142,7 +154,7 @@ class Owners:
             self._leased[lessee][other] = None
 
     def forget(self, owner: str) -> tuple[list[BlockRun], list[BlockRun]]:
-        """Remove a query from the owners and lessees of all nodes.
+        """Remove a query from the owners and lessees of all nodes (runs of cached blocks).
 
         Returns the nodes that were leased for it, and the nodes that it owned, deepest first.
         """
@@ -155,14 +167,16 @@ class Owners:
         return leased, sorted(owned, key=_start, reverse=True)
 
     def drop(self, node: BlockRun) -> None:
-        """Remove a node from the index, because it leaves the tree."""
+        """Remove a node (run of cached blocks) from the index, because it leaves the cache's tree."""
         for owner in node.owners:
             _take(self._owned, node, owner)
         for lessee in node.lessees:
             _take(self._leased, node, lessee)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless index and nodes agree on the owners, and all lessees are owners."""
+        """Raise AssertionError unless this index and the cache's nodes agree on who owns each node, and all
+        lessees are owners.
+        """
         assert all(owner in node.owners for owner, nodes in self._owned.items() for node in nodes)
         for lessee, nodes in self._leased.items():
             assert nodes

@@ -28,7 +28,7 @@ class BlockTables:
         self._copies: list[tuple[int, int]] = []
 
     def num_blocks(self, num_tokens: int) -> int:
-        """Return the number of blocks needed for `num_tokens` tokens."""
+        """Return the number of KV blocks needed for `num_tokens` tokens."""
         return -(-num_tokens // self._block_tokens)
 
     def look_up(self, sequence: TokenSequence) -> CacheHit:
@@ -88,7 +88,7 @@ class BlockTables:
             del sequence.blocks[num_blocks:]
 
     def share_full(self, sequence: TokenSequence) -> None:
-        """Register a sequence's full blocks in the prefix cache, so that others can share them.
+        """Add a sequence's full blocks to the prefix cache, so that other sequences can share them.
 
         Where the cache has a block with the same tokens, the sequence uses that one instead.
         """
@@ -101,9 +101,9 @@ class BlockTables:
         sequence.num_shared_blocks = end
 
     def keep(self, sequence: TokenSequence) -> None:
-        """Register all computed blocks of an ended sequence in the prefix cache, the last partial one too.
+        """Add all computed blocks of an ended sequence to the prefix cache, the last partial one too.
 
-        If the sequence was a prefill alone, they are leased (evicted last) until its decode arrives.
+        If the sequence was a prefill alone, the blocks are leased (evicted last) until its decode arrives.
         """
         num_full = sequence.num_shared_blocks
         rest = sequence.tokens[num_full * self._block_tokens : sequence.num_computed]
@@ -118,8 +118,8 @@ class BlockTables:
             self._cache.lease(last, sequence.query)
 
     def give_up(self, sequence: TokenSequence) -> None:
-        """Release all blocks of a sequence; its blocks in the prefix cache stay there. Copies into its blocks
-        that were not made yet are cancelled.
+        """Release all blocks of a sequence; those that are in the prefix cache stay there. Copies into the
+        sequence's blocks that were not made yet are cancelled.
         """
         own = sequence.blocks[sequence.num_shared_blocks :]
         if self._copies:

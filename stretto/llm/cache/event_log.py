@@ -8,7 +8,8 @@ from stretto.llm.cache.block_runs import BlockRun
 
 
 class CacheEventLog:
-    """A log of the full blocks that a prefix cache stored and evicted, for routers that track its contents.
+    """A log of the full blocks that a prefix cache stores and evicts, for routers that track what the cache
+    holds.
 
     It records nothing unless `wanted`.
     """
@@ -20,7 +21,8 @@ class CacheEventLog:
         self._events: list[KVEvent] = []
 
     def stored(self, node: BlockRun, parent: BlockRun, tokens: list[int]) -> None:
-        """Record that blocks with these tokens were added to the cache, as the last blocks of `node`.
+        """Record that full blocks with these tokens were added to the cache, as the last blocks of `node` (a
+        run of cached blocks).
 
         They follow the blocks of `parent`, which may be the same node.
         """
@@ -37,18 +39,20 @@ class CacheEventLog:
         node.hashes += hashes
 
     def removed(self, node: BlockRun, num_blocks: int) -> None:
-        """Record that the last `num_blocks` blocks of `node` are about to be evicted."""
+        """Record that the last `num_blocks` blocks of `node` (a run of cached blocks) are about to be
+        evicted.
+        """
         if node.hashes:
             self._events += map(BlockRemoved, node.hashes[: -num_blocks - 1 : -1])
             del node.hashes[-num_blocks:]
 
     def cleared(self) -> None:
-        """Record that the cache is empty."""
+        """Record that the prefix cache has been emptied."""
         if self._is_wanted:
             self._events.append(AllBlocksCleared())
 
     def take(self) -> list[KVEvent]:
-        """Return, and forget, what was recorded since the last call."""
+        """Return, and forget, the changes of the cache recorded since the last call."""
         if not self._events:
             return []
         events, self._events = self._events, []

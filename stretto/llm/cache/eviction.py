@@ -12,8 +12,8 @@ _Rank: TypeAlias = tuple[bool, int]
 
 
 class EvictionQueue:
-    """Queue of the prefix cache's nodes that can be evicted: least recently used first; nodes under a lease
-    (computed ahead for a query that still needs them) last.
+    """A queue of the prefix cache's nodes (runs of cached blocks) that can be evicted: least recently used
+    first; nodes under a lease (computed ahead for a query that still needs them) last.
 
     A node is offered again whenever its place in this order changes. Outdated entries stay in the queue and
     are dropped when they come up.
@@ -25,7 +25,9 @@ class EvictionQueue:
         self._max_entries = 64
 
     def offer(self, node: BlockRun) -> None:
-        """Add a node of the prefix cache to the queue, if it can be evicted; ignored if it is in use."""
+        """Add a node (run of cached blocks) of the prefix cache to the queue, if it can be evicted; ignored
+        if it is in use.
+        """
         rank = _rank(node)
         if rank is None:
             return
@@ -36,7 +38,7 @@ class EvictionQueue:
             self._max_entries = 64 + 2 * len(self._heap)
 
     def pop(self) -> BlockRun:
-        """Remove and return the node to evict next. There must be one."""
+        """Remove and return the node (run of cached blocks) to evict next. There must be one."""
         while True:
             rank, _, node = heappop(self._heap)
             if _rank(node) == rank:

@@ -28,7 +28,7 @@ __all__ = ["CacheHit", "PrefixCache"]
 class PrefixCache:
     """The prefix cache of one LLM instance: it keeps KV blocks for reuse after their sequences have ended.
 
-    It is a tree of nodes, and a node is a run of consecutive blocks. A sequence holds the nodes it uses, and
+    It is a tree of nodes, and a node is a run of consecutive blocks. A sequence holds the nodes that it uses;
     nodes that no sequence holds can be evicted. With `with_events`, stored and evicted blocks are recorded.
     """
 
@@ -53,7 +53,9 @@ class PrefixCache:
         return self.pool.num_free + self._num_idle
 
     def num_idle_in(self, hit: CacheHit) -> int:
-        """Return how many blocks of a cached prefix no sequence uses, so that they could be evicted."""
+        """Return how many blocks of a cached prefix are used by no sequence, so that they could be
+        evicted.
+        """
         if hit.node is None or hit.node.num_holders:
             return 0
         before = (len(node.blocks) for node in hit.node.path() if not node.num_holders)
@@ -64,8 +66,8 @@ class PrefixCache:
         return self._tree.look_up(salt, tokens, limit)
 
     def hold(self, hit: CacheHit, owner: str) -> BlockRun | None:
-        """Protect the blocks of a cached prefix from eviction, because a sequence uses them; return the
-        prefix's last node, to be given to `release`, or None if the prefix has no full block.
+        """Protect the blocks of a cached prefix from eviction, because a sequence uses them. Returns the
+        prefix's last node (run of blocks), to be given to `release`, or None if the prefix has no full block.
 
         The leases (which delay eviction) that the query `owner` has on them end. A node is split if the
         prefix ends within it.
@@ -81,8 +83,8 @@ class PrefixCache:
         return node
 
     def touch(self, node: BlockRun) -> int:
-        """Mark the first block of a node as just used, so that it is evicted later; return the id of that
-        block.
+        """Mark the first block of a node (run of cached blocks) as just used, so that it is evicted later;
+        return the id of that block.
         """
         self._clock += 1
         if len(node.blocks) > 1:
@@ -103,7 +105,9 @@ class PrefixCache:
         return blocks
 
     def release(self, node: BlockRun | None) -> None:
-        """End one sequence's use of a node and of all nodes before it; unused ones can then be evicted."""
+        """End one sequence's use of a node (run of cached blocks) and of all nodes before it; nodes that no
+        other sequence uses can then be evicted.
+        """
         for part in node.path() if node is not None else ():
             part.num_holders -= 1
             if part.num_holders == 0:
@@ -118,9 +122,10 @@ class PrefixCache:
     ) -> tuple[BlockRun, list[int]]:
         """Add a sequence's full blocks, which hold the KV of `tokens`, to the cache.
 
-        They follow `parent`, the last node that the sequence holds (None if it holds none yet). Where the
-        cache has a block with the same tokens, that one is used and the sequence's is freed. Returns the
-        node that the sequence now holds instead of `parent`, and the blocks that it now uses.
+        They follow `parent`, the last node (run of cached blocks) that the sequence holds (None if it holds
+        none yet). Where the cache has a block with the same tokens, that one is used and the sequence's own
+        is freed. Returns the node that the sequence now holds instead of `parent`, and the blocks that it now
+        uses.
         """
         node = parent or self._tree.root(salt)
         size = self._block_tokens
@@ -143,9 +148,9 @@ class PrefixCache:
     ) -> tuple[BlockRun, bool]:
         """Add a sequence's last block, which is not full, to the cache, unless the cache has its tokens.
 
-        It follows `parent`, the last node that the sequence holds (None if it holds none yet). Returns the
-        node with these tokens, and whether `block` was added. If so, the sequence holds that node instead of
-        `parent`.
+        It follows `parent`, the last node (run of cached blocks) that the sequence holds (None if it holds
+        none yet). Returns the node with these tokens, and whether `block` was added. If so, the sequence
+        holds that node instead of `parent`.
         """
         above = parent or self._tree.root(salt)
         key = tuple(tokens)
@@ -159,7 +164,7 @@ class PrefixCache:
     def lease(self, node: BlockRun, owner: str) -> None:
         """Protect a prefix that was computed ahead for the query `owner`: it is evicted after all others.
 
-        The prefix ends with the last block of `node`.
+        The prefix ends with the last block of `node`, a run of cached blocks.
         """
         if len(node.blocks) > 1:
             self._tree.split(node, len(node.blocks) - 1)
@@ -167,9 +172,10 @@ class PrefixCache:
         self._evictable.offer(node)
 
     def forget(self, owner: str) -> None:
-        """Remove what only the query (run of an app) `owner` used, as soon as no sequence holds it.
+        """Remove the cached blocks that only the query (run of an app) `owner` used, as soon as no sequence
+        holds them.
 
-        Its leases, which protect prefixes from eviction, end.
+        The query's leases, which protect prefixes from eviction, end.
         """
         leased, owned = self._tree.owners.forget(owner)
         for node in leased:
@@ -179,7 +185,7 @@ class PrefixCache:
                 self._remove(node)
 
     def clear(self) -> None:
-        """Evict all blocks that no running sequence holds."""
+        """Evict all cached blocks that no running sequence holds."""
         while self._num_idle:
             self._remove(self._evictable.pop())
         if not self._num_blocks:

@@ -27,7 +27,9 @@ class CacheHit(NamedTuple):
 
 
 class PrefixTree:
-    """The tree of cached prefixes, with one root for each tenant; a root exists as long as it has nodes."""
+    """The tree of a prefix cache's nodes (runs of cached blocks), with one root for each tenant; a root
+    exists as long as it has nodes.
+    """
 
     def __init__(self, block_tokens: int) -> None:
         self.owners = Owners()
@@ -35,8 +37,8 @@ class PrefixTree:
         self._roots: dict[str, BlockRun] = {}
 
     def root(self, salt: str) -> BlockRun:
-        """Return the root of a tenant's prefixes in the tree. A new root only joins the tree when a node is
-        added to it.
+        """Return the root of a tenant's prefixes in the tree. A new root joins the tree only when a node (run
+        of cached blocks) is added to it.
         """
         return self._roots.get(salt) or BlockRun(salt, [], [], None)
 
@@ -66,8 +68,8 @@ class PrefixTree:
         return CacheHit(blocks, place + num_in_tail, node if blocks else None, num_in_node, tail)
 
     def num_equal(self, node: BlockRun, tokens: list[int], place: int, limit: int) -> int:
-        """Return how many full blocks of a node, from its first on, hold the same tokens as
-        tokens[place:limit] begins with.
+        """Return how many full blocks of a node (run of cached blocks), from its first on, hold the same
+        tokens as tokens[place:limit] begins with.
 
         The caller has checked already that the first block does.
         """
@@ -79,14 +81,15 @@ class PrefixTree:
         return num_common(wanted, node.tokens) // size
 
     def add(self, node: BlockRun) -> None:
-        """Add a new leaf to the tree, below its `parent`."""
+        """Add a new leaf node (run of cached blocks) to the tree, below its `parent`."""
         assert node.parent is not None
         if node.parent.parent is None:
             self._roots[node.salt] = node.parent
         node.parent.adopt(node, tuple(node.tokens[: self._block_tokens]))
 
     def split(self, node: BlockRun, num_blocks: int) -> BlockRun:
-        """Move the first `num_blocks` blocks of a node to a new parent node, and return that.
+        """Move the first `num_blocks` blocks of a node (run of cached blocks) to a new parent node, and
+        return that.
 
         Sequences that hold `node` hold both.
         """
@@ -111,7 +114,9 @@ class PrefixTree:
         return head
 
     def drop(self, node: BlockRun) -> None:
-        """Remove a leaf from the tree, and the root of its tenant if that has no other children."""
+        """Remove a leaf node (run of cached blocks) from the tree, and the root of its tenant if that has no
+        other children.
+        """
         assert node.parent is not None
         assert not node.children
         node.parent.disown(tuple(node.tokens[: self._block_tokens]))
@@ -120,7 +125,7 @@ class PrefixTree:
             del self._roots[node.salt]
 
     def nodes(self) -> list[BlockRun]:
-        """Return all nodes of the tree except the roots."""
+        """Return all nodes (runs of cached blocks) of the tree except the roots."""
         found: list[BlockRun] = []
         stack = list(self._roots.values())
         while stack:
@@ -130,7 +135,9 @@ class PrefixTree:
         return found
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless nodes and their owners are consistent."""
+        """Raise AssertionError unless the tree's nodes (runs of cached blocks) and their owners are
+        consistent.
+        """
         size = self._block_tokens
         self.owners.check_invariants()
         for salt, root in self._roots.items():

@@ -6,11 +6,15 @@ same for all engines, independent of the lengths of their deltas.
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
-from stretto.errors import ConfigError
-from stretto.llm.output.json_items import JsonItems
+from stretto.core import Prompt
+from stretto.errors import BadReply, ConfigError
+from stretto.llm.output.list_items import ListItems
 from stretto.tasks import Decode
+
+_log = logging.getLogger(__name__)
 
 
 class _Reader(Protocol):
@@ -20,15 +24,18 @@ class _Reader(Protocol):
 
 
 class Output:
-    """The output of one LLM task, built from the text deltas that the model generates.
+    """The output of one LLM task, built from the pieces of text (deltas) that the model generates.
 
     It makes pieces, which can be passed on at once, and in the end a value: a text, or a list of strings if
-    the task asks for one. A text ends before the first stop string, without white space around it, and is
-    its pieces joined. The pieces of a list are its items.
+    the task asks for one. A text ends before the first stop string, without white space around it, and is its
+    pieces joined. The pieces of a list are its items.
     """
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Decode, prompt: Prompt = ()) -> None:
         """Create an empty output whose form and limits `decode` gives.
+
+        Args:
+            prompt: prompt that the output answers; it has the variable that `decode.fallback` names.
 
         Raises:
             ConfigError: a field of `decode` is out of range.
@@ -43,7 +50,8 @@ class Output:
         if decode.items is None:
             self._reader = _Text(decode.stop)
         elif decode.items == "json_list":
-            self._reader = _JsonList(decode.max_items)
+            fallback = "".join(segment.text for segment in prompt if segment.name == decode.fallback)
+            self._reader = _List(decode.max_items, fallback if decode.fallback is not None else "")
         else:
             raise ConfigError(f"items must be None or 'json_list', got {decode.items!r}")
 
@@ -53,7 +61,7 @@ class Output:
         A finished output takes no more text.
 
         Raises:
-            BadReply: a list was asked for, and the text is none.
+            BadReply: a list was asked for, the text is none, and there is no fallback.
         """
         return self._reader.feed(delta)
 
@@ -61,34 +69,54 @@ class Output:
         """Return the last pieces and the whole value, when the text has ended or the output is finished.
 
         Raises:
-            BadReply: the text ended before the end of its list.
+            BadReply: a list was asked for, the text is none, and there is no fallback.
         """
         return self._reader.finish()
 
 
-class _JsonList:
-    """List output; finished at the end of the list or after `max_items` items."""
+class _List:
+    """List output; finished at the end of the list or after `max_items` items.
 
-    def __init__(self, max_items: int | None) -> None:
+    Where the text is no list, `fallback` is its only item, unless that is empty.
+    """
+
+    def __init__(self, max_items: int | None, fallback: str) -> None:
         self._max_items = max_items
-        self._parser = JsonItems()
+        self._fallback = fallback
+        self._parser = ListItems()
         self._items: list[str] = []
+        self._fell_back = False
 
     def _is_full(self) -> bool:
         return self._max_items is not None and len(self._items) >= self._max_items
 
     def feed(self, delta: str) -> tuple[list[str], bool]:
         num_before = len(self._items)
-        for item in self._parser.feed(delta):
-            self._items.append(item)
-            if self._is_full():
-                break
-        return self._items[num_before:], self._parser.ended or self._is_full()
+        try:
+            for item in self._parser.feed(delta):
+                self._items.append(item)
+                if self._is_full():
+                    break
+        except BadReply as error:
+            self._fall_back(error)
+        is_finished = self._parser.ended or self._is_full() or self._fell_back
+        return self._items[num_before:], is_finished
 
     def finish(self) -> tuple[list[str], object]:
-        if not self._is_full():
-            self._parser.finish()
-        return [], list(self._items)
+        num_before = len(self._items)
+        if not self._is_full() and not self._fell_back:
+            try:
+                self._items += self._parser.finish()
+            except BadReply as error:
+                self._fall_back(error)
+        return self._items[num_before:], list(self._items)
+
+    def _fall_back(self, error: BadReply) -> None:
+        if not self._fallback:
+            raise error
+        _log.warning("%s; used instead: %r", error.message, self._fallback[:200])
+        self._fell_back = True
+        self._items.append(self._fallback)
 
 
 class _Text:

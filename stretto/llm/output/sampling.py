@@ -12,7 +12,8 @@ MAX_LOGPROBS = 20
 
 
 def check_sampling(decode: Decode, vocabulary: int) -> None:
-    """Check that the sampling settings of a decode are in range for a vocabulary of that many tokens.
+    """Check that the sampling settings of an LLM request (`decode`) are in range for a vocabulary of that
+    many tokens.
 
     Raises:
         ConfigError: a setting is out of range; the message names it.
@@ -54,7 +55,7 @@ def _check(decode: Decode, name: str, value: float, low: float, high: float, *, 
 
 
 def is_plain_greedy(decode: Decode) -> bool:
-    """Return whether a decode always chooses the most likely token, so that no sampler is needed.
+    """Return whether an LLM request always chooses the most likely token, so that no sampler is needed.
 
     It has no penalties, no schema or regular expression, and reports no log-probabilities.
     """
@@ -69,7 +70,9 @@ def is_plain_greedy(decode: Decode) -> bool:
 
 
 def ending_tokens(decode: Decode, eos: Set[int]) -> frozenset[int]:
-    """Return the ids of the tokens that end an output: stop tokens, and those in `eos` unless ignored."""
+    """Return the ids of the tokens that end an output: the request's stop tokens, and the end-of-sequence
+    tokens `eos` unless the request ignores them.
+    """
     return frozenset(decode.stop_tokens) | (frozenset() if decode.ignore_eos else frozenset(eos))
 
 

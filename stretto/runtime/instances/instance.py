@@ -13,14 +13,14 @@ Post: TypeAlias = Callable[[Event], None]
 
 
 class Instance(Protocol):
-    """The interface of one running instance of a replica, wherever it runs.
+    """The interface of one running instance of a replica (a started copy of an engine), wherever it runs.
 
     Its first event is `InstanceReady`, or `InstanceLost` if its engine could not be constructed; after that
-    it obeys no command.
+    it ignores commands.
     """
 
     def send(self, command: Command) -> None:
-        """Hand a command (such as to run a batch) to the instance; never waits."""
+        """Hand a command (such as to run a batch) to the instance, without waiting for anything."""
         ...
 
     async def close(self) -> None:
@@ -31,5 +31,7 @@ class Instance(Protocol):
         ...
 
     def kill(self) -> None:
-        """End at once what can be ended without waiting; `close` must follow."""
+        """End what can be ended of the instance at once, without waiting; `close` must be called
+        afterwards.
+        """
         ...

@@ -14,7 +14,9 @@ DEADLY = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 class LoopInstance:
-    """An instance that runs its batches on the event loop itself, for batches that take microseconds."""
+    """An instance of an engine that runs its batches on the event loop itself, for batches that take
+    microseconds.
+    """
 
     def __init__(self, job: Job, post: Post) -> None:
         self._job = job
@@ -28,6 +30,7 @@ class LoopInstance:
             post(InstanceReady(job.engine, job.instance))
 
     def send(self, command: Command) -> None:
+        """Carry out a command (such as to run a batch) at once."""
         if self._engine is None:
             return
         try:
@@ -40,6 +43,7 @@ class LoopInstance:
             self._post(died(self._job, error))
 
     async def close(self) -> None:
+        """Close the engine that runs on the event loop, if it was constructed."""
         if self._engine is not None:
             self._engine.close()
 

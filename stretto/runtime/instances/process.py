@@ -31,7 +31,7 @@ class _Start:
 
 
 class ProcessInstance:
-    """An instance that runs an engine in a spawned process.
+    """An instance of an engine that runs in a spawned process.
 
     Raises:
         ConfigError: the executable or its configuration does not pickle.
@@ -60,14 +60,17 @@ class ProcessInstance:
             thread.start()
 
     def send(self, command: Command) -> None:
+        """Hand a command (such as to run a batch) to the process, without waiting for anything."""
         self._outbox.put(command)
 
     async def close(self) -> None:
+        """End the process and wait until it has ended. It is asked to close its engine first."""
         self._is_closing = True
         self.send(CloseEngine())
         await asyncio.to_thread(self._end)
 
     def kill(self) -> None:
+        """Kill the process, whatever it does; `close` must be called afterwards."""
         self._is_closing = True
         self._process.kill()
 

@@ -38,7 +38,7 @@ _is_joined_by_us = False
 
 
 class RayCluster:
-    """A Ray cluster that this process belongs to while it is open: Ray allows one for each process.
+    """A Ray cluster that this process belongs to while it is open. Ray allows one for each process.
 
     Args:
         address: host and port of its head.
@@ -54,23 +54,23 @@ class RayCluster:
         self._feasible: set[RayDemand] = set()
 
     async def join(self) -> None:
-        """Join the cluster.
+        """Join the Ray cluster, so that workers can be started on its nodes.
 
         Raises:
-            ConfigError: nothing answers at the address within seconds, or it is not a Ray cluster
-                that this process can join.
+            ConfigError: nothing answers at the address within seconds, or it is not a Ray cluster that this
+                process can join.
         """
         await asyncio.to_thread(_join, self._address)
 
     async def leave(self) -> None:
-        """Leave the cluster, unless another runtime of this process still uses it."""
+        """Leave the Ray cluster, unless another runtime of this process still uses it."""
         await asyncio.to_thread(_leave)
 
     def place(self, kind: type[Worker], demand: RayDemand) -> RayWorker:
         """Start a worker on a node that Ray chooses; the worker waits until there is room for it.
 
         Raises:
-            ConfigError: no node that is there can hold it, and none could at an earlier call.
+            ConfigError: no node of the cluster can hold it, and none could at an earlier call.
         """
         nodes = [
             RayNode(node["NodeID"], node["NodeManagerAddress"], node["Resources"])
@@ -101,7 +101,7 @@ class RayCluster:
 
 
 class RayWorker:
-    """A handle on a worker (a Ray actor) on some node of the cluster."""
+    """A handle on a worker (a Ray actor) that runs on some node of the cluster."""
 
     def __init__(self, cluster: RayCluster, actor: Any) -> None:
         self._cluster = cluster
@@ -109,7 +109,7 @@ class RayWorker:
         self._node = ""
 
     async def placed(self) -> str:
-        """Wait until the worker runs; return the id of its node."""
+        """Wait until the worker runs; return the id of the cluster's node where Ray has placed it."""
         self._node = str(await self.call("node"))
         return self._node
 
@@ -136,7 +136,7 @@ class RayWorker:
             self._cluster.avoid(self._node)
 
     async def end(self, patience_s: float) -> None:
-        """Ask the worker to close, and kill it when it has ended or `patience_s` seconds are over."""
+        """Ask the worker to close, and kill it when it has closed or when `patience_s` seconds are over."""
         if patience_s > 0:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(self.call("close"), patience_s)

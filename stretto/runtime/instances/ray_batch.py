@@ -33,6 +33,7 @@ class RayBatchInstance:
         self._run(self._start(self._worker, sealed, demand.threads))
 
     def send(self, command: Command) -> None:
+        """Hand a command (such as to run a batch) to the Ray worker, without waiting for anything."""
         match command:
             case RunBatch(batch, tasks):
                 self._run(self._run_batch(RunBatch(batch, tasks)))
@@ -40,12 +41,14 @@ class RayBatchInstance:
                 self._run(self._forget(query))
 
     async def close(self) -> None:
+        """End the Ray worker and wait until it has ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._worker.end(self._patience_s)
 
     def kill(self) -> None:
+        """Let the next `close` kill the Ray worker without asking it to close its engine first."""
         self._patience_s = 0.0
 
     async def _start(self, worker: RayWorker, sealed: bytes, threads: int | None) -> None:

@@ -24,7 +24,7 @@ class RayNode:
 
 @dataclass(frozen=True, slots=True)
 class RayDemand:
-    """The resources that a node must have to run a replica.
+    """The resources that a node of a Ray cluster must have to run a replica (copy of an engine).
 
     Attributes:
         num_cpus: cores; Ray counts them and does not bind processes to them.
@@ -47,15 +47,18 @@ class RayDemand:
         return {name: amount for name, amount in wanted.items() if amount}
 
     def fits(self, node: RayNode) -> bool:
-        """Return whether a node has all the resources, free or not."""
+        """Return whether a node of the cluster has all the resources that are asked for, whether they are
+        free or not.
+        """
         return all(node.resources.get(name, 0) >= amount for name, amount in self.resources.items())
 
 
 def demand_of(replica: Replica) -> RayDemand:
-    """Return the resources that `replica` asks for.
+    """Return the resources that `replica` asks of a Ray cluster.
 
-    Its devices count by their number, for Ray says which ones they are; without any, a model in `tp` parts
-    takes as many accelerators. A replica takes as many cores as it names or has threads, and at least one.
+    Of its devices only the numbers count (`cuda` ones as accelerators, `cpu` ones as cores), for Ray decides
+    which ones they are. If it names none, a model split into `tp` > 1 parts takes `tp` accelerators, another
+    none. It takes as many cores as it names, else as it has threads, and at least one.
     """
     kinds = [parse_device(device)[0] for device in replica.devices]
     num_cores = kinds.count("cpu")
@@ -65,7 +68,7 @@ def demand_of(replica: Replica) -> RayDemand:
 
 
 def check_feasible(demand: RayDemand, nodes: Sequence[RayNode]) -> None:
-    """Check that some node of a Ray cluster could hold a replica.
+    """Check that some node of a Ray cluster could hold a replica (copy of an engine) with these demands.
 
     Raises:
         ConfigError: no node could hold it, even if it were empty.
@@ -80,8 +83,8 @@ def check_feasible(demand: RayDemand, nodes: Sequence[RayNode]) -> None:
 
 
 def to_avoid(demand: RayDemand, nodes: Sequence[RayNode], failed: Iterable[str]) -> list[str]:
-    """Return the ids of nodes where a worker was lost, if another node could hold the replica; otherwise
-    none.
+    """Return the ids of the nodes that Ray should avoid for a replica: those in `failed`, where a worker was
+    lost. The list is empty if no other node could hold the replica.
     """
     ids = sorted(failed)
     return ids if any(demand.fits(node) for node in nodes if node.id not in ids) else []

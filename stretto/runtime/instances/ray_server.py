@@ -60,7 +60,7 @@ class RayLaunched:
         return done.pop().result()
 
     async def aclose(self) -> None:
-        """End the server and its Ray worker. A worker that is lost is not asked to close first."""
+        """End the server and its Ray worker. If the worker is lost, it is not asked to close first."""
         if self._worker is not None:
             await self._worker.end(0.0 if self._is_lost else self._config.grace_s + _TIDYING_S)
 

@@ -40,22 +40,26 @@ class BatchWorker(Worker):
     """A Ray worker that runs a batch engine."""
 
     def start(self, job: Job, executable_and_config: bytes, threads: int | None) -> None:
-        """Construct the engine in this worker. Its threads are set before the executable is unpickled."""
+        """Construct the engine in this Ray worker. The number of its threads is set before its code is
+        unpickled.
+        """
         claim((), threads)
         executable, config = pickle.loads(executable_and_config)
         self._job = replace(job, executable=executable, config=config)
         self._engine: BatchEngine = executable(config)
 
     def run(self, batch: int, tasks: tuple[Task, ...]) -> Event:
-        """Run one batch; return the event that reports its results or its failure."""
+        """Run one batch of tasks; return the event that reports its results or its failure."""
         return run_batch(self._job, self._engine, batch, tasks)
 
     def release(self, query: str) -> None:
-        """Let the engine free what it keeps for a query (one run of an app) that has ended."""
+        """Let the engine of this Ray worker free what it keeps for a query (one run of an app) that has
+        ended.
+        """
         self._engine.release(query)
 
     def close(self) -> None:
-        """Close the engine."""
+        """Close the engine that this Ray worker runs."""
         self._engine.close()
 
 
@@ -66,7 +70,7 @@ class ServerWorker(Worker):
     """
 
     async def start(self, config: ServerProcessConfig) -> str:
-        """Start the server and return its URL, as other nodes reach it."""
+        """Start the LLM server and return its URL, as other nodes reach it."""
         import ray
 
         from stretto.engines.server_process.launched import LaunchedServer
@@ -76,11 +80,11 @@ class ServerWorker(Worker):
         return await self._server.start()
 
     async def ended(self) -> str:
-        """Wait until the server ends by itself; return the reason in words."""
+        """Wait until the LLM server ends by itself; return the reason in words."""
         return (await self._server.ended()).message
 
     async def close(self) -> None:
-        """End the server, with all its processes."""
+        """End the LLM server, with all its processes."""
         await self._server.aclose()
 
 

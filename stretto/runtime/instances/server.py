@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Coroutine, Sequence
 
 from stretto.cluster.kv_events import KVEvent
@@ -12,6 +13,7 @@ from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoEr
 from stretto.messages import InstanceReady, InstanceSuspected, LLMReport, Suspended
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.loop import DEADLY
+from stretto.runtime.probing import FIRST_PROBE_S, MAX_PROBE_S
 from stretto.runtime.worker import (
     AdmitTask,
     Command,
@@ -25,15 +27,12 @@ from stretto.runtime.worker import (
 )
 from stretto.tasks import Done, Failed, LLMEvent, LLMTask
 
-_FIRST_PROBE_S = 0.1
-_MAX_PROBE_S = 5.0
-
 
 class ServerInstance:
-    """An instance that sends requests to an LLM server.
+    """An instance of an LLM engine that sends its requests to an LLM server.
 
-    A request that finds the server unavailable makes the instance suspect. Then the server is probed, ever
-    less often, until it answers.
+    A request that finds the server unavailable makes the instance suspect (perhaps down). Then the server is
+    asked, ever less often, whether it answers again.
     """
 
     def __init__(self, job: Job, post: Post) -> None:
@@ -51,6 +50,9 @@ class ServerInstance:
             self._run(self._serve(self._engine))
 
     def send(self, command: Command) -> None:
+        """Carry out a command, such as to send a task to the server or to stop one, without waiting for
+        anything.
+        """
         match command:
             case AdmitTask(task, rank) if self._engine is not None:
                 self._tasks[task.id] = asyncio.create_task(self._generate(self._engine, task, rank))
@@ -64,6 +66,7 @@ class ServerInstance:
                     self._post(Suspended(self._job.engine, self._job.instance, task_id, tokens))
 
     async def close(self) -> None:
+        """Cancel every request to the server, and close the engine that talks to the server."""
         tasks = [*self._tasks.values(), *self._others]
         self._tasks.clear()
         for task in tasks:
@@ -73,7 +76,7 @@ class ServerInstance:
             await self._engine.aclose()
 
     def kill(self) -> None:
-        """Do nothing: `close` cancels every request."""
+        """Do nothing: `close`, which must follow, cancels every request."""
 
     def _abort(self, task_id: int) -> None:
         task = self._tasks.pop(task_id)
@@ -128,10 +131,10 @@ class ServerInstance:
             self._run(self._probe(engine))
 
     async def _probe(self, engine: AsyncLLM) -> None:
-        delay_s = _FIRST_PROBE_S
+        delay_s = FIRST_PROBE_S
         while self._is_suspect:
-            await asyncio.sleep(delay_s)
-            delay_s = min(_MAX_PROBE_S, 2 * delay_s)
+            await asyncio.sleep(delay_s * random.uniform(1.0, 1.5))  # not all clients at once
+            delay_s = min(MAX_PROBE_S, 2 * delay_s)
             try:
                 await engine.probe()
             except Exception:  # also a bug of the adapter: without probes it would be suspect for ever

@@ -28,8 +28,8 @@ Place: TypeAlias = "Callable[[Job, Replica, Post, RayCluster | None], Instance]"
 def start_instance(
     engine: Engine, instance: int, replica: Replica, post: Post, cluster: RayCluster | None = None
 ) -> Instance:
-    """Start an instance of `replica` in the place that it names: on the event loop, in a thread, in a
-    process, or in Ray.
+    """Start an instance of `replica` in the place that the replica names: on the event loop, in a thread, in
+    a process, or in a Ray cluster.
 
     It posts `InstanceReady` once it can take work, or `InstanceLost`.
 

@@ -13,9 +13,9 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class ThreadInstance:
-    """An instance that runs an engine on a thread of its own.
+    """An instance of an engine that runs on a thread of its own.
 
-    A thread that hangs is left behind, as a daemon.
+    A thread that hangs when the instance is closed is left running, as a daemon.
     """
 
     def __init__(self, job: Job, post: Post) -> None:
@@ -25,11 +25,13 @@ class ThreadInstance:
         self._thread.start()
 
     def send(self, command: Command) -> None:
+        """Hand a command (such as to run a batch) to the thread, without waiting for anything."""
         self._inbox.put(command)
 
     async def close(self) -> None:
+        """Ask the thread to close its engine, and wait until it has ended or a time limit has passed."""
         self._inbox.put(CloseEngine())
         await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
 
     def kill(self) -> None:
-        """Do nothing: Python cannot end a thread."""
+        """Do nothing: Python cannot end a thread by force."""

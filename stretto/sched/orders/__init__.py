@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from stretto.sched.orders.arrival import PerInvocation, Throughput
 from stretto.sched.orders.least_work import LeastWork
+from stretto.sched.orders.oldest_query import OldestQuery
 from stretto.sched.orders.order import NewOrder
 from stretto.sched.orders.rounds import CriticalPath, TopologyAware
 
@@ -18,4 +19,5 @@ ORDERS: Mapping[str, NewOrder] = {
     "throughput": Throughput,
     "critical_path": CriticalPath,
     "least_work": LeastWork,
+    "oldest_query": OldestQuery,
 }

@@ -8,20 +8,25 @@ from stretto.sched.request import Entry
 
 
 class PerInvocation:
-    """A queue order that serves one step of one query (run of an app) at a time, first come first served
-    (Teola's PO).
+    """A queue order (rule for what goes next) that serves one step of one query (run of an app) at a time,
+    first come first served (Teola's baseline PO).
     """
 
     def __init__(self, config: OrderConfig) -> None:
         self._waiting = SortedQueue[Entry]()
 
     def add(self, entry: Entry) -> None:
+        """Add an entry (one step's queued work) behind those that came before."""
         self._waiting.add(entry.arrival, entry)
 
     def remove(self, entry: Entry) -> None:
+        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
         self.taken(entry, entry.hi - entry.lo)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        """Choose the entry (one step's queued work) that came first, for a batch of its own; None if nothing
+        waits or it does not fit.
+        """
         if not self._waiting:
             return None
         entry = self._waiting.first
@@ -29,20 +34,22 @@ class PerInvocation:
         return Take(entry, num_items, ends_batch=True) if num_items else None
 
     def taken(self, entry: Entry, num_items: int) -> None:
+        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
         entry.lo += num_items
         if entry.lo == entry.hi:
             self._waiting.remove(entry.arrival)
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Do nothing: places in this order depend on arrival alone, not on what has started."""
+        """Do nothing: this queue order sorts work by its arrival alone, not by what has started."""
 
     def rank(self, entry: Entry) -> Rank:
+        """Return the sort key of an entry (one step's queued work): the time of its arrival."""
         return (entry.arrival_s,)
 
 
 class Throughput:
-    """A queue order that fills batches first come first served, and waits a little for a batch to fill
-    (Teola's TO).
+    """A queue order (rule for what goes next) that fills batches first come first served, and waits a little
+    for a batch to fill (Teola's baseline TO).
     """
 
     def __init__(self, config: OrderConfig) -> None:
@@ -51,15 +58,17 @@ class Throughput:
         self._num_units = 0
 
     def add(self, entry: Entry) -> None:
+        """Add an entry (one step's queued work) behind those that came before."""
         self._waiting.add(entry.arrival, entry)
         self._num_units += entry.units_of(entry.lo, entry.hi)
 
     def remove(self, entry: Entry) -> None:
+        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
         self.taken(entry, entry.hi - entry.lo)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose the entry (one step's queued work) that came first, once a batch is full or the entry has
-        waited for `fill_timeout_s`.
+        """Choose the entry (one step's queued work) that came first, once enough waits to fill a batch or the
+        entry has waited for `fill_timeout_s` seconds.
 
         If it does not fit, nothing goes.
         """
@@ -73,13 +82,15 @@ class Throughput:
         return Take(entry, num_items) if num_items else None
 
     def taken(self, entry: Entry, num_items: int) -> None:
+        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
         self._num_units -= entry.units_of(entry.lo, entry.lo + num_items)
         entry.lo += num_items
         if entry.lo == entry.hi:
             self._waiting.remove(entry.arrival)
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Do nothing: places in this order depend on arrival alone, not on what has started."""
+        """Do nothing: this queue order sorts work by its arrival alone, not by what has started."""
 
     def rank(self, entry: Entry) -> Rank:
+        """Return the sort key of an entry (one step's queued work): the time of its arrival."""
         return (entry.arrival_s,)

@@ -23,17 +23,19 @@ Places: TypeAlias = Iterator[tuple[PlaceKey, Iterable[Entry]]]
 
 
 class QueryEntries(Protocol):
-    """The interface of a collection of one query's entries (each the queued work of one step) at one engine.
+    """The interface of a sorted collection of the waiting work of one query at one engine, as entries (each
+    the queued work of one step).
 
-    It sorts them as one order wants: `places` yields them best first.
+    Each queue order has its own implementation, which sorts as that order wants: `places` yields the best
+    entries first.
     """
 
     def add(self, entry: Entry) -> None:
-        """Add an entry (one step's queued work) of the query, which waits from now on."""
+        """Add an entry (one step's queued work) of the query (run of an app), which waits from now on."""
         ...
 
     def all_taken(self, entry: Entry) -> None:
-        """Count an entry (one step's queued work) as no longer waiting, as all its items were taken or
+        """Remove an entry (one step's queued work) from those that wait, because all its items were taken or
         dropped.
         """
         ...
@@ -45,7 +47,9 @@ class QueryEntries(Protocol):
         ...
 
     def is_empty(self) -> bool:
-        """Return whether nothing is left here: all items of all entries have started."""
+        """Return whether the collection can be dropped: all items of all entries (queued work) have
+        started.
+        """
         ...
 
     def first(self) -> Entry:
@@ -53,14 +57,14 @@ class QueryEntries(Protocol):
         ...
 
     def first_key(self) -> PlaceKey | None:
-        """Return the sort key of the best waiting entries, which `places` yields first; None if nothing
-        waits.
+        """Return the sort key of the best waiting entries (queued work of steps), which `places` yields
+        first; None if nothing waits.
         """
         ...
 
     def places(self) -> Places:
-        """Yield (sort key, entries with that key) pairs of what waits; smaller keys are better and come
-        first.
+        """Yield (sort key, entries with that key) pairs of the waiting entries (queued work of steps), best
+        first; smaller keys are better.
         """
         ...
 
@@ -72,10 +76,11 @@ class QueryEntries(Protocol):
 
 
 class ByQuery:
-    """A queue order that sorts queries (runs of an app) and serves the work of the best one first.
+    """A queue order (rule for what goes next) that sorts queries (runs of an app) and serves the work of the
+    best one first.
 
-    Work older than the age limit goes before all. `make_query` makes the collection that sorts one query's
-    work.
+    Work older than the age limit goes before everything else. `make_query` makes the collection that sorts
+    one query's work.
     """
 
     takes_all = True
@@ -90,6 +95,7 @@ class ByQuery:
         self._moved: dict[str, None] = {}
 
     def add(self, entry: Entry) -> None:
+        """Add an entry (one step's queued work) to the waiting work of its query (run of an app)."""
         name = entry.query
         query = self._queries.get(name)
         if query is None:
@@ -99,11 +105,16 @@ class ByQuery:
         self._put(name)
 
     def remove(self, entry: Entry) -> None:
+        """Remove an entry (one step's queued work) whose waiting items are no longer wanted."""
         lo, hi = entry.lo, entry.hi
         self.taken(entry, hi - lo)
         self.started(entry, lo, hi)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        """Choose which entry (one step's queued work) goes next, and how many of its items: the best one of
+        the best query (run of an app) that fits, unless one has waited beyond the age limit. None if none may
+        go.
+        """
         if not self._waiting:
             return None
         oldest = self._waiting.first
@@ -117,6 +128,7 @@ class ByQuery:
         return first_that_fits(islice(self._walk(), 1, MAX_ASKED), fits)
 
     def taken(self, entry: Entry, num_items: int) -> None:
+        """Count the next `num_items` items of an entry (one step's queued work) as no longer waiting."""
         entry.lo += num_items
         if entry.lo == entry.hi:
             name = entry.query
@@ -125,6 +137,9 @@ class ByQuery:
             self._moved[name] = None
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
+        """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
+        were given up.
+        """
         name = entry.query
         query = self._queries[name]
         query.started(entry, lo, hi)
@@ -134,6 +149,9 @@ class ByQuery:
             del self._queries[name], self._moved[name]
 
     def rank(self, entry: Entry) -> Rank:
+        """Return the sort key of an entry (one step's queued work) that has not started; the smaller goes
+        first.
+        """
         return self._queries[entry.query].rank(entry)
 
     def _put_moved(self) -> None:

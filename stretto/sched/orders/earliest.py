@@ -10,9 +10,11 @@ _SPARE = 64
 
 
 class Earliest:
-    """A set of queue entries (an entry is one step's queued work) that finds the one that has waited longest.
+    """A set of queue entries (an entry is one step's queued work) from which the one that has waited longest
+    is found quickly.
 
-    Entries that have left stay in the heap until they are at its top, or until they are more than half of it.
+    Entries that have been removed stay in the heap until they are at its top, or until they are more than
+    half of it.
     """
 
     def __init__(self) -> None:
@@ -32,9 +34,9 @@ class Earliest:
 
     @property
     def first_s(self) -> float:
-        """Time since which the entry that has waited longest counts as waiting.
+        """Time since which the longest-waiting entry (one step's queued work) of the set has waited.
 
-        Raises IndexError if there is none.
+        Raises IndexError if the set is empty.
         """
         while self._arrivals[0][1] not in self._entries:
             heappop(self._arrivals)
@@ -46,7 +48,7 @@ class Earliest:
         heappush(self._arrivals, (since_s, entry.number))
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry (one step's queued work) that does not wait any more."""
+        """Remove an entry (one step's queued work) that no longer waits."""
         del self._entries[entry.number]
         if len(self._arrivals) > 2 * len(self._entries) + _SPARE:
             self._arrivals = [one for one in self._arrivals if one[1] in self._entries]

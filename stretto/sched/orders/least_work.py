@@ -33,11 +33,11 @@ _AGEING = 0.3
 
 
 class LeastWork(ByQuery):
-    """A queue order that serves the query (run of an app) with the least predicted work waiting at this
-    engine.
+    """A queue order (rule for what goes next) that serves the query (run of an app) with the least predicted
+    work waiting at this engine.
 
-    Waiting counts like work that is done, so that no query starves. Sort keys are (work and arrival, path,
-    depth).
+    Waiting counts like work that is done, so that no query starves. Sort keys are (work and arrival, seconds
+    on the path to the end, depth in the graph).
     """
 
     def __init__(self, config: OrderConfig) -> None:

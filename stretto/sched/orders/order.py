@@ -30,7 +30,8 @@ Fits: TypeAlias = Callable[[Entry], int]
 
 @record
 class Take:
-    """Decision of a queue order: the next `num_items` items of an entry (one step's queued work) go now.
+    """A queue order's decision to run something now: the next `num_items` items of an entry (one step's
+    queued work).
 
     With `ends_batch` nothing else goes into the same batch.
     """
@@ -42,7 +43,7 @@ class Take:
 
 @record
 class Hold:
-    """Decision of a queue order: nothing goes before the time `until_s`, though there is room, because more
+    """A queue order's decision to run nothing before the time `until_s`, though there is room, because more
     work may come until then and fill the batch.
     """
 
@@ -51,11 +52,11 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class OrderConfig:
-    """The settings and the predicted costs by which queue orders decide.
+    """The settings and predicted costs by which queue orders (rules for what goes next) decide.
 
     Attributes:
-        age_limit_s: seconds after which a waiting entry goes first, the oldest first (`topology_aware`,
-            `critical_path`, `least_work`).
+        age_limit_s: seconds after which a waiting entry (queued work) goes first, the oldest first
+            (`topology_aware`, `critical_path`, `least_work`).
         fill_timeout_s: seconds that `throughput` waits for a batch to fill.
         unit_s: predicted seconds of a unit of work on the engine (`least_work`).
         output_s: predicted seconds of a generated token (`least_work`).
@@ -68,7 +69,7 @@ class OrderConfig:
 
     @classmethod
     def of(cls, engine: Engine, profile: Profile) -> OrderConfig:
-        """Return the settings for the queue orders of an engine, with costs from `profile`, a cost profile
+        """Return the settings by which an engine's queue is sorted, with costs from `profile`, a cost profile
         that fits all of its replicas roughly.
 
         A generated token is priced at its share of a step of a full batch.
@@ -78,15 +79,17 @@ class OrderConfig:
 
 
 class Order(Protocol):
-    """The interface of a queue order, which decides what goes next among the entries of one queue.
+    """The interface of a queue order, the rule that decides what goes next among the entries of one queue.
 
     An entry is the queued work of one step, as a number of items. No operation costs more than O(log n) of
-    what waits. An order has `takes_all = True` if it never holds back or divides what fits into one batch;
-    then it is not asked while all that waits fits.
+    what waits. An order has `takes_all = True` if it never waits for more work and never divides what fits
+    into one batch; then it is not asked while all that waits fits.
     """
 
     def add(self, entry: Entry) -> None:
-        """Add an entry (one step's queued work), which waits from now on."""
+        """Add an entry (one step's queued work) to those that this queue order sorts. It waits from now
+        on.
+        """
         ...
 
     def remove(self, entry: Entry) -> None:
@@ -117,7 +120,7 @@ class Order(Protocol):
         """Record that items `lo` to `hi` of an entry (one step's queued work), which were taken, run now or
         were given up.
 
-        Until then they still count as work that its query has to do.
+        Until then they still count as work that its query (run of an app) has to do.
         """
         ...
 
@@ -133,8 +136,8 @@ NewOrder: TypeAlias = Callable[[OrderConfig], Order]
 
 
 def first_that_fits(entries: Iterable[Entry], fits: Fits) -> Take | None:
-    """Return the decision to take the first of `entries` (each one step's queued work) of which an item fits;
-    None if none fits.
+    """Return the decision to run the first of `entries` (each one step's queued work) of which at least one
+    item fits; None if none fits.
 
     At most `MAX_ASKED` entries are tried.
     """

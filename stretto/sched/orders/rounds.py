@@ -20,10 +20,11 @@ from stretto.sched.request import Entry
 
 
 class TopologyAware(ByQuery):
-    """A queue order that serves the deepest waiting steps of every query (run of an app) first, in order of
-    the queries' arrival, then the next deepest of each, and so on, round by round.
+    """A queue order (rule for what goes next) that serves the deepest waiting steps of every query (run of an
+    app) first, in order of the queries' arrival, then the next deepest of each, and so on, round by round.
 
-    Sort keys are (round, arrival of the query, depth).
+    The depth of a step is the number of edges on its longest path to an output. Sort keys are (round, arrival
+    of the query, depth).
     """
 
     def __init__(self, config: OrderConfig) -> None:
@@ -31,8 +32,8 @@ class TopologyAware(ByQuery):
 
 
 class CriticalPath(ByQuery):
-    """A queue order that serves of every query (run of an app) first the steps with the longest way to the
-    query's end, then those with the next longest, and so on, round by round.
+    """A queue order (rule for what goes next) that serves the steps of every query (run of an app) with the
+    longest way to the query's end first, then those of each with the next longest, and so on, round by round.
 
     The way is measured in predicted seconds (Teola §8 leaves it open).
     """

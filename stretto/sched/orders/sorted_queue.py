@@ -15,7 +15,7 @@ _last = itemgetter(-1)
 
 
 class SortedQueue(Generic[Item]):
-    """A queue of items by key, smallest key first; no two have the same key.
+    """A queue of items sorted by key, smallest key first; no two items have the same key.
 
     `add` and `remove` compare O(log n) keys and move at most `_MOST` of them. Pairs of key and item lie in
     blocks of bounded size; only a queue of one block may be empty.
@@ -33,16 +33,16 @@ class SortedQueue(Generic[Item]):
 
     @property
     def first(self) -> Item:
-        """The item with the smallest key. Raises IndexError if there is none."""
+        """The item with the smallest key in the queue. Raises IndexError if the queue is empty."""
         return self._blocks[0][0][1]
 
     @property
     def first_key(self) -> Any:
-        """The smallest key. Raises IndexError if there is none."""
+        """The smallest key of an item in the queue. Raises IndexError if the queue is empty."""
         return self._blocks[0][0][0]
 
     def add(self, key: Any, item: Item) -> None:
-        """Add an item under a key."""
+        """Add an item under a key, by which it is sorted. No other item may have that key."""
         self._num_items += 1
         place = self._place((key,))
         block = self._blocks[place]
@@ -52,7 +52,7 @@ class SortedQueue(Generic[Item]):
             self._blocks[place : place + 1] = [block[:half], block[half:]]
 
     def remove(self, key: Any) -> Item:
-        """Remove and return the item with a key. Raises KeyError if there is none."""
+        """Remove and return the item with this key. Raises KeyError if there is none."""
         pair = (key,)
         place = self._place(pair)
         block = self._blocks[place]

@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.errors import BadReply
-from stretto.llm.output.json_items import JsonItems
+from stretto.llm.output.list_items import ListItems
 
 
 def parse(*deltas: str) -> list[str]:
-    parser = JsonItems()
+    parser = ListItems()
     items = [item for delta in deltas for item in parser.feed(delta)]
-    parser.finish()
-    return items
+    return items + parser.finish()
 
 
 @st.composite
@@ -36,7 +35,7 @@ def test_any_cut_of_any_list_yields_exactly_the_list(case: tuple[list[str], list
 
 
 def test_item_comes_with_its_closing_quote() -> None:
-    parser = JsonItems()
+    parser = ListItems()
     assert list(parser.feed('["one')) == []
     assert list(parser.feed('"')) == ["one"]
     assert list(parser.feed(', "two", "th')) == ["two"]
@@ -78,18 +77,18 @@ def test_half_a_surrogate_pair_becomes_the_replacement_character() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('["a", 3]', "item 2 .* is not a string"),
+        ("[3]", "item 1 .* is not a string"),
         ('[["a"]]', "item 1 .* is not a string"),
-        ('[{"q": "a"}]', "item 1 .* is not a string"),
+        ('[{"q": 3}]', "item 1 .* has no text"),
         ("[null]", "item 1 .* is not a string"),
-        ('["a",]', "item 2 .* is not a string"),
-        ('["a" "b"]', "expected ',' or ']' after item 1"),
         (r'["\x"]', "item 1 .*escape"),
         (r'["\u12"]', "item 1 .*escape"),
-        ("no list at all", "no JSON list.*'no list at all'"),
-        ("", "no JSON list"),
-        ('["a", "b", "c', "cut off after 2 items.*'.*\"c'"),
-        ('["a"', "cut off after 1 items"),
+        ("no list at all", "no list in.*'no list at all'"),
+        ("", "no list"),
+        ("{question}", "no list"),
+        ("-5 is 3.5 - no mark", "no list"),
+        ('["a', "cut off in its first item"),
+        ('[{"q": "a"', "cut off in its first item"),
     ],
 )
 def test_what_is_no_list_of_strings_is_a_bad_reply(text: str, problem: str) -> None:
@@ -99,8 +98,43 @@ def test_what_is_no_list_of_strings_is_a_bad_reply(text: str, problem: str) -> N
         parse(*text)
 
 
-def test_items_before_the_fault_are_delivered() -> None:
-    items = JsonItems().feed('["a", 3]')
-    assert next(items) == "a"
-    with pytest.raises(BadReply):
-        next(items)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1. a\n2. b",
+        "Sure, here are two:\n\n1) a\n2) b\n",
+        '- "a",\n- "b"',
+        "  * **a**\n  * `b`\n\nDo they help?",
+        "• a\n• b",
+        '[{"query": "a"}, {"query": "b", "weight": 1}]',
+        '{"queries": [{"n": 1, "text": "a"}, {"n": 2, "text": "b"}]}',
+        '{"1": "a", "2": "b"}',
+        '{"query": "a"}\n{"query": "b"}',
+        '1. ["a", "b"]',
+        '["a", "b",]',
+        '["a" "b"]',
+    ],
+)
+def test_numbered_lists_objects_and_small_slips_are_lists(text: str) -> None:
+    assert parse(text) == ["a", "b"]
+    assert parse(*text) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    ['"c', "", ", ", ', "', ', "c', ", 3]", ", null]", r', "\x"]', ', ["c"]', ', {"n": 1}]', ', {"q": "c"'],
+)
+def test_broken_tail_costs_no_item_before_it(tail: str) -> None:
+    assert parse('["a", "b"' + tail) == ["a", "b"]
+
+
+@given(st.text(alphabet='[]{}",:\\ \na1.-*', max_size=40), st.lists(st.integers(0, 40), max_size=4))
+def test_any_text_gives_items_or_a_bad_reply_however_it_is_cut(text: str, cuts: list[int]) -> None:
+    def outcome(*deltas: str) -> object:
+        try:
+            return parse(*deltas)
+        except BadReply as error:
+            return error.message
+
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    assert outcome(*(text[a:b] for a, b in pairwise(edges))) == outcome(text)

@@ -1,0 +1,1 @@
+"""What emulated servers cost: lag behind schedule, memory, and distance from the simulator."""

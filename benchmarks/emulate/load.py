@@ -1,0 +1,88 @@
+"""A client that keeps many requests at many servers open at once, in a process of its own.
+
+It reads bytes and looks at no JSON, so that it costs little beside the servers that it measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import uvloop
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """A completion to ask for: when, where, and how long.
+
+    Attributes:
+        at_s: seconds after the beginning.
+    """
+
+    at_s: float
+    url: str
+    prompt: str
+    max_tokens: int
+    is_streamed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the client saw of one answer.
+
+    Attributes:
+        begun_s: seconds after the beginning when it was sent.
+        first_s, whole_s: seconds from then to its first and its last byte.
+        num_chunks: events of a stream; 1 for an answer that was not streamed.
+    """
+
+    begun_s: float
+    first_s: float
+    whole_s: float
+    num_chunks: int
+
+
+def ask_all(requests: Sequence[SentRequest]) -> list[Answered]:
+    """Send all requests from another process; return what came of them, in their order."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(_run, (list(requests),))
+
+
+def _run(requests: list[SentRequest]) -> list[Answered]:
+    return uvloop.run(_ask_all(requests))
+
+
+async def _ask_all(requests: list[SentRequest]) -> list[Answered]:
+    begin_s = time.monotonic() + 0.2
+    return await asyncio.gather(*(_ask(request, begin_s) for request in requests))
+
+
+async def _ask(request: SentRequest, begin_s: float) -> Answered:
+    host = urlsplit(request.url)
+    body = json.dumps(
+        {
+            "prompt": request.prompt,
+            "max_tokens": request.max_tokens,
+            "ignore_eos": True,
+            "stream": request.is_streamed,
+        }
+    ).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close"
+    await asyncio.sleep(begin_s + request.at_s - time.monotonic())
+    reader, writer = await asyncio.open_connection(host.hostname, host.port)
+    sent_s = time.monotonic()
+    writer.write(f"{head}\r\n\r\n".encode() + body)
+    num_chunks, first_s = 0, 0.0
+    while received := await reader.read(1 << 16):
+        if found := received.count(b"data: {"):
+            first_s = first_s or time.monotonic() - sent_s
+            num_chunks += found
+    whole_s = time.monotonic() - sent_s
+    writer.close()
+    return Answered(sent_s - begin_s, first_s or whole_s, whole_s, num_chunks or 1)

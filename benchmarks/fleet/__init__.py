@@ -1,0 +1,1 @@
+"""A harness in which programs answer the same queries on the same emulated servers."""

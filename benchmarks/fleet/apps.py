@@ -1,0 +1,129 @@
+"""The apps that contestants run: prompts and settings for everybody, and templates for Stretto."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.apps import advanced_rag, naive_rag
+from stretto.frontend.component import Builder, Component, Input
+from stretto.frontend.prompts import load_prompt
+from stretto.frontend.template import Template
+from stretto.graph.graph import Arg, Graph, Ref
+from stretto.graph.ops import Port
+from stretto.vocabulary import DEFAULT, Vocabulary
+
+ANSWER_TOKENS = 128
+FAN_IN = 6
+MERGE = "Combine the summaries into one.\nSummaries: {summaries}\nSummary:"
+_REDUCE = "reduce_summaries"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetApp:
+    """One app of the harness.
+
+    Attributes:
+        prompts: texts of its prompts by name.
+        settings: numbers that all contestants use.
+        configuration: the same numbers, as settings of the template's components.
+        num_documents: documents that come with each query.
+    """
+
+    name: str
+    template: Template
+    prompts: Mapping[str, str]
+    settings: Mapping[str, int]
+    configuration: Mapping[str, Mapping[str, object]]
+    num_documents: int
+
+
+def reduce_summaries(inputs: Mapping[str, object]) -> Graph:
+    """Return a tree of LLM calls over the summaries, whose shape follows from how many there are."""
+    summaries = inputs["summaries"]
+    assert isinstance(summaries, list)
+    build = Builder()
+    build.reserve("summaries")
+    root = merge_tree(build, [Ref("summaries", index=place) for place in range(len(summaries))])
+    return Graph("reduce", (("summaries", "list[text]"),), tuple(build.primitives), (), (("summary", root),))
+
+
+def merge_tree(build: Builder, level: list[Ref]) -> Ref:
+    """Add LLM calls that combine texts `FAN_IN` at a time until one is left, and return that."""
+    while len(level) > 1:
+        groups = [level[start : start + FAN_IN] for start in range(0, len(level), FAN_IN)]
+        level = [_merged(build, group) for group in groups]
+    return level[0]
+
+
+def _merged(build: Builder, group: list[Ref]) -> Ref:
+    joined = build.add("parts", "aggregate", tuple(Arg(str(r), r) for r in group), config={"join": "\n\n"})
+    decode = {"max_tokens": ANSWER_TOKENS}
+    return build.complete("merged", MERGE, {"summaries": joined}, engine="llm", decode=decode)
+
+
+class MapReduce(Component):
+    """A component that summarises each passage of the documents, then the summaries."""
+
+    ports = (Port("files", "list[document]"),)
+    outs: ClassVar[Mapping[str, str]] = {"summary": "text"}
+
+    def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
+        """Add a step that cuts the documents, one LLM call for each passage, and a tree that grows then."""
+        chunks = build.add("chunks", "chunk", (build.take("files", each=True),), engine="chunking")
+        summaries = build.complete(
+            "summaries",
+            "summarise",
+            {"text": chunks},
+            each=frozenset({"text"}),
+            engine="llm",
+            decode={"max_tokens": ANSWER_TOKENS},
+        )
+        body = {"body": _REDUCE, "result": "text"}
+        return {"summary": build.add("summary", "expand", (Arg("summaries", summaries),), config=body)}
+
+
+def map_reduce() -> Template:
+    """Return the app that summarises documents, however many passages they have."""
+    summarising = MapReduce(files=Input("files", "list[document]"))
+    return Template("map_reduce", summarising, {"answer": summarising["summary"]})
+
+
+VOCABULARY: Vocabulary = DEFAULT.with_expansion(_REDUCE, reduce_summaries)
+
+
+def _prompts(*names: str) -> dict[str, str]:
+    return {name: load_prompt(name) for name in names}
+
+
+_SYNTHESIS = {"max_tokens": ANSWER_TOKENS, "num_hits": 3}
+APPS: Mapping[str, FleetApp] = {
+    app.name: app
+    for app in (
+        FleetApp(
+            "naive",
+            naive_rag(),
+            _prompts("answer", "combine"),
+            {"top_k": 3, "answer_tokens": ANSWER_TOKENS},
+            {"searching": {"top_k": 3}, "synthesis": _SYNTHESIS},
+            4,
+        ),
+        FleetApp(
+            "advanced",
+            advanced_rag(),
+            _prompts("expand", "answer", "refine"),
+            {"top_k": 16, "best": 3, "num_queries": 3, "query_tokens": 200, "answer_tokens": ANSWER_TOKENS},
+            {"synthesis": _SYNTHESIS},
+            4,
+        ),
+        FleetApp(
+            "map_reduce",
+            map_reduce(),
+            {**_prompts("summarise"), "merge": MERGE},
+            {"fan_in": FAN_IN, "answer_tokens": ANSWER_TOKENS},
+            {},
+            2,
+        ),
+    )
+}

@@ -1,0 +1,81 @@
+"""`stretto load`: replays a trace of agents against an OpenAI-compatible server, in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from stretto.agent_traces.formats import read_agent_trace
+from stretto.agent_traces.load_report import RequestTimes, summarise
+from stretto.agent_traces.requests import AgentTrace
+from stretto.cli.load_table import print_load_report
+from stretto.errors import ConfigError
+
+
+def load(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Trace of agents: Mooncake's format (also agentic), AIPerf's dag_jsonl, or a log of OpenAI "
+            "chats.",
+            metavar="FILE",
+        ),
+    ],
+    url: Annotated[str, typer.Option("--url", help="URL of the server.", metavar="URL")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Model of requests that name none. Default: the first that the server lists.",
+            metavar="NAME",
+        ),
+    ] = None,
+    api: Annotated[
+        str,
+        typer.Option(
+            "--api",
+            help="API for prompts of which the trace has only the length: completions (made-up token ids, "
+            "exact lengths) or chat (made-up words, about as long). Messages always go to chat.",
+            metavar="NAME",
+        ),
+    ] = "completions",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Send the requests of a trace to a server when they are due, and measure its answers.
+
+    A request is due when those that it waits for have been answered, plus its think or tool time. Ctrl-C
+    cancels what runs and prints what was measured until then.
+    """
+    trace = read_agent_trace(file)
+    send, times = _sender(), list[RequestTimes]()
+    try:
+        with Console(stderr=True).status(f"{len(trace.requests)} requests to {url}"):
+            asyncio.run(send(trace, times, url, model, api))
+    finally:
+        if times:
+            report = summarise(trace, times)
+            if as_json:
+                print(json.dumps(report.to_json(), indent=2))
+            else:
+                print_load_report(report)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _sender() -> Callable[[AgentTrace, list[RequestTimes], str, str | None, str], Coroutine[Any, Any, None]]:
+    """Return the function that sends a trace to a server.
+
+    Raises:
+        ConfigError: its packages are not installed.
+    """
+    try:
+        from stretto.agent_traces.openai_load import send_trace
+    except ImportError as error:
+        raise ConfigError("a load needs httpx: pip install 'stretto[local]'") from error
+    return send_trace

@@ -1,0 +1,72 @@
+"""Parses one file by its suffix: bytes to sections, with every failure a typed error that names the file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import sha256
+
+from stretto.core import Document, Section
+from stretto.documents.html import parse_html
+from stretto.documents.markdown import parse_markdown
+from stretto.documents.pdf import MAX_PAGES, parse_pdf
+from stretto.documents.rst import parse_rst
+from stretto.documents.text import parse_text
+from stretto.errors import ConfigError, DocumentError
+
+Parser = Callable[[bytes], list[Section]]
+
+PARSERS: Mapping[str, Parser] = {
+    ".pdf": parse_pdf,
+    ".html": parse_html,
+    ".htm": parse_html,
+    ".md": parse_markdown,
+    ".markdown": parse_markdown,
+    ".rst": parse_rst,
+    ".txt": parse_text,
+    ".text": parse_text,
+}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def parser_of(path: str) -> Parser:
+    """Return the parser of a file's suffix; a file with an unknown suffix is plain text."""
+    return PARSERS.get(os.path.splitext(path)[1].lower(), parse_text)
+
+
+def parse_file(path: str, max_pages: int = MAX_PAGES) -> Document:
+    """Read and parse one file. Halves of surrogate pairs, which are no characters, become U+FFFD.
+
+    Raises:
+        DocumentError: the file is unreadable, encrypted, corrupt, binary, without text or beyond `max_pages`.
+        ConfigError: the parser of the format is not installed.
+        MemoryError: the text needs more memory than the process may have.
+    """
+    parser = parser_of(path)
+    if parser is parse_pdf:
+        parser = partial(parse_pdf, max_pages=max_pages)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        sections = parser(data)
+    except OSError as cause:
+        raise DocumentError(f"{path}: {cause.strerror}") from cause
+    except ImportError as cause:
+        raise ConfigError(f"{path}: needs the package {cause.name}: pip install 'stretto[local]'") from cause
+    except ValueError as cause:
+        raise DocumentError(f"{path}: {cause}") from cause
+    except MemoryError:
+        raise
+    except Exception as cause:  # a parser met something its authors did not expect
+        raise DocumentError(f"{path}: cannot be parsed: {cause!r}") from cause
+    sections = [_unicode(section) for section in sections if section.text.strip()]
+    if not sections:
+        raise DocumentError(f"{path}: contains no text")
+    return Document(path, tuple(sections), sha256(data).hexdigest())
+
+
+def _unicode(section: Section) -> Section:
+    title = None if section.title is None else _SURROGATE.sub("\ufffd", section.title)
+    return Section(_SURROGATE.sub("\ufffd", section.text), title, section.page)

@@ -1,0 +1,43 @@
+"""The ASGI application of one emulated server: it finds the handler of a request and sends refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TypeAlias
+
+from stretto.emulate.gate import Gate
+from stretto.emulate.http import ClientLeft, Exchange, Receive, Scope, Send
+from stretto.engines.openai_wire.errors import RequestRefused, no_such_path
+
+Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
+Routes: TypeAlias = Mapping[tuple[str, str], Handler]
+
+CONTROL = "emulator/"
+"""Beginning of the paths that control the emulation. Faults leave them alone."""
+
+
+class App:
+    """An ASGI application: handlers by method and path.
+
+    Args:
+        gate: closed by faults.
+    """
+
+    def __init__(self, routes: Routes, gate: Gate) -> None:
+        self._routes = routes
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        exchange = Exchange(scope, receive, send)
+        with suppress(ClientLeft):
+            try:
+                if not exchange.path.startswith(CONTROL):
+                    await self._gate.enter()
+                handler = self._routes.get((exchange.method, exchange.path))
+                if handler is None:
+                    raise no_such_path(f"/{exchange.path}")
+                await handler(exchange)
+            except RequestRefused as refused:
+                await exchange.refuse(refused.answer)

@@ -1,0 +1,191 @@
+"""What an emulated embedding or reranking server answers at each path, as vLLM does.
+
+Source: vLLM 0.32, `entrypoints/pooling/embed/protocol.py`, `entrypoints/pooling/score/protocol.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stretto.emulate.app import Handler
+from stretto.emulate.batch_replica import EmulatedBatches
+from stretto.emulate.gate import Gate
+from stretto.emulate.generate import LOST
+from stretto.emulate.http import Exchange
+from stretto.emulate.tokens import FOUR_CHARACTERS
+from stretto.emulate.vectors import DIMENSIONS, relevance, vector_json, vector_of
+from stretto.engines.openai_wire import metrics, paths
+from stretto.engines.openai_wire.errors import (
+    RequestRefused,
+    malformed,
+    prompt_too_long,
+    unacceptable,
+    unknown_model,
+)
+from stretto.engines.openai_wire.fields import (
+    Fields,
+    flag,
+    integer,
+    items,
+    mapping,
+    read_body,
+    text,
+    token_ids,
+)
+from stretto.engines.openai_wire.models import ModelCard, models_json
+
+MAX_TOKENS = 512
+"""Longest text of bge-large-en-v1.5 and bge-reranker-large, in tokens."""
+
+
+class BatchRoutes:
+    """The handlers of an emulated embedding or reranking server by path.
+
+    Args:
+        kind: "embedding" or "reranking".
+        model: name of the model in requests and answers.
+        metrics_text: function that returns the text of `/metrics`.
+    """
+
+    def __init__(
+        self, kind: str, model: str, replica: EmulatedBatches, gate: Gate, metrics_text: Callable[[], str]
+    ) -> None:
+        self._model = model
+        self._replica = replica
+        self._gate = gate
+        self._metrics_text = metrics_text
+        self._num_requests = 0
+        self.table: dict[tuple[str, str], Handler] = {
+            ("GET", paths.MODELS): self._models,
+            ("GET", paths.HEALTH): self._health,
+            ("GET", paths.METRICS): self._metrics,
+        }
+        if kind == "embedding":
+            self.table["POST", "v1/embeddings"] = self._embed
+        else:
+            self.table |= {("POST", f"{version}rerank"): self._rerank for version in ("", "v1/", "v2/")}
+
+    async def _embed(self, exchange: Exchange) -> None:
+        sent = Fields(read_body(await exchange.body()))
+        self._check_model(sent)
+        texts = sent.take("input", _texts, ())
+        if not texts:
+            raise unacceptable("input", "input must be provided and non-empty.")
+        encoding = sent.take("encoding_format", text, "float")
+        if encoding not in ("float", "base64"):
+            raise unacceptable(
+                "encoding_format", f"encoding_format must be float or base64, got {encoding!r}."
+            )
+        dimensions = sent.take("dimensions", integer(1, DIMENSIONS), DIMENSIONS)
+        num_tokens = sum(map(self._num_tokens, texts))
+        await self._run(len(texts))
+        if encoding == "base64":
+            written = [json.dumps(_base64(one, dimensions)) for one in texts]
+        else:
+            written = [vector_json(one, dimensions) for one in texts]
+        rows = ",".join(
+            f'{{"index":{index},"object":"embedding","embedding":{vector}}}'
+            for index, vector in enumerate(written)
+        )
+        head = {
+            "id": f"embd-{self._next()}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": self._model,
+        }
+        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "completion_tokens": 0}
+        body = f'{json.dumps(head)[:-1]},"data":[{rows}],"usage":{json.dumps(usage)}}}'
+        await exchange.answer(200, body.encode())
+
+    async def _rerank(self, exchange: Exchange) -> None:
+        sent = Fields(read_body(await exchange.body()))
+        self._check_model(sent)
+        query = sent.take("query", text, None)
+        documents = sent.take("documents", items(_document), ())
+        if query is None or not documents:
+            raise unacceptable("documents", "query and documents must be provided and non-empty.")
+        top = sent.take("top_n", integer(0), 0) or len(documents)
+        has_documents = sent.take("return_documents", flag, True)
+        num_tokens = sum(self._num_tokens(query) + self._num_tokens(one) for one in documents)
+        await self._run(len(documents))
+        scored = sorted(((relevance(query, one), -i) for i, one in enumerate(documents)), reverse=True)
+        results: list[dict[str, object]] = [
+            {
+                "index": -place,
+                **({"document": {"text": documents[-place]}} if has_documents else {}),
+                "relevance_score": score,
+            }
+            for score, place in scored[:top]
+        ]
+        await exchange.answer_json(
+            {
+                "id": f"rerank-{self._next()}",
+                "model": self._model,
+                "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+                "results": results,
+            }
+        )
+
+    async def _run(self, num_units: int) -> None:
+        await self._gate.work()
+        is_answered = await self._replica.run(num_units)
+        await self._gate.leave()
+        if not is_answered:
+            raise RequestRefused(LOST)
+
+    def _check_model(self, sent: Fields) -> None:
+        model = sent.take("model", text, "")
+        if model not in ("", self._model):
+            raise unknown_model(model, [self._model])
+
+    def _num_tokens(self, one: str) -> int:
+        num_tokens = len(FOUR_CHARACTERS.encode(one))
+        if num_tokens > MAX_TOKENS:
+            raise prompt_too_long(num_tokens, MAX_TOKENS)
+        return num_tokens
+
+    def _next(self) -> int:
+        self._num_requests += 1
+        return self._num_requests
+
+    async def _models(self, exchange: Exchange) -> None:
+        await exchange.answer_json(models_json([ModelCard(self._model, self._model, MAX_TOKENS)]))
+
+    async def _health(self, exchange: Exchange) -> None:
+        await exchange.answer(200, b"")
+
+    async def _metrics(self, exchange: Exchange) -> None:
+        await exchange.answer(200, self._metrics_text().encode(), metrics.CONTENT_TYPE)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """Read one text, a list of texts, or token ids of one or of several."""
+    if isinstance(value, str):
+        return (text(name, value),)
+    if not isinstance(value, list):
+        raise malformed(name, "neither a text, nor token ids, nor a list of such")
+    if value and type(value[0]) is int:
+        return (FOUR_CHARACTERS.decode(token_ids(name, value)),)
+    return items(_one_text)(name, value)
+
+
+def _one_text(name: str, value: Any) -> str:
+    return text(name, value) if isinstance(value, str) else FOUR_CHARACTERS.decode(token_ids(name, value))
+
+
+def _document(name: str, value: Any) -> str:
+    return (
+        text(name, value)
+        if isinstance(value, str)
+        else text(f"{name}.text", mapping(name, value).get("text"))
+    )
+
+
+def _base64(one: str, dimensions: int) -> str:
+    return base64.b64encode(vector_of(one, dimensions).astype(np.float32).tobytes()).decode()

@@ -1,0 +1,110 @@
+"""Emulated time: a heap of calls to make at given times of a clock that follows the real one.
+
+Calls are planned at absolute times, and a call that comes late sees the time at which it was due. So what it
+plans is not late too, and errors do not add up. Where the machine cannot keep up for longer, the clock slips:
+it falls behind the real one for good, so that all that is planned comes later.
+
+All times are emulated seconds. At `speed` 0.1 one of them lasts ten real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable
+from itertools import count
+
+_EARLY_S = 0.0005
+"""Real seconds by which a call may come early: event loops have timers of a whole millisecond, rounded."""
+_SLIP_S = 0.25
+"""Real seconds by which the first planned call may be late before the clock slips."""
+_TURN_S = 0.005
+"""Real seconds after which calls that are due let the event loop do other work."""
+
+
+class EmulatedClock:
+    """A clock for emulated servers of one event loop: it makes planned calls when their time has come.
+
+    `now_s` is the time of the present call. It never goes backwards, and is behind the real time only while
+    calls that are due have not been made.
+    """
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self.now_s = 0.0
+        self.speed = speed
+        self.slipped_s = 0.0
+        """Real seconds that the clock has slipped, in all."""
+        self._begun_s = time.monotonic()
+        self._heap: list[tuple[float, bool, int, int, Callable[[], object]]] = []
+        self._order = count()
+        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._timer_s = 0.0
+
+    def real_s(self) -> float:
+        """Return the real time since the clock was made, in emulated seconds."""
+        return (time.monotonic() - self._begun_s) * self.speed
+
+    def arrive(self) -> None:
+        """Set `now_s` to the present time, for something that comes from outside.
+
+        While calls that are due have not been made, the time is that of the first of them.
+        """
+        now_s = self.real_s()
+        if self._heap:
+            now_s = min(now_s, self._heap[0][0])
+        self.now_s = max(self.now_s, now_s)
+
+    def at(self, at_s: float, happen: Callable[[], object], rank: int = 0) -> None:
+        """Plan to call `happen` at the time `at_s`; of calls at the same time, the lowest rank goes first."""
+        self._plan(at_s, False, rank, happen)
+
+    def at_last(self, happen: Callable[[], object], rank: int = 0) -> None:
+        """Plan to call `happen` at the present time, but after all calls that `at` plans for this time."""
+        self._plan(self.now_s, True, rank, happen)
+
+    def close(self) -> None:
+        """Drop all planned calls."""
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _plan(self, at_s: float, is_last: bool, rank: int, happen: Callable[[], object]) -> None:
+        heapq.heappush(self._heap, (at_s, is_last, rank, next(self._order), happen))
+        self._arm()
+
+    def _arm(self) -> None:
+        """Set the event loop's timer to the first planned call."""
+        first_s = self._heap[0][0]
+        if self._timer is not None:
+            if self._timer_s <= first_s:
+                return
+            self._timer.cancel()
+        self._timer_s = first_s
+        delay_s = (first_s - self.real_s()) / self.speed
+        if delay_s > _EARLY_S:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._run)
+        else:
+            self._timer = asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        """Make the calls that are due, for a while."""
+        begun_s = time.monotonic()
+        heap = self._heap
+        self._slip()
+        due_s = self.real_s() + _EARLY_S * self.speed
+        self._timer_s = 0.0  # so that no call plans a timer
+        while heap and heap[0][0] <= due_s and time.monotonic() - begun_s < _TURN_S:
+            at_s, _, _, _, happen = heapq.heappop(heap)
+            self.now_s = max(self.now_s, at_s)
+            happen()
+        self._timer = None
+        if heap:
+            self._arm()
+
+    def _slip(self) -> None:
+        if self._heap:
+            late_s = (self.real_s() - self._heap[0][0]) / self.speed
+            if late_s > _SLIP_S:
+                self.slipped_s += late_s
+                self._begun_s += late_s

@@ -1,0 +1,217 @@
+"""The check that a fleet of emulated servers is possible on its emulated machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stretto.cluster.machine import Machine, Placed, check_free
+from stretto.costs.presets import Preset, load_preset, preset_names
+from stretto.costs.profile import Profile
+from stretto.deployment import Replica
+from stretto.emulate.faults import Fault
+from stretto.emulate.known_costs import batch_device, nearest
+from stretto.emulate.llm_plan import LLMPlan, PlannedLLM, check_llm
+from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
+from stretto.errors import ConfigError
+
+_PCIE_BYTES_S = 25e9
+"""Bytes per second from main memory to a device: PCIe 4.0 with 16 lanes, less what it never reaches."""
+_MEMORY_BYTES: Mapping[str, int] = {"RTX-3090": 24 * 2**30}
+"""Memory of devices whose presets have none, by their data sheets."""
+_BATCH_MODELS: Mapping[Kind, str] = {"embedding": "bge-large-en-v1.5", "reranking": "bge-reranker-large"}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatches:
+    """An emulated embedding or reranking server that has been checked."""
+
+    kind: Kind
+    name: str
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedServer:
+    """A server of a fleet that has been checked.
+
+    Attributes:
+        held: bytes that it takes of each device.
+        loading_s, waking_s: emulated seconds of a start, and of waking up.
+    """
+
+    service: PlannedLLM | PlannedBatches
+    host: str
+    port: int
+    held: Mapping[str, int]
+    loading_s: float
+    waking_s: float
+    dialect: Literal["vllm", "sglang"] = "vllm"
+    kv_events: str | None = None
+    is_asleep: bool = False
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Description of the server in one line."""
+        places = ", ".join(self.held)
+        match self.service:
+            case PlannedLLM(plan=plan, served=served):
+                return f"{served.name} on {plan.device} ({places})"
+            case PlannedBatches(kind=kind, name=name):
+                return f"{kind} with {name} ({places})"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFleet:
+    """A fleet that has been checked.
+
+    Attributes:
+        memory: bytes of each device.
+    """
+
+    servers: tuple[PlannedServer, ...]
+    memory: Mapping[str, int] = field(default_factory=dict)
+    speed: float = 1.0
+
+
+def check_fleet(wanted: WantedFleet) -> PlannedFleet:
+    """Look up the costs of all servers of a fleet, and check that their devices hold them together.
+
+    Raises:
+        ConfigError: a name, a number, a port or a device cannot be used; the message names the server.
+    """
+    if not 0 < wanted.speed < math.inf:
+        raise ConfigError(f"the speed is {wanted.speed}; it must be positive")
+    if not wanted.servers:
+        raise ConfigError("the fleet has no servers; it needs at least one")
+    memory = {f"cuda:{number}": _memory_of(kind) for number, kind in enumerate(wanted.devices)}
+    machine = Machine(tuple(memory), memory)
+    planned: list[PlannedServer] = []
+    placed: list[Placed] = []
+    next_port = wanted.port
+    for number, server in enumerate(wanted.servers):
+        label = f"server {number}"
+        port = next_port if server.port is None else server.port
+        next_port = port + 1 if port else 0
+        if port and any(other.port == port for other in planned):
+            raise ConfigError(f"{label}: port {port} is taken by another server of the fleet")
+        if not 0 <= port < 65536:
+            raise ConfigError(f"{label}: port is {port}; it must be from 0 to 65535")
+        try:
+            _check_devices(wanted, server.devices)
+            found = _plan(wanted, server, number, port, memory)
+        except ConfigError as error:
+            raise ConfigError(f"{label}: {error.message}") from error
+        replica = Replica(
+            _Held, _Held(found.held), runs_in="process", devices=tuple(found.held), tp=len(found.held)
+        )
+        if not server.asleep:
+            check_free(machine, (label, replica), placed)
+            placed.append((label, replica))
+        planned.append(found)
+    for number, _ in wanted.faults:
+        if number >= len(planned):
+            raise ConfigError(f"a fault is of server {number}; there are {len(planned)}, numbered from 0")
+    return PlannedFleet(tuple(planned), memory, wanted.speed)
+
+
+class _Held:
+    """The memory that a server takes, in the form in which a machine asks for it."""
+
+    def __init__(self, held: Mapping[str, int]) -> None:
+        self._num_bytes = max(held.values())
+
+    def device_bytes(self, kind: str, total: int) -> int:
+        """Return the bytes that the server takes of each of its devices."""
+        return self._num_bytes
+
+
+def _plan(
+    wanted: WantedFleet, server: WantedServer, number: int, port: int, memory: Mapping[str, int]
+) -> PlannedServer:
+    device = wanted.devices[server.devices[0]]
+    names = [f"cuda:{one}" for one in server.devices]
+    faults = tuple(fault for of, fault in wanted.faults if of == number)
+    service: PlannedLLM | PlannedBatches
+    if server.kind == "llm":
+        service = check_llm(_llm_plan(server, device))
+        held = {name: math.ceil(server.memory_share * memory[name]) for name in names}
+        loading_s = service.loading_s
+        waking_s = service.sizes.weight_bytes / len(names) / _PCIE_BYTES_S
+    else:
+        if server.kv_events is not None or server.dialect != "vllm" or len(names) > 1:
+            raise ConfigError(f"{server.kind} takes one device, and neither KV events nor another dialect")
+        profile = batch_device(device, server.kind).engines[server.kind]
+        name = server.served_name or server.model or _BATCH_MODELS[server.kind]
+        service = PlannedBatches(server.kind, name, profile)
+        held = {name: math.ceil(server.memory_gib * 2**30) for name in names}
+        loading_s, waking_s = server.loading_s or 0.0, server.memory_gib * 2**30 / _PCIE_BYTES_S
+    events = server.kv_events and server.kv_events.replace("{port}", str(port))
+    return PlannedServer(
+        service,
+        wanted.host,
+        port,
+        held,
+        loading_s,
+        waking_s,
+        server.dialect,
+        events,
+        server.asleep,
+        faults,
+    )
+
+
+def _llm_plan(server: WantedServer, device: str) -> LLMPlan:
+    if not server.model:
+        raise ConfigError("an LLM needs a model; it has none")
+    return LLMPlan(
+        model=server.model,
+        device=device,
+        tensor_parallel=len(server.devices),
+        served_name=server.served_name,
+        max_sequences=server.max_sequences,
+        max_batch_tokens=server.max_batch_tokens,
+        block_tokens=server.block_tokens,
+        max_context_tokens=server.max_context_tokens,
+        memory_share=server.memory_share,
+        scheduling=server.scheduling,
+        caches_prefixes=server.caches_prefixes,
+        reports_kv=server.kv_events is not None,
+        loading_s=server.loading_s,
+        tokenizer=server.tokenizer,
+    )
+
+
+def _check_devices(wanted: WantedFleet, devices: Sequence[int]) -> None:
+    if not devices or len(set(devices)) < len(devices):
+        raise ConfigError(f"devices are {list(devices)}; a server needs at least one, and each once")
+    for device in devices:
+        if not 0 <= device < len(wanted.devices):
+            raise ConfigError(f"there is no device {device}; the machine has {len(wanted.devices)}")
+    kinds = {wanted.devices[device] for device in devices}
+    if len(kinds) > 1:
+        raise ConfigError(f"its devices differ, {' and '.join(sorted(kinds))}; they must be of one kind")
+    for group in wanted.links or ():
+        inside = set(group) & set(devices)
+        if inside and len(devices) > 1 and inside != set(group) and inside != set(devices):
+            raise ConfigError(
+                f"devices {list(devices)} are not linked as measured: they have a part of the linked devices "
+                f"{list(group)} and others too; choose whole groups, or devices of one group"
+            )
+
+
+def _memory_of(kind: str) -> int:
+    if kind in _MEMORY_BYTES:
+        return _MEMORY_BYTES[kind]
+    known = _presets_with_memory()
+    preset = known[nearest("device", kind, [*known, *_MEMORY_BYTES])]
+    assert preset.hardware is not None
+    return int(preset.hardware.memory_bytes)
+
+
+def _presets_with_memory() -> dict[str, Preset]:
+    presets = {name: load_preset(name) for name in preset_names()}
+    return {name: preset for name, preset in presets.items() if preset.hardware is not None}

@@ -1,0 +1,131 @@
+"""The bytes of answers in the form of OpenAI's two APIs, as vLLM sends them."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+from stretto.emulate.prepared import PreparedChoice, PreparedRequest
+from stretto.engines.openai_wire import sse
+from stretto.engines.openai_wire.answers import Answer, Choice, TokenCounts, chunk_json, whole_json
+from stretto.engines.openai_wire.logprobs import TokenLogprob
+
+_MARK = "\ue000"
+_LOGPROB = -0.5
+
+
+class OpenAIWriter:
+    """A writer of answers in the form of OpenAI's APIs.
+
+    Args:
+        number: number of the request, part of the answer's id.
+    """
+
+    def __init__(self, request: PreparedRequest, model: str, number: int) -> None:
+        self._request = request
+        prefix = "chatcmpl" if request.api == "chat" else "cmpl"
+        options = request.options
+        self._head = Answer(
+            id=f"{prefix}-{options.request_id or number}", model=model, created_s=int(time.time())
+        )
+        self._is_plain = (
+            options.logprobs is None and not options.return_token_ids and not options.continuous_usage
+        )
+        self._num_tokens = 0
+        self._num_chars = [len(choice.echoed) for choice in request.choices]
+        self._frames: list[tuple[bytes, bytes] | None] = [None] * len(request.choices)
+
+    def opened(self, choice: PreparedChoice) -> bytes:
+        """Return the chunk that opens a chat's choice, or echoes a prompt; else nothing."""
+        opened = Choice(index=choice.index, prompt_token_ids=self._prompt_ids(choice))
+        if self._request.api == "chat":
+            return self._chunk(replace(opened, role="assistant"))
+        if choice.echoed or opened.prompt_token_ids is not None:
+            return self._chunk(replace(opened, text=choice.echoed))
+        return b""
+
+    def token(self, choice: PreparedChoice, number: int, num_cached: int) -> bytes:
+        """Return the chunk of one token; nothing if it adds no text and is not the last."""
+        self._num_tokens += 1
+        answer, options = choice.answer, self._request.options
+        piece, is_last = answer.pieces[number], number == len(answer.ids) - 1
+        if self._is_plain and not is_last:
+            if not piece:
+                return b""
+            before, behind = self._frames[choice.index] or self._frame(choice)
+            return before + json.dumps(piece).encode() + behind
+        offset = self._num_chars[choice.index]
+        self._num_chars[choice.index] += len(piece)
+        logprobs = None if options.logprobs is None else (logprob_of(piece, options.logprobs),)
+        return self._chunk(
+            Choice(
+                index=choice.index,
+                text=piece,
+                finish=answer.finish if is_last else None,
+                stop_reason=answer.stop_reason if is_last else None,
+                logprobs=logprobs,
+                text_offset=offset,
+                token_ids=(answer.ids[number],) if options.return_token_ids else None,
+            )
+        )
+
+    def empty(self, choice: PreparedChoice) -> bytes:
+        """Return the chunk that ends a choice without a token."""
+        return self._chunk(Choice(index=choice.index, finish=choice.answer.finish))
+
+    def ended(self, num_cached: tuple[int, ...]) -> bytes:
+        """Return the counts, if they are wanted, and the mark that ends the stream."""
+        if not self._request.options.include_usage:
+            return sse.DONE
+        last = replace(self._head, counts=self._counts(num_cached))
+        return sse.encode_event(chunk_json(self._request.api, last)) + sse.DONE
+
+    def whole(self, num_cached: tuple[int, ...]) -> bytes:
+        """Return the whole answer."""
+        self._num_tokens = sum(len(choice.answer.ids) for choice in self._request.choices)
+        choices = tuple(map(self._whole_choice, self._request.choices))
+        answer = replace(self._head, choices=choices, counts=self._counts(num_cached))
+        return json.dumps(whole_json(self._request.api, answer), ensure_ascii=False).encode()
+
+    def _whole_choice(self, choice: PreparedChoice) -> Choice:
+        options, answer = self._request.options, choice.answer
+        logprobs = None
+        if options.logprobs is not None:
+            logprobs = tuple(logprob_of(piece, options.logprobs) for piece in answer.pieces)
+        return Choice(
+            index=choice.index,
+            text=choice.echoed + answer.text,
+            finish=answer.finish,
+            stop_reason=answer.stop_reason,
+            logprobs=logprobs,
+            text_offset=len(choice.echoed),
+            token_ids=answer.ids if options.return_token_ids else None,
+            prompt_token_ids=self._prompt_ids(choice),
+        )
+
+    def _chunk(self, choice: Choice) -> bytes:
+        counts = self._counts(()) if self._request.options.continuous_usage else None
+        chunk = replace(self._head, choices=(choice,), counts=counts)
+        return sse.encode_event(chunk_json(self._request.api, chunk))
+
+    def _frame(self, choice: PreparedChoice) -> tuple[bytes, bytes]:
+        """Return what stands before and behind the text in every plain chunk of a choice."""
+        chunk = self._chunk(Choice(index=choice.index, text=_MARK))
+        before, _, behind = chunk.partition(f'"{_MARK}"'.encode())
+        self._frames[choice.index] = before, behind
+        return before, behind
+
+    def _counts(self, num_cached: tuple[int, ...]) -> TokenCounts:
+        """Return the counts of tokens; those of a prompt with several answers count once."""
+        num_prompt = self._request.num_prompt_tokens
+        return TokenCounts(num_prompt, self._num_tokens, sum(num_cached[:: self._request.options.n]))
+
+    def _prompt_ids(self, choice: PreparedChoice) -> tuple[int, ...] | None:
+        return choice.prompt if self._request.options.return_token_ids else None
+
+
+def logprob_of(piece: str, num_top: int) -> TokenLogprob:
+    """Return the made-up log-probability of a token, with those of `num_top` tokens in its place."""
+    others = ((f"{piece}{number}", _LOGPROB - number) for number in range(1, num_top))
+    return TokenLogprob(piece, _LOGPROB, ((piece, _LOGPROB), *others))

@@ -1,0 +1,168 @@
+"""A request for texts, checked: its prompts as tokens, and its answers, which are known at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TypeAlias
+
+from stretto.emulate.answers import WrittenAnswer, ended_answer, source_of, write_words
+from stretto.emulate.formed_text import formed_text, list_asked_for, list_text
+from stretto.emulate.served_model import ServedModel
+from stretto.emulate.tokens import Tokens, encode_chat
+from stretto.engines.openai_wire.errors import (
+    prompt_too_long,
+    too_many_tokens_asked,
+    unacceptable,
+    unknown_model,
+)
+from stretto.engines.openai_wire.options import Options
+from stretto.engines.openai_wire.paths import Api
+from stretto.engines.openai_wire.requests import (
+    DEFAULT_COMPLETION_TOKENS,
+    ChatRequest,
+    CompletionRequest,
+    GenerateRequest,
+    WirePrompt,
+)
+
+AnswerTokens: TypeAlias = Callable[[Sequence[int], int], int]
+"""A function from a prompt and the most tokens allowed to the number of tokens that the model would write."""
+
+_LOOKED_AT = 256
+"""Number of tokens at the end of a prompt in which a list may be asked for."""
+CHAT_TOKENS = 256
+"""Number of tokens of a chat's answer whose request sets no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChoice:
+    """One answer to one prompt of a request.
+
+    Attributes:
+        prompt: token ids of the prompt.
+        echoed: text of the prompt, if it is part of the answer.
+        max_tokens: largest number of tokens of the answer.
+    """
+
+    index: int
+    prompt: tuple[int, ...]
+    answer: WrittenAnswer
+    max_tokens: int
+    echoed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request for texts, with all its answers."""
+
+    api: Api
+    options: Options
+    choices: tuple[PreparedChoice, ...]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Number of tokens of all prompts, each counted once."""
+        return sum(len(choice.prompt) for choice in self.choices[:: self.options.n])
+
+
+def as_long_as_allowed(prompt: Sequence[int], max_tokens: int) -> int:
+    """Return the largest number of tokens allowed: each answer is as long as its request lets it be."""
+    return max_tokens
+
+
+def prepare(request: GenerateRequest, served: ServedModel, answer_tokens: AnswerTokens) -> PreparedRequest:
+    """Check a request against the model that is served, and write its answers.
+
+    Raises:
+        RequestRefused: the model is another one, or the request does not fit it.
+    """
+    options = request.options
+    if request.model not in ("", served.name):
+        raise unknown_model(request.model, [served.name])
+    if options.priority and not served.by_priority:
+        raise unacceptable(
+            "priority", f"Got priority {options.priority} but priority scheduling is not enabled."
+        )
+    is_chat = isinstance(request, ChatRequest)
+    prompts = _prompts(request, served.tokens)
+    choices: list[PreparedChoice] = []
+    for prompt in prompts:
+        max_tokens = _max_tokens(len(prompt), options, served, is_chat=is_chat)
+        echoed = ""
+        if isinstance(request, CompletionRequest) and request.echo:
+            wanted = request.prompts[len(choices) // options.n]
+            echoed = wanted if isinstance(wanted, str) else served.tokens.decode(wanted)
+        for number in range(options.n):
+            answer = _answer(prompt, number, max_tokens, options, served, answer_tokens)
+            choices.append(PreparedChoice(len(choices), prompt, answer, max_tokens, echoed))
+    return PreparedRequest("chat" if is_chat else "completions", options, tuple(choices))
+
+
+def _prompts(request: GenerateRequest, tokens: Tokens) -> list[tuple[int, ...]]:
+    if isinstance(request, CompletionRequest):
+        return [_ids(prompt, tokens) for prompt in request.prompts]
+    for number, message in enumerate(request.messages):
+        parts = message.content if isinstance(message.content, tuple) else ()
+        if others := [part["type"] for part in parts if part["type"] != "text"]:
+            raise unacceptable(f"messages.{number}", f"the model takes text alone, got {others[0]!r:.100}.")
+    return [tuple(encode_chat(tokens, request.messages))]
+
+
+def _ids(prompt: WirePrompt, tokens: Tokens) -> tuple[int, ...]:
+    return tuple(tokens.encode(prompt)) if isinstance(prompt, str) else prompt
+
+
+def _max_tokens(num_prompt: int, options: Options, served: ServedModel, *, is_chat: bool) -> int:
+    if num_prompt >= served.max_tokens:
+        raise prompt_too_long(num_prompt, served.max_tokens)
+    wanted = options.max_tokens
+    if wanted is None:
+        wanted = served.max_tokens if is_chat else DEFAULT_COMPLETION_TOKENS
+    if wanted > served.max_tokens:
+        raise too_many_tokens_asked(wanted, served.max_tokens)
+    return min(wanted, served.max_tokens - num_prompt)
+
+
+def _answer(
+    prompt: tuple[int, ...],
+    number: int,
+    max_tokens: int,
+    options: Options,
+    served: ServedModel,
+    answer_tokens: AnswerTokens,
+) -> WrittenAnswer:
+    source, tokens = source_of(served.name, prompt, number), served.tokens
+    if (text := _formed(prompt, max_tokens, options, tokens, source)) is not None:
+        return ended_answer(
+            tokens.cut(text), max_tokens=max_tokens, stop=options.stop, stop_tokens=options.stop_token_ids
+        )
+    num_tokens = max_tokens
+    if not options.ignore_eos:
+        limit = max_tokens if options.max_tokens is not None else min(max_tokens, CHAT_TOKENS)
+        num_tokens = max(options.min_tokens, answer_tokens(prompt, limit))
+    pieces = write_words(tokens, source, num_tokens, ends=num_tokens < max_tokens)
+    return ended_answer(
+        pieces,
+        max_tokens=max_tokens,
+        min_tokens=options.min_tokens,
+        stop=options.stop,
+        stop_tokens=options.stop_token_ids,
+    )
+
+
+def _formed(
+    prompt: tuple[int, ...], max_tokens: int, options: Options, tokens: Tokens, source: Random
+) -> str | None:
+    """Return the text of an answer that must have a form; None if it may have any."""
+
+    def fits(text: str) -> bool:
+        return len(tokens.cut(text)) <= max_tokens
+
+    if options.form is not None:
+        return formed_text(options.form, source, fits)
+    if options.ignore_eos:
+        return None
+    number = list_asked_for(tokens.decode(prompt[-_LOOKED_AT:]))
+    return None if number is None else list_text(number, source, fits)

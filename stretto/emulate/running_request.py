@@ -1,0 +1,58 @@
+"""A request that an emulated LLM instance is answering, and what is counted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stretto.emulate.replica_counts import ReplicaCounts
+from stretto.tasks import Done, LLMEvent, Piece, Started
+
+
+@dataclass(slots=True)
+class RunningRequest:
+    """A request of which not all has been reported.
+
+    Attributes:
+        heard: called with each event.
+        lost: called if the replica forgets the request before it has ended.
+        arrived_s, first_s, last_s: times of its arrival, its first token and its last report.
+        num_prompt, num_output, num_told: number of tokens of its prompt, of its answer, and of its answer as
+            far as reported.
+        finish: why the answer ends.
+    """
+
+    heard: Callable[[LLMEvent], None]
+    lost: Callable[[], None]
+    arrived_s: float
+    num_prompt: int
+    num_output: int
+    finish: str
+    is_streamed: bool
+    last_s: float
+    first_s: float | None = None
+    num_told: int = 0
+
+    def count(self, event: LLMEvent, now_s: float, counts: ReplicaCounts) -> int:
+        """Add an event to the counts; return how many tokens of the prompt were cached, if it is the last."""
+        match event:
+            case Piece():
+                counts.num_output_tokens += 1
+                self.num_told += 1
+                if self.first_s is None:
+                    self.first_s = now_s
+                    counts.first_token_s.observe(now_s - self.arrived_s)
+                    counts.num_prompt_tokens += self.num_prompt
+                else:
+                    counts.between_tokens_s.observe(now_s - self.last_s)
+                self.last_s = now_s
+            case Started():
+                counts.queued_s.observe(now_s - self.arrived_s)
+            case Done(usage=usage):
+                if self.first_s is None:
+                    counts.num_prompt_tokens += self.num_prompt
+                counts.num_output_tokens += self.num_output - self.num_told
+                counts.num_finished_by[self.finish] += 1
+                counts.request_s.observe(now_s - self.arrived_s)
+                return usage.num_cached_tokens
+        return 0

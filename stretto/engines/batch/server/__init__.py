@@ -1,0 +1,1 @@
+"""Engines whose texts are embedded or reranked by a server over HTTP."""

@@ -1,0 +1,128 @@
+"""The client of a server that embeds or reranks: learns what the server is, and sends requests at once.
+
+A server that answers `/info` as Text Embeddings Inference does is asked in its own API, because that cuts
+long texts and names the limit of a request. Any other server is asked in OpenAI's API and vLLM's extensions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from stretto.engines.batch.server.config import BatchServerConfig
+from stretto.engines.batch.server.tei_wire import INFO, read_info
+from stretto.engines.openai_server.http import Http, read_json
+from stretto.engines.openai_wire import paths
+from stretto.engines.openai_wire.models import read_models
+from stretto.errors import BadReply, EngineTimeout, EngineUnavailable
+
+Request: TypeAlias = tuple[str, dict[str, object]]
+"""Path and body of a POST."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What a server has said of itself.
+
+    Attributes:
+        is_tei: whether it speaks the API of Text Embeddings Inference.
+        max_texts: largest number of texts of one request.
+        truncates: whether it understands vLLM's request to cut texts that are too long.
+    """
+
+    name: str
+    is_tei: bool
+    max_texts: int
+    truncates: bool
+
+
+class BatchServer:
+    """The client of one server. It is used from one thread, and keeps its connections between calls."""
+
+    def __init__(self, config: BatchServerConfig) -> None:
+        """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key is unusable."""
+        self._config = config
+        self._http = Http(config)
+        self._runner = asyncio.Runner()
+        self._served: ServedModel | None = None
+        self._is_closed = False
+
+    def served(self) -> ServedModel:
+        """Return what the server is. It is asked once, and again after it was out of reach.
+
+        Raises:
+            EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
+            EngineTimeout: the server is silent.
+            BadReply: the server lists no model, and the configuration names none.
+        """
+        if self._served is None:
+            self._served = self._runner.run(self._discover())
+        return self._served
+
+    def post_all(self, requests: Sequence[Request]) -> list[Any]:
+        """Send requests, several at once; return the JSON of the answers in order.
+
+        The first request that fails ends the others.
+
+        Raises:
+            EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
+            EngineTimeout: the server is silent.
+            BadReply: the server refuses a request, or does not answer JSON.
+        """
+        try:
+            return self._runner.run(self._post_all(requests))
+        except (EngineUnavailable, EngineTimeout):
+            self._served = None  # it may come back with another model
+            raise
+
+    def probe(self) -> None:
+        """Check whether the server answers. Raises EngineFailure if it does not."""
+        self._served = None
+        self.served()
+
+    def close(self) -> None:
+        """Close the connections."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._runner.run(self._http.aclose())
+            self._runner.close()
+
+    async def _discover(self) -> ServedModel:
+        config = self._config
+        try:
+            info = read_info(read_json(await self._http.fetch(INFO)))
+        except BadReply:
+            info = None
+        if info is not None:
+            max_texts = min(config.max_texts, info.max_texts)
+            return ServedModel(config.model or info.model, True, max_texts, truncates=True)
+        try:
+            cards = read_models(read_json(await self._http.fetch(paths.MODELS)))
+        except BadReply:
+            if config.model is None:
+                raise
+            cards = ()
+        if config.model is None and not cards:
+            raise BadReply("the server lists no model")
+        card = next((card for card in cards if config.model in (None, card.id)), None)
+        truncates = card is not None and card.max_model_tokens is not None
+        name = config.model if card is None else card.id
+        assert name is not None
+        return ServedModel(name, False, config.max_texts, truncates)
+
+    async def _post_all(self, requests: Sequence[Request]) -> list[Any]:
+        places = asyncio.Semaphore(self._config.max_connections)
+
+        async def post(path: str, body: dict[str, object]) -> Any:
+            async with places:
+                return read_json(await self._http.fetch(path, body))
+
+        asked = [asyncio.ensure_future(post(path, body)) for path, body in requests]
+        try:
+            return list(await asyncio.gather(*asked))
+        finally:
+            for one in asked:
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)

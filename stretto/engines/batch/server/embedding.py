@@ -1,0 +1,98 @@
+"""Engine for sentence embeddings at a server: OpenAI's `/v1/embeddings` or TEI's `/embed`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.embedding import text_of
+from stretto.engines.batch.server import tei_wire
+from stretto.engines.batch.server.client import BatchServer
+from stretto.engines.batch.server.config import BatchServerConfig
+from stretto.engines.batch.server.pieces import pieces
+from stretto.engines.openai_wire import embeddings
+from stretto.engines.openai_wire.embeddings import Vector
+from stretto.errors import BadReply
+from stretto.tasks import Task
+
+
+class EmbeddingServer:
+    """A batch engine that turns texts into vectors of unit length, at a server.
+
+    Op `embed`: port `texts` (str, Chunk or Hit). Answers a float32 vector. A batch becomes as many requests
+    as the limits need, which are sent at once. Equal texts of a batch are sent once, so that their vectors
+    are equal. The size of the first vector is expected of all later ones.
+    """
+
+    RUNS_IN = ("thread", "process")
+
+    def __init__(self, config: BatchServerConfig) -> None:
+        """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key is unusable."""
+        self._server = BatchServer(config)
+        self._num_dimensions: int | None = None
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """Embed the texts of all tasks; return a vector, or vectors, for each.
+
+        Raises:
+            EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
+            EngineTimeout: the server is silent.
+            BadReply: a text is none, or the server refuses texts or answers no usable vectors.
+        """
+        return answer_batch(tasks, {"embed": self._embed})
+
+    def probe(self) -> None:
+        """Check whether the server answers. Raises EngineFailure if it does not."""
+        self._server.probe()
+
+    def release(self, query: str) -> None:
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+
+    def close(self) -> None:
+        """Close the connections to the server."""
+        self._server.close()
+
+    def _embed(self, applications: Sequence[Application]) -> list[object]:
+        texts = [text_of(application) for application in applications]
+        different = list(dict.fromkeys(texts))
+        vectors = dict(zip(different, self._vectors(different), strict=True))
+        return [vectors[text] for text in texts]
+
+    def _vectors(self, texts: Sequence[str]) -> list[Vector]:
+        if not texts:
+            return []
+        served = self._server.served()
+        parts = pieces(texts, served.max_texts)
+        if served.is_tei:
+            answers = self._server.post_all([(tei_wire.EMBED, tei_wire.embed_request(p)) for p in parts])
+            read = tei_wire.read_vectors
+        else:
+            answers = self._server.post_all(
+                [
+                    (
+                        embeddings.PATH,
+                        embeddings.embeddings_request(served.name, part, truncates=served.truncates),
+                    )
+                    for part in parts
+                ]
+            )
+            read = embeddings.read_embeddings
+        rows = [row for part, answer in zip(parts, answers, strict=True) for row in read(answer, len(part))]
+        return [self._checked(row) for row in rows]
+
+    def _checked(self, vector: Vector) -> Vector:
+        """Return the vector at unit length. Raises BadReply if it has another size than those before it."""
+        if vector.ndim != 1 or not vector.size:
+            raise BadReply(f"the server sent a vector of shape {vector.shape}")
+        if self._num_dimensions is None:
+            self._num_dimensions = vector.size
+        if vector.size != self._num_dimensions:
+            raise BadReply(
+                f"the server sent a vector of {vector.size} numbers after vectors of {self._num_dimensions}"
+            )
+        length = float(np.linalg.norm(vector.astype(np.float64)))
+        if not 0 < length < np.inf:
+            raise BadReply(f"the server sent a vector of length {length}")
+        return (vector / length).astype(np.float32)

@@ -1,0 +1,88 @@
+"""Engine for reranking at a server: vLLM's `/rerank` or TEI's.
+
+Scores are pointwise, so that the hits of one question may be scored in several requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stretto.core import Hit, as_text, document_order
+from stretto.engines.batch.applications import Application, answer_batch
+from stretto.engines.batch.reranking import hits_of
+from stretto.engines.batch.server import tei_wire
+from stretto.engines.batch.server.client import BatchServer, Request, ServedModel
+from stretto.engines.batch.server.config import BatchServerConfig
+from stretto.engines.batch.server.pieces import pieces
+from stretto.engines.openai_wire import rerank
+from stretto.errors import BadReply
+from stretto.tasks import Task
+
+
+class RerankingServer:
+    """A batch engine that gives search hits new scores, at a server: how well each answers the question.
+
+    Op `rerank`: ports `question` and `hits` (a list of Hit). Answers the same chunks with new scores, best
+    first. Each question has requests of its own; those of a batch are sent at once.
+    """
+
+    RUNS_IN = ("thread", "process")
+
+    def __init__(self, config: BatchServerConfig) -> None:
+        """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key is unusable."""
+        self._server = BatchServer(config)
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """Answer each task with its hits, newly scored and sorted, the best first.
+
+        Raises:
+            EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
+            EngineTimeout: the server is silent.
+            BadReply: the question is no text, the hits are no list of hits, or the server refuses them or
+                answers no usable scores.
+        """
+        return answer_batch(tasks, {"rerank": self._rerank})
+
+    def probe(self) -> None:
+        """Check whether the server answers. Raises EngineFailure if it does not."""
+        self._server.probe()
+
+    def release(self, query: str) -> None:
+        """Do nothing when a query (run of an app) ends, because nothing is kept for it."""
+
+    def close(self) -> None:
+        """Close the connections to the server."""
+        self._server.close()
+
+    def _rerank(self, applications: Sequence[Application]) -> list[object]:
+        lists = [hits_of(application) for application in applications]
+        questions = [application.require("question", str) for application in applications]
+        if not any(lists):
+            return [[] for _ in lists]
+        served = self._server.served()
+        parts = [
+            (number, question, part)
+            for number, (question, hits) in enumerate(zip(questions, lists, strict=True))
+            for part in pieces(hits, served.max_texts)
+        ]
+        answers = self._server.post_all([_request(served, question, part) for _, question, part in parts])
+        scored: list[list[Hit]] = [[] for _ in lists]
+        for (number, _, part), answer in zip(parts, answers, strict=True):
+            scores = _scores(served, answer, len(part))
+            scored[number] += [Hit(hit.chunk, score) for hit, score in zip(part, scores, strict=True)]
+        return [document_order(hits) for hits in scored]
+
+
+def _request(served: ServedModel, question: str, hits: Sequence[Hit]) -> Request:
+    texts = [as_text(hit) for hit in hits]
+    if served.is_tei:
+        return tei_wire.RERANK, tei_wire.rerank_request(question, texts)
+    return rerank.PATH, rerank.rerank_request(served.name, question, texts, truncates=served.truncates)
+
+
+def _scores(served: ServedModel, answer: object, num_hits: int) -> list[float]:
+    if served.is_tei:
+        return rerank.read_scores(answer, num_hits, "score")
+    if not isinstance(answer, dict):
+        raise BadReply(f"the server sent no scores: {ascii(answer)[:200]}")
+    return rerank.read_scores(answer.get("results"), num_hits)

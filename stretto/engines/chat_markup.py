@@ -1,0 +1,103 @@
+"""The markup of a chat: the text that a model's own template puts around messages.
+
+It is found by rendering the template with messages of marked content and cutting the result at the marks. So
+it is known before any content is, and is a constant of the prompt like any other: equal beginnings of prompts
+stay equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stretto.core import Prompt
+from stretto.errors import ConfigError, UserError
+
+Render: TypeAlias = Callable[[Sequence[Mapping[str, str]], bool], str]
+"""A model's chat template: returns the text of messages (`role` and `content`), and if the flag is set, what
+comes before the answer. It raises any error for messages that it refuses."""
+
+_MARK = "STRETTO-MESSAGE-{}-CONTENT"
+_BETWEEN_SYSTEM_AND_USER = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """The markup of a chat whose messages have certain roles.
+
+    Attributes:
+        before: text before the content of each message.
+        end: text after the last message, up to where the model's answer begins. "" if the last message is the
+            assistant's, because the model then goes on writing that message.
+    """
+
+    before: tuple[str, ...]
+    end: str
+
+
+def roles_of(prompt: Prompt) -> tuple[str, ...]:
+    """Return the roles of a prompt's messages. A prompt whose first segment has no role begins with a message
+    of the user.
+    """
+    roles = tuple(segment.role for segment in prompt if segment.role is not None)
+    return ("user", *roles) if not prompt or prompt[0].role is None else roles
+
+
+class ChatMarkup:
+    """The markup that a model's chat template gives to messages of any roles.
+
+    Without a template, messages are separated by line breaks, and the roles do not show. A template that
+    refuses or hides a system message gets its content as the beginning of the user's message.
+
+    Args:
+        name: name of the model, for messages of errors.
+        render: the template; None for a model without one.
+    """
+
+    def __init__(self, name: str, render: Render | None) -> None:
+        self._name = name
+        self._render = render
+        self._known: dict[tuple[str, ...], Markup] = {}
+
+    def of(self, roles: tuple[str, ...]) -> Markup:
+        """Return the markup of messages with these roles.
+
+        Raises:
+            UserError: the template refuses messages of these roles in this order.
+            ConfigError: the template does not show the content of each message exactly once, in order.
+        """
+        if (found := self._known.get(roles)) is None:
+            found = self._known[roles] = self._find(roles)
+        return found
+
+    def _find(self, roles: tuple[str, ...]) -> Markup:
+        if self._render is None:
+            return Markup(("", *["\n"] * (len(roles) - 1)), "")
+        try:
+            return self._rendered(self._render, roles)
+        except Exception as error:  # templates are programs, which raise what they like
+            if roles[:2] == ("system", "user"):
+                markup = self.of(roles[1:])
+                return Markup((markup.before[0], _BETWEEN_SYSTEM_AND_USER, *markup.before[1:]), markup.end)
+            if roles == ("system",):  # the beginning of such a prompt
+                return Markup(self.of(("user",)).before, "")
+            if isinstance(error, ConfigError):
+                raise
+            raise UserError(
+                f"{self._name}: the chat template refuses messages of {', '.join(roles)}: {error}"
+            ) from error
+
+    def _rendered(self, render: Render, roles: tuple[str, ...]) -> Markup:
+        is_users_turn = roles[-1] != "user"  # then a message of the user follows, in a template's view
+        all_roles = (*roles, "user") if is_users_turn else roles
+        marks = [_MARK.format(place) for place in range(len(all_roles))]
+        messages = [{"role": role, "content": m} for role, m in zip(all_roles, marks, strict=True)]
+        rest = render(messages, not is_users_turn)
+        before: list[str] = []
+        for mark in marks:
+            text, found, rest = rest.partition(mark)
+            if not found or mark in rest:
+                raise ConfigError(f"{self._name}: the chat template does not show each message exactly once")
+            before.append(text)
+        return Markup(tuple(before[: len(roles)]), "" if is_users_turn else rest)

@@ -1,0 +1,41 @@
+"""Places for requests at one server: so many are sent at once, and one that only waits holds none."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+
+class Place:
+    """One of the places for requests at a server, held while the context lasts."""
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._is_held = False
+
+    async def __aenter__(self) -> Place:
+        await self._acquire()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._is_held:
+            self._release()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait, and let others have the place meanwhile."""
+        self._release()
+        await asyncio.sleep(seconds)
+        await self._acquire()
+
+    async def _acquire(self) -> None:
+        await self._places.acquire()
+        self._is_held = True
+
+    def _release(self) -> None:
+        self._is_held = False
+        self._places.release()

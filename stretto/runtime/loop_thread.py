@@ -1,0 +1,85 @@
+"""An event loop on a thread of its own, for callers that are not coroutines: scripts, and notebooks, whose
+own loop is busy with the cell that runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop that runs on a thread of its own until it is closed.
+
+    The thread is a daemon, so that a program whose author forgets to close it can end.
+    """
+
+    def __init__(self) -> None:
+        begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+        async def run_until_closed() -> None:
+            closing = asyncio.Event()
+            begun.set_result((asyncio.get_running_loop(), closing))
+            await closing.wait()
+
+        def serve() -> None:
+            asyncio.run(run_until_closed())
+
+        self._thread = threading.Thread(target=serve, name="stretto", daemon=True)
+        self._thread.start()
+        self.loop, self._closing = begun.result()
+
+    def close(self) -> None:
+        """End the loop and its thread. It may be called once."""
+        self.loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+
+def run_on(loop: asyncio.AbstractEventLoop, coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine function on an event loop of another thread, and return its result when it has ended.
+
+    An interrupt of the calling thread cancels the coroutine, waits for its end, and is raised then. A second
+    interrupt is raised at once.
+
+    Raises:
+        Exception: whatever the coroutine raises.
+        KeyboardInterrupt: the calling thread was interrupted.
+    """
+    ended: Future[T] = Future()
+    tasks: list[asyncio.Task[T]] = []
+
+    def begin() -> None:
+        task = loop.create_task(coroutine())
+        tasks.append(task)
+        task.add_done_callback(end)
+
+    def end(task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            ended.set_exception(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(task.result())
+
+    def cancel() -> None:
+        if tasks:
+            tasks[0].cancel()
+        else:  # the interrupt came before the loop had heard of the coroutine, and it never will
+            ended.set_exception(asyncio.CancelledError())
+
+    try:
+        loop.call_soon_threadsafe(begin)
+        wait([ended])
+    except BaseException:
+        loop.call_soon_threadsafe(cancel)
+        wait([ended])
+        turned: Future[None] = Future()  # what the coroutine has posted as it ended is handled by then
+        loop.call_soon_threadsafe(turned.set_result, None)
+        wait([turned])
+        raise
+    return ended.result()

@@ -1,0 +1,226 @@
+"""Follows the attempts of steps whose user asked for that: timeouts, further attempts, and fallback engines.
+
+Its rules, whole:
+
+    An attempt is a request at an engine. An item of it has failed when the engine reports a failure, or when
+    the step's `timeout_s` is over; then the work of the step at that engine is withdrawn.
+    A failed item is tried again after `backoff_s`, which doubles each time, `retries` times. After that it is
+    tried at the fallback engine, if there is one, at once and as often.
+    Only failures of engines are tried again, and no effect that must not happen twice.
+    Whatever answer comes first counts, also one of an attempt that was given up.
+
+Failures that are tried again are not reported to the query. Without a strategy nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import count, groupby
+
+from stretto.core import Failure
+from stretto.errors import EffectInDoubt, EngineFailure, EngineTimeout, StrettoError
+from stretto.sched.request import Request
+from stretto.sched.results import Completed, Report, failed
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """An attempt that runs, or waits to begin.
+
+    Attributes:
+        number: number of attempts at this engine before.
+        is_fallback: whether the request is at the fallback engine.
+        missing: items without a result.
+        begins_s: time at which it is sent; None if it has been sent.
+    """
+
+    request: Request
+    number: int
+    is_fallback: bool
+    missing: set[int]
+    begins_s: float | None = None
+
+
+@dataclass(slots=True)
+class DueAttempts:
+    """What is to be done when times have passed.
+
+    Attributes:
+        withdrawn: (engine, query, node) triples whose work is to be withdrawn, before anything is sent.
+        requests: requests to send.
+        reports: failures for queries.
+    """
+
+    withdrawn: list[tuple[str, str, int]] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    reports: list[Completed] = field(default_factory=list)
+
+
+class Attempts:
+    """The attempts of all steps that have a strategy."""
+
+    def __init__(self) -> None:
+        self._of_query: dict[str, dict[int, list[_Attempt]]] = {}
+        self._due: list[tuple[float, int, _Attempt]] = []
+        self._numbers = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._of_query)
+
+    @property
+    def next_s(self) -> float | None:
+        """The next time at which `take` has something to do; None if there is none."""
+        while self._due and not self._due[0][2].missing:
+            heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def sent(self, request: Request, now_s: float) -> None:
+        """Follow a request that a query has sent, if its step has a strategy. A hint is not followed."""
+        if request.node.strategy.watches and not request.node.hints:
+            self._begin(_Attempt(request, 0, False, set(range(request.lo, request.hi))), now_s)
+
+    def judge(self, reports: Sequence[Report], now_s: float) -> Sequence[Report]:
+        """Return the reports without the failures that are tried again."""
+        if not self._of_query:
+            return reports
+        kept: list[Report] = []
+        for report in reports:
+            if isinstance(report, Completed) and self._list(report.query, report.node):
+                kept += self._judge(report, now_s)
+            else:
+                kept.append(report)
+        return kept
+
+    def take(self, now_s: float) -> DueAttempts:
+        """Begin the attempts whose time has come, and give up those that have taken too long."""
+        due = DueAttempts()
+        while (next_s := self.next_s) is not None and next_s <= now_s:
+            attempt = heappop(self._due)[2]
+            if attempt.begins_s is None:
+                self._give_up(attempt, due, now_s)
+            else:
+                attempt.begins_s = None
+                self._watch(attempt, now_s)
+                due.requests += self._rest(attempt)
+        return due
+
+    def drop(self, query: str, node: int) -> list[str]:
+        """Forget the attempts of a node (step) whose result is no longer wanted; return their engines."""
+        dropped = self._of_query.get(query, {}).pop(node, [])
+        for attempt in dropped:
+            attempt.missing.clear()
+        return list(dict.fromkeys(_engine(attempt.request) for attempt in dropped))
+
+    def end_query(self, query: str) -> None:
+        """Forget the attempts of a query (one run of an app) that has ended."""
+        for node in list(self._of_query.get(query, ())):
+            self.drop(query, node)
+        self._of_query.pop(query, None)
+
+    def _list(self, query: str, node: int) -> list[_Attempt]:
+        return self._of_query.get(query, {}).get(node, [])
+
+    def _begin(self, attempt: _Attempt, now_s: float) -> None:
+        request = attempt.request
+        self._of_query.setdefault(request.query, {}).setdefault(request.node.id, []).append(attempt)
+        if attempt.begins_s is None:
+            self._watch(attempt, now_s)
+        else:
+            heappush(self._due, (attempt.begins_s, next(self._numbers), attempt))
+
+    def _watch(self, attempt: _Attempt, now_s: float) -> None:
+        timeout_s = attempt.request.node.strategy.timeout_s
+        if timeout_s is not None:
+            heappush(self._due, (now_s + timeout_s, next(self._numbers), attempt))
+
+    def _judge(self, report: Completed, now_s: float) -> Iterator[Completed]:
+        """Yield what the query is told of a report: its results, and the failures that are final."""
+        told: dict[int, object] = {}
+        for item, result in enumerate(report.results, report.lo):
+            attempts = self._list(report.query, report.node)
+            attempt = next((one for one in attempts if item in one.missing), None)
+            if attempt is not None:
+                attempt.missing.discard(item)
+                if not attempt.missing:
+                    attempts.remove(attempt)
+                if isinstance(result, Failure) and self._try_again(
+                    attempt, item, item + 1, result.error, now_s
+                ):
+                    continue
+            told[item] = result
+        for lo, hi in _runs(told):
+            yield Completed(report.query, report.node, lo, [told[item] for item in range(lo, hi)])
+
+    def _try_again(self, attempt: _Attempt, lo: int, hi: int, error: StrettoError, now_s: float) -> bool:
+        """Plan a further attempt of some items; return whether there is one."""
+        request, strategy = attempt.request, attempt.request.node.strategy
+        if not isinstance(error, EngineFailure) or isinstance(error, EffectInDoubt) or request.node.runs_once:
+            return False
+        if attempt.number < strategy.retries:
+            again = _Attempt(
+                _part(request, lo, hi), attempt.number + 1, attempt.is_fallback, set(range(lo, hi))
+            )
+            again.begins_s = now_s + strategy.backoff_s * 2**attempt.number
+        elif strategy.fallback is not None and not attempt.is_fallback:
+            elsewhere = _at(_part(request, lo, hi), strategy.fallback)
+            again = _Attempt(elsewhere, 0, True, set(range(lo, hi)), begins_s=now_s)
+        else:
+            return False
+        self._begin(again, now_s)
+        return True
+
+    def _give_up(self, attempt: _Attempt, due: DueAttempts, now_s: float) -> None:
+        """Withdraw an attempt that has taken too long. Others of the step at that engine are sent again."""
+        request = attempt.request
+        others = self._list(request.query, request.node.id)
+        others.remove(attempt)
+        due.withdrawn.append((_engine(request), request.query, request.node.id))
+        for other in list(others):
+            if other.begins_s is None and _engine(other.request) == _engine(request):
+                due.requests += self._rest(other)
+        timeout_s = request.node.strategy.timeout_s
+        error = EngineTimeout(
+            f"no answer of engine {_engine(request)!r} for {timeout_s:g} s", step=request.step
+        )
+        for lo, hi in _runs(attempt.missing):
+            if not self._try_again(attempt, lo, hi, error, now_s):
+                due.reports.append(failed(request, lo, hi, error))
+        attempt.missing.clear()
+
+    def _rest(self, attempt: _Attempt) -> list[Request]:
+        """Return the requests for the items of an attempt that have no result."""
+        return [_part(attempt.request, lo, hi) for lo, hi in _runs(attempt.missing)]
+
+
+def _engine(request: Request) -> str:
+    assert request.node.engine is not None
+    return request.node.engine
+
+
+def _runs(items: set[int] | dict[int, object]) -> list[tuple[int, int]]:
+    """Return the half-open ranges of consecutive numbers among some."""
+    numbered = enumerate(sorted(items))
+    groups = ([item for _, item in group] for _, group in groupby(numbered, lambda pair: pair[1] - pair[0]))
+    return [(group[0], group[-1] + 1) for group in groups]
+
+
+def _part(request: Request, lo: int, hi: int) -> Request:
+    """Return the request for items `lo` to `hi` of a request."""
+    if (lo, hi) == (request.lo, request.hi):
+        return request
+    cut = slice(lo - request.lo, hi - request.lo)
+    inputs = dict(request.inputs)
+    for port in request.each:
+        column = inputs[port]
+        assert isinstance(column, Sequence)
+        inputs[port] = column[cut]
+    units = None if request.units is None else request.units[cut]
+    return replace(request, lo=lo, hi=hi, inputs=inputs, prompts=request.prompts[cut], units=units)
+
+
+def _at(request: Request, engine: str) -> Request:
+    """Return a request for another engine, whose instances hold nothing of the prompts."""
+    node = replace(request.node, engine=engine)
+    return replace(request, node=node, hint=None, num_held_tokens=0, hint_nodes=())

@@ -1,0 +1,59 @@
+"""The order `oldest_query`: serve the query that came first; within it, the longest way to the end.
+
+It differs from serving requests by their own arrival: the last step of an old query goes before the first
+steps of a younger one, although it became ready later. So queries end in about the order in which they came.
+Under overload, where requests wait for longer than they run, this leaves fewer queries half done. Beyond the
+age limit the request that has waited longest goes first, as in other orders.
+"""
+
+from __future__ import annotations
+
+from stretto.sched.orders.earliest import Earliest
+from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take, first_that_fits
+from stretto.sched.orders.sorted_queue import SortedQueue
+from stretto.sched.request import Entry
+
+
+class OldestQuery:
+    """A queue order that serves the query (run of an app) that arrived first.
+
+    Within a query, the step with the longest predicted way to the end goes first.
+    """
+
+    takes_all = True
+
+    def __init__(self, config: OrderConfig) -> None:
+        self._age_limit_s = config.age_limit_s
+        self._by_arrival = Earliest()
+        self._waiting = SortedQueue[Entry]()
+
+    def add(self, entry: Entry) -> None:
+        self._by_arrival.add(entry, entry.arrival_s)
+        self._waiting.add(_key(entry), entry)
+
+    def remove(self, entry: Entry) -> None:
+        self.taken(entry, entry.hi - entry.lo)
+
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        if not self._waiting:
+            return None
+        oldest = self._by_arrival.first
+        is_aged = oldest.arrival_s < now_s - self._age_limit_s
+        return first_that_fits((oldest,) if is_aged else self._waiting, fits)
+
+    def taken(self, entry: Entry, num_items: int) -> None:
+        entry.lo += num_items
+        if entry.lo == entry.hi:
+            self._by_arrival.remove(entry)
+            self._waiting.remove(_key(entry))
+
+    def started(self, entry: Entry, lo: int, hi: int) -> None:
+        """Do nothing: places in this order do not depend on what has started."""
+
+    def rank(self, entry: Entry) -> Rank:
+        return _key(entry)[:2]
+
+
+def _key(entry: Entry) -> tuple[float, float, int, int]:
+    request = entry.request
+    return request.record.arrival_s, -entry.path_s, -request.node.depth, entry.number

@@ -1,0 +1,61 @@
+"""Sources of answers: how a reader finds the passage, and the sentence that the answer rests on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stretto.cli.ask.sources import lines_of, quoted_sentence, source_of
+from stretto.core import Chunk, Hit
+
+PASSAGE = "The map was drawn\nby the captain. Rum was\nhis drink."
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tale.txt"
+    path.write_bytes(("\nFirst line.\n\n" + PASSAGE + "\nThe end.\n").replace("\n", "\r\n").encode())
+    return path
+
+
+def test_a_passage_without_a_section_is_found_by_number_lines_and_quote(file: Path) -> None:
+    source = source_of(Hit(Chunk(str(file), 2, PASSAGE, num_chunks=5), 0.5), "tale.txt", "His drink was rum.")
+    assert source.place == "tale.txt, passage 3 of 5, lines 4–6: “Rum was his drink.”"
+    assert source.as_json() == {
+        "file": "tale.txt",
+        "page": None,
+        "section": None,
+        "passage": 3,
+        "lines": (4, 6),
+        "quote": "Rum was his drink.",
+        "score": 0.5,
+        "text": PASSAGE,
+    }
+
+
+def test_a_page_or_section_is_enough(file: Path) -> None:
+    of_page = Chunk(str(file), 0, PASSAGE, page=3, num_chunks=2)
+    of_section = Chunk(str(file), 0, PASSAGE, title="Rum", num_chunks=2)
+    assert source_of(Hit(of_page, 1.0), "t", "rum").place == "t, page 3"
+    assert source_of(Hit(of_section, 1.0), "t", "rum").place == "t, Rum"
+
+
+def test_lines_are_unknown_where_the_file_is_not_what_was_read(file: Path, tmp_path: Path) -> None:
+    assert lines_of(Chunk(str(file), 0, "The end.")) == (7, 7)
+    assert lines_of(Chunk(str(file), 0, "Something else.")) is None
+    assert lines_of(Chunk(str(tmp_path / "gone.txt"), 0, PASSAGE)) is None
+    file.write_bytes(b"\0\1binary")
+    assert lines_of(Chunk(str(file), 0, PASSAGE)) is None
+    assert source_of(Hit(Chunk(str(file), 0, PASSAGE), 1.0), "t", "nothing alike?").place == "t"
+
+
+def test_the_quote_is_one_line_and_not_too_long() -> None:
+    assert quoted_sentence(PASSAGE, "Who drew the map?") == "The map was drawn by the captain."
+    assert quoted_sentence(PASSAGE, "Quantum field theory") is None
+    assert quoted_sentence("", "anything") is None
+    long = quoted_sentence("Words " + "and words " * 100 + "to the end.", "words")
+    assert long is not None
+    assert len(long) < 170
+    assert long.startswith("Words and")
+    assert long.endswith("to the end.")

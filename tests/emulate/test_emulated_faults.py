@@ -1,0 +1,137 @@
+"""Faults of emulated servers, requested over HTTP: what clients see, and that it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from support.emulated import emulating, fleet_of
+
+from stretto.emulate.faults import Fault, parse_fault
+from stretto.errors import ConfigError
+
+ASK = {"prompt": "Every house has a kitchen.", "max_tokens": 2, "ignore_eos": True}
+FAULTS = "/emulator/faults"
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def ask(client: httpx.Client, **more: Any) -> httpx.Response:
+    return client.post("/v1/completions", json={**ASK, **more})
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return ask(client).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def seconds_of(client: httpx.Client) -> float:
+    """Emulated seconds of all requests so far."""
+    (line,) = [
+        line
+        for line in client.get("/metrics").text.splitlines()
+        if line.startswith("vllm:e2e_request_latency_seconds_sum")
+    ]
+    return float(line.split()[-1])
+
+
+def test_a_slow_server_takes_longer_until_the_fault_is_dropped() -> None:
+    with emulating() as (url,), httpx.Client(base_url=url) as client:
+        ask(client, prompt="first")
+        usual_s = seconds_of(client)
+        assert client.post(FAULTS, json={"kind": "slow", "factor": 8}).json() == {
+            "kind": "slow",
+            "factor": 8.0,
+        }
+        wait_for(lambda: client.get(FAULTS).json()["faults"] != [])
+        ask(client, prompt="secnd")
+        slow_s = seconds_of(client) - usual_s
+        assert slow_s == pytest.approx(8 * usual_s)
+        client.delete(FAULTS)
+        ask(client, prompt="third")
+        assert seconds_of(client) - slow_s - usual_s == pytest.approx(usual_s)
+
+
+def test_a_server_that_hangs_answers_when_the_fault_ends() -> None:
+    with emulating() as (url,), httpx.Client(base_url=url, timeout=0.3) as client:
+        client.post(FAULTS, json={"kind": "hang"})
+        wait_for(lambda: client.get(FAULTS).json()["faults"] != [])
+        for path in ("/health", "/v1/models"):
+            with pytest.raises(httpx.ReadTimeout):
+                client.get(path)
+        client.delete(FAULTS)
+        assert client.get("/health").status_code == 200
+
+
+def test_a_server_that_refuses_says_when_to_come_back() -> None:
+    with emulating() as (url,), httpx.Client(base_url=url) as client:
+        client.post(FAULTS, json={"kind": "refuse", "for_s": 0.2})
+        wait_for(lambda: not answers(client))
+        refused = ask(client)
+        if refused.status_code != 200:  # it lasts a fifth of a second
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        wait_for(lambda: answers(client))
+
+
+def test_a_server_that_dies_breaks_its_streams_and_refuses_connections() -> None:
+    with emulating(fleet_of(2)) as (url, other), httpx.Client(base_url=url) as client:
+        with client.stream(
+            "POST", "/v1/completions", json={**ASK, "max_tokens": 2000, "stream": True}
+        ) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            httpx.post(f"{url}{FAULTS}", json={"kind": "die"})
+            with pytest.raises(httpx.TransportError):
+                list(lines)
+        with pytest.raises(httpx.ConnectError):
+            ask(client)
+        assert httpx.get(f"{other}/health").status_code == 200
+
+
+def test_a_restarted_server_has_an_empty_cache() -> None:
+    prompt = "Every kitchen has a table. " * 20
+    with emulating() as (url,), httpx.Client(base_url=url) as client:
+
+        def num_cached() -> int:
+            usage = ask(client, prompt=prompt).json()["usage"]
+            return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+        num_cached()
+        assert num_cached() > 0
+        client.post(FAULTS, json={"kind": "restart", "for_s": 0.1})
+        wait_for(lambda: not answers(client))
+        wait_for(lambda: answers(client))
+        assert num_cached() == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"kind": "explode"}, {"kind": "slow", "factor": 0}, {"kind": "slow", "speed": 1}, {"kind": 5}],
+)
+def test_a_fault_that_makes_no_sense_is_refused(body: dict[str, Any]) -> None:
+    with emulating() as (url,):
+        assert httpx.post(f"{url}{FAULTS}", json=body).status_code == 400
+
+
+def test_a_fault_may_be_given_as_an_option() -> None:
+    assert parse_fault("replica=2,kind=slow,factor=5,after_s=10") == (2, Fault("slow", 10.0, factor=5.0))
+    with emulating(fleet_of(faults=((0, Fault("refuse")),))) as (url,):
+        wait_for(lambda: httpx.get(f"{url}/health").status_code == 503)
+
+
+@pytest.mark.parametrize(
+    "option", ["slow", "kind=slow,factor=x", "replica=-1,kind=slow", "kind=none", "kind=slow,x=1"]
+)
+def test_an_option_that_makes_no_sense_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match="--fault"):
+        parse_fault(option)

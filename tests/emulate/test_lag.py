@@ -1,0 +1,59 @@
+"""The lag of emulated servers: lateness per second that clients waited, and a warning where it is large."""
+
+from __future__ import annotations
+
+import logging
+
+import httpx
+import pytest
+from support.emulated import emulating, fleet_of
+
+from stretto.emulate.lag import LagMeter
+
+
+def test_the_lag_is_lateness_per_second_waited() -> None:
+    lag = LagMeter()
+    lag.note(1.0, 0.001, 2, 0.1)
+    lag.note(1.1, -0.0004, 1, 0.1)  # a timer may come a little early
+    assert lag.ratio == pytest.approx(0.01)
+    assert (lag.late_s, lag.waited_s, lag.most_s) == (0.002, 0.2, 0.001)
+
+
+def test_only_the_last_seconds_count() -> None:
+    lag = LagMeter()
+    lag.note(1.0, 1.0, 1, 1.0)
+    lag.note(30.0, 0.0, 1, 1.0)
+    assert lag.ratio == 0.0
+    assert lag.late_s == 1.0
+
+
+def test_a_machine_that_is_too_slow_is_warned_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    lag = LagMeter()
+    with caplog.at_level(logging.WARNING):
+        for second in range(30):
+            lag.note(float(second), 0.03, 10, 2.0)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "emulated servers are 15.0 % behind schedule"
+    ]
+
+
+def test_a_machine_that_keeps_up_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    lag = LagMeter()
+    for second in range(30):
+        lag.note(float(second), 0.03, 1, 2.0)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_metrics_tell_what_clients_waited(stream: bool) -> None:
+    with emulating(fleet_of(speed=2.0)) as (url,):
+        body = {"prompt": "Hello", "max_tokens": 20, "ignore_eos": True, "stream": stream}
+        httpx.post(f"{url}/v1/completions", json=body)
+        samples = dict(
+            line.rsplit(" ", 1)
+            for line in httpx.get(f"{url}/metrics").text.splitlines()
+            if line.startswith(("stretto_emulate", "vllm:e2e"))
+        )
+        (waited_s,) = (float(v) for name, v in samples.items() if "waited" in name)
+        (emulated_s,) = (float(v) for name, v in samples.items() if "latency_seconds_sum" in name)
+        assert waited_s == pytest.approx(emulated_s / 2)

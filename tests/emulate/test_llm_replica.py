@@ -1,0 +1,142 @@
+"""An emulated LLM instance without HTTP: the order of requests, whole jumps, and what it forgets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import uvloop
+from support.emulated import fleet_of
+
+from stretto.emulate.answers import WrittenAnswer, ended_answer
+from stretto.emulate.clock import EmulatedClock
+from stretto.emulate.fleet import PlannedFleet
+from stretto.emulate.lag import LagMeter
+from stretto.emulate.llm_plan import PlannedLLM
+from stretto.emulate.llm_replica import EmulatedLLM
+from stretto.emulate.tokens import FOUR_CHARACTERS
+from stretto.tasks import Done, LLMEvent, Piece, Started
+
+SPEED = 200.0
+
+
+def answer(num_tokens: int) -> WrittenAnswer:
+    return ended_answer([FOUR_CHARACTERS.words[0]] * num_tokens, max_tokens=num_tokens)
+
+
+def run(main: Callable[[EmulatedLLM], Awaitable[None]], fleet: PlannedFleet | None = None) -> EmulatedLLM:
+    """Run `main` with an emulated instance whose time goes fast; return the instance."""
+    service = (fleet or fleet_of()).servers[0].service
+    assert isinstance(service, PlannedLLM)
+    simulated = service.simulated
+
+    async def begin() -> EmulatedLLM:
+        replica = EmulatedLLM(simulated, EmulatedClock(SPEED), LagMeter())
+        await main(replica)
+        return replica
+
+    return uvloop.run(begin())
+
+
+class Request:
+    """One request, and the events that have been heard of it."""
+
+    def __init__(self) -> None:
+        self.events: list[LLMEvent] = []
+        self.begun = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    def heard(self, event: LLMEvent) -> None:
+        self.events.append(event)
+        if isinstance(event, Piece):
+            self.begun.set()
+        if isinstance(event, Done):
+            self.ended.set()
+
+
+def test_a_streamed_answer_is_told_token_by_token() -> None:
+    told: list[LLMEvent] = []
+
+    async def main(replica: EmulatedLLM) -> None:
+        request = Request()
+        replica.submit([1, 2, 3], answer(5), 5, request.heard, is_streamed=True)
+        await request.ended.wait()
+        told.extend(request.events)
+
+    replica = run(main)
+    assert isinstance(told[0], Started)
+    assert [event.value for event in told if isinstance(event, Piece)] == list(answer(5).pieces)
+    assert replica.counts.num_steps == 5
+
+
+def test_answers_that_are_not_streamed_take_few_turns() -> None:
+    turns = [0]
+
+    async def main(replica: EmulatedLLM) -> None:
+        at = replica._clock.at
+
+        def counted(at_s: float, happen: Callable[[], object], rank: int = 0) -> None:
+            turns[0] += 1
+            at(at_s, happen, rank)
+
+        replica._clock.at = counted  # type: ignore[method-assign]
+        request = Request()
+        replica.submit([1, 2, 3], answer(200), 200, request.heard, is_streamed=False)
+        await request.ended.wait()
+
+    assert run(main).counts.num_steps == 200
+    assert turns[0] < 20
+
+
+def test_requests_are_served_by_their_priority() -> None:
+    order: list[str] = []
+
+    async def main(replica: EmulatedLLM) -> None:
+        requests = {name: Request() for name in ("first", "unimportant", "important")}
+        for (name, request), priority in zip(requests.items(), (0, 5, -5), strict=True):
+
+            def heard(event: LLMEvent, name: str = name, request: Request = request) -> None:
+                if isinstance(event, Done):
+                    order.append(name)
+                request.heard(event)
+
+            replica.submit([ord(name[0])], answer(4), 4, heard, is_streamed=False, priority=priority)
+        for request in requests.values():
+            await request.ended.wait()
+
+    run(main, fleet_of(max_sequences=1))
+    assert order == ["important", "first", "unimportant"]
+
+
+def test_a_cancelled_request_frees_its_place_and_says_no_more() -> None:
+    async def main(replica: EmulatedLLM) -> None:
+        gone, other = Request(), Request()
+        number = replica.submit([1], answer(2000), 2000, gone.heard, is_streamed=True)
+        replica.submit([2], answer(800), 800, other.heard, is_streamed=True)
+        await gone.begun.wait()
+        replica.cancel(number)
+        num_events = len(gone.events)
+        await other.ended.wait()
+        assert len(gone.events) == num_events
+        assert replica.num_running == 0
+        assert replica.kv_used == 0.0
+
+    run(main)
+
+
+def test_an_emptied_replica_tells_its_requests_and_serves_new_ones() -> None:
+    async def main(replica: EmulatedLLM) -> None:
+        lost = asyncio.Event()
+        prompt = list(range(100))
+        before = Request()
+        replica.submit(prompt, answer(2000), 2000, before.heard, is_streamed=True, lost=lost.set)
+        await before.begun.wait()
+        replica.empty()
+        assert lost.is_set()
+        assert replica.num_running == replica.num_waiting == 0
+        request = Request()
+        replica.submit(prompt, answer(3), 3, request.heard, is_streamed=False)
+        await request.ended.wait()
+        assert request.events[-1].usage.num_cached_tokens == 0  # type: ignore[union-attr]
+
+    run(main)

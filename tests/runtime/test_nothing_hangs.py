@@ -1,0 +1,69 @@
+"""What would hang a runtime or hold others up: endless growth, and starts that take for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+
+import pytest
+from support.runtime_engines import SHOUT, acting
+
+from stretto.deployment import deploy
+from stretto.errors import DeadlineExceeded, EngineTimeout
+from stretto.graph.compile import compile_graph
+from stretto.graph.graph import Graph
+from stretto.graph.text import parse_graph
+from stretto.runtime.runtime import Runtime
+from stretto.tasks import Task
+from stretto.vocabulary import DEFAULT
+
+FOREVER = parse_graph('graph forever(%x: text)\n%y = expand(%x) {body="forever"} : any\nreturn %y')
+
+
+def _forever(inputs: Mapping[str, object]) -> Graph:
+    return FOREVER
+
+
+def test_a_graph_that_grows_without_end_leaves_turns_to_others_and_meets_its_deadline() -> None:
+    async def main() -> None:
+        vocabulary = DEFAULT.with_expansion("forever", _forever)
+        async with Runtime([acting(runs_in="thread")], vocabulary=vocabulary) as runtime:
+            endless = await runtime.submit(compile_graph(FOREVER, {}), {"x": "a"}, deadline_s=0.5)
+            for text in ("one", "two", "three"):
+                assert await runtime.run(SHOUT, {"text": text}) == {"loud": text.upper()}
+            assert not endless.is_done()
+            with pytest.raises(DeadlineExceeded):
+                await endless
+
+    asyncio.run(main())
+
+
+LET_GO = threading.Event()
+
+
+class NeverStarts:
+    """A batch engine whose start ends when the test lets go."""
+
+    def __init__(self, config: object) -> None:
+        LET_GO.wait(60)
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        return []
+
+    def release(self, query: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("runs_in", ["thread", "process"])
+def test_a_start_that_takes_too_long_ends_the_start_of_the_runtime(runs_in: str) -> None:
+    async def main() -> None:
+        engine = deploy("slow", NeverStarts, runs_in=runs_in, start_timeout_s=0.5)
+        async with asyncio.timeout(50), Runtime([engine]):
+            pass
+
+    with pytest.raises(EngineTimeout, match=r"engine 'slow': slow/0 was not ready in 0\.5 s"):
+        asyncio.run(main())
+    LET_GO.set()
+    LET_GO.clear()

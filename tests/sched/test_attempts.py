@@ -1,0 +1,167 @@
+"""Attempts of steps, as their user wants them: retries with backoff, timeouts, fallback engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from support.machines import CheckedSystem, batch_engine, llm_engine
+from support.systems import error_of, started, steps, submit
+
+from stretto.errors import BadReply, CapacityError, EngineFailure, EngineTimeout, UserError
+from stretto.messages import (
+    Action,
+    Admit,
+    BatchDone,
+    BatchFailed,
+    Cancel,
+    CancelTask,
+    LLMReport,
+    Wake,
+)
+from stretto.tasks import Failed
+
+DOWN = BadReply("no")
+
+
+def embed(strategy: str, each: str = "each ") -> str:
+    result = "list[vector]" if each else "vector"
+    return (
+        f"graph g(%xs: list[text], %x: text)\n"
+        f"%v = embed({each}%{'xs' if each else 'x'}) : {result} @e with {{{strategy}}}\nreturn %v"
+    )
+
+
+def system_of(*engines: str) -> CheckedSystem:
+    return CheckedSystem([batch_engine(name) for name in engines])
+
+
+def begin(system: CheckedSystem, strategy: str, xs: Sequence[str] = ("a",)) -> list[Action]:
+    return system.handle([submit("q", embed(strategy), xs=list(xs), x="x")], 0.0)
+
+
+def fail(system: CheckedSystem, actions: Sequence[Action], now_s: float) -> list[Action]:
+    """Fail the one batch that was started."""
+    (batch,) = started(actions)
+    return system.handle([BatchFailed(batch.engine, batch.instance, batch.batch, DOWN)], now_s)
+
+
+def answer(system: CheckedSystem, actions: Sequence[Action], now_s: float, *results: object) -> list[Action]:
+    (batch,) = started(actions)
+    return system.handle([BatchDone(batch.engine, batch.instance, batch.batch, [list(results)])], now_s)
+
+
+def test_a_failed_step_is_tried_again_after_times_that_double() -> None:
+    system = system_of("e")
+    actions = begin(system, '"retries": 2, "backoff_s": 1.0')
+    fail(system, actions, 5.0)
+    assert system.alarms_s == [6.0]
+    assert "q" not in system.replies
+    assert started(system.handle([Wake()], 5.5)) == []
+    fail(system, system.handle([Wake()], 6.0), 7.0)
+    assert system.alarms_s == [9.0]
+    answer(system, system.handle([Wake()], 9.0), 9.5, "v")
+    assert system.replies["q"].outputs == {"v": ["v"]}
+
+
+def test_the_last_failure_is_reported() -> None:
+    system = system_of("e")
+    fail(system, begin(system, '"retries": 1, "backoff_s": 0.0'), 1.0)
+    fail(system, system.handle([Wake()], 1.0), 2.0)
+    assert isinstance(error_of(system, "q"), BadReply)
+    assert error_of(system, "q").step == "v"
+
+
+def test_the_fallback_engine_gets_what_has_failed_everywhere_else() -> None:
+    system = system_of("e", "backup")
+    begun = begin(system, '"retries": 1, "backoff_s": 0.0, "fallback": "backup"')
+    fail(system, begun, 1.0)
+    fail(system, system.handle([Wake()], 1.0), 2.0)
+    actions = system.handle([Wake()], 2.0)
+    assert [batch.engine for batch in started(actions)] == ["backup"]
+    fail(system, actions, 3.0)
+    actions = system.handle([Wake()], 3.0)
+    assert [batch.engine for batch in started(actions)] == ["backup"]
+    fail(system, actions, 4.0)
+    assert isinstance(error_of(system, "q"), BadReply)
+
+
+def test_only_the_items_that_failed_are_tried_again() -> None:
+    system = system_of("e")
+    actions = begin(system, '"retries": 1, "backoff_s": 1.0', "abcd")
+    answer(system, actions, 1.0, "A", BadReply("b"), BadReply("c"), "D")
+    again = system.handle([Wake()], 2.0)
+    (batch,) = started(again)
+    assert [item for task in batch.tasks for item in task.inputs["texts"]] == ["b", "c"]  # type: ignore[attr-defined]
+    system.handle([BatchDone("e", batch.instance, batch.batch, [["B"]] * len(batch.tasks))], 3.0)
+    assert system.replies["q"].outputs == {"v": ["A", "B", "B", "D"]}
+
+
+def test_a_step_that_takes_too_long_goes_elsewhere_and_the_first_answer_counts() -> None:
+    system = system_of("e", "backup")
+    begun = begin(system, '"timeout_s": 3.0, "fallback": "backup"')
+    assert system.alarms_s == [3.0]
+    elsewhere = system.handle([Wake()], 3.0)
+    assert [batch.engine for batch in started(elsewhere)] == ["backup"]
+    answer(system, begun, 4.0, "late")
+    assert system.replies["q"].outputs == {"v": ["late"]}
+    answer(system, elsewhere, 5.0, "later")
+    assert system.is_idle()
+
+
+def test_a_step_without_an_answer_fails_with_a_timeout() -> None:
+    system = system_of("e")
+    begin(system, '"timeout_s": 3.0, "retries": 1, "backoff_s": 1.0')
+    system.handle([Wake()], 3.0)
+    system.handle([Wake()], 4.0)
+    assert "q" not in system.replies
+    system.handle([Wake()], 7.0)
+    error = error_of(system, "q")
+    assert isinstance(error, EngineTimeout)
+    assert str(error) == "step 'v': no answer of engine 'e' for 3 s"
+
+
+def test_an_llm_call_is_cancelled_and_sent_to_the_fallback() -> None:
+    system = CheckedSystem([llm_engine(), llm_engine("backup")])
+    text = (
+        "graph g(%q: text)\n"
+        '%A = prefill([%q]) : kv @llm with {"timeout_s": 2.0, "fallback": "backup"}\n'
+        '%B = decode(%A) : text @llm with {"timeout_s": 2.0, "fallback": "backup"}\nreturn %B'
+    )
+    begun = system.handle([submit("q", text, q="x")], 0.0)
+    (first,) = (action for action in begun if isinstance(action, Admit))
+    actions = system.handle([Wake()], 2.0)
+    assert [(one.engine, one.task) for one in actions if isinstance(one, CancelTask)] == [
+        ("llm", first.task.id)
+    ]
+    (second,) = (action for action in actions if isinstance(action, Admit))
+    assert (second.engine, second.task.prompt) == ("backup", first.task.prompt)
+    system.handle([LLMReport("backup", second.instance, Failed(second.task.id, BadReply("no")))], 3.0)
+    assert isinstance(error_of(system, "q"), BadReply)
+
+
+def test_the_end_of_a_query_ends_its_attempts() -> None:
+    system = system_of("e")
+    fail(system, begin(system, '"retries": 3, "backoff_s": 1.0'), 0.5)
+    system.handle([Cancel("q")], 1.0)
+    assert steps(system.handle([Wake()], 10.0)) == []
+    assert system.is_idle()
+
+
+@pytest.mark.parametrize("error", [CapacityError("too long"), UserError("wrong")])
+def test_what_no_further_attempt_mends_is_not_tried_again(error: Exception) -> None:
+    system = system_of("e")
+    (batch,) = started(begin(system, '"retries": 3'))
+    system.handle([BatchFailed("e", batch.instance, batch.batch, error)], 1.0)  # type: ignore[arg-type]
+    assert error_of(system, "q") is not None
+
+
+def test_an_effect_that_must_not_happen_twice_is_not_tried_again() -> None:
+    system = system_of("e")
+    text = (
+        'graph g(%x: text)\n!s = call(%x) {result="effect"} : effect @e with {"retries": 3}\n'
+        "%y = aggregate(%x) : list[text]\nreturn %y"
+    )
+    actions = system.handle([submit("q", text, x="x")], 0.0)
+    fail(system, actions, 1.0)
+    assert isinstance(error_of(system, "q"), EngineFailure)
