@@ -88,7 +88,7 @@ class Fleet:
 
     Args:
         engine: name of the engine.
-        ids: source of instance ids, shared by all fleets of a system.
+        ids: source of instance ids, which are unique within the engine and never used again.
 
     Attributes:
         state: state of every instance there ever was.

@@ -77,6 +77,9 @@ class FaultRunner:
         finally:
             self._active.remove(fault)
             self._end(fault)
+            for other in self._active:
+                if other.kind not in ("die", "restart"):
+                    self._begin(other)  # what has ended may have been of the same kind
 
     def _begin(self, fault: Fault) -> None:
         match fault.kind:

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from typing import Any, TypedDict
 
 from stretto.errors import UserError
+from stretto.frontend.template import Configuration
 from stretto.messages import Reply
+from stretto.tasks import Objective
+
+
+class QueryOptions(TypedDict, total=False):
+    """The choices of a caller for one query (run of an app), as keywords of `Runtime.run` and its like.
+
+    Attributes:
+        configuration: settings of this query, by component of the app.
+        passes: "all" (the default), "none", or names of passes (functions that rewrite the app's graph).
+        deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
+        tenant: owner of the query. Caches are never shared between tenants.
+        objective: "latency" has its requests served before those for "throughput" (the default), and keeps
+            LLM instances that serve it less crowded, as they are configured.
+    """
+
+    configuration: Configuration | None
+    passes: str | Iterable[str]
+    deadline_s: float | None
+    tenant: str
+    objective: Objective
 
 
 class Query:

@@ -12,7 +12,7 @@ import reprlib
 import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId, StopInstance
@@ -33,6 +33,7 @@ from stretto.messages import (
     Submit,
 )
 from stretto.observer import Observer, Observers
+from stretto.record import record
 from stretto.runtime.input_checks import (
     check_app,
     check_criteria,
@@ -42,7 +43,7 @@ from stretto.runtime.input_checks import (
 )
 from stretto.runtime.loop_thread import LoopThread, run_on
 from stretto.runtime.pump import Pump
-from stretto.runtime.query import Query
+from stretto.runtime.query import Query, QueryOptions
 from stretto.runtime.running import naming
 from stretto.runtime.running_queries import RunningQueries
 from stretto.runtime.session import Session
@@ -53,6 +54,16 @@ from stretto.vocabulary import DEFAULT, Vocabulary
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
+
+
+@record
+class _Prepared:
+    """A query whose arguments are checked and whose app is planned."""
+
+    egraph: ExecutionGraph
+    inputs: Mapping[str, object]
+    record: QueryRecord
+    passes: tuple[str, ...]
 
 
 class Runtime:
@@ -166,59 +177,37 @@ class Runtime:
         self,
         app: Template | ExecutionGraph,
         inputs: Mapping[str, object],
-        *,
-        configuration: Configuration | None = None,
-        passes: str | Iterable[str] = "all",
-        deadline_s: float | None = None,
-        tenant: str = "",
-        objective: Objective = "throughput",
+        **options: Unpack[QueryOptions],
     ) -> Query:
         """Start a query (one run of an app) and return it; waits only while `max_queries` others are running.
 
-        Args:
-            configuration: settings of this query, by component of the app.
-            passes: "all", "none", or names of passes (functions that rewrite the app's graph).
-            deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
-            tenant: owner of the query. Caches are never shared between tenants.
-            objective: "latency" has its requests served before those for "throughput", and keeps LLM
-                instances that serve it less crowded, as they are configured.
+        The keywords are those of `QueryOptions`.
 
         Raises:
             UserError: an argument is of the wrong type, or inputs, configuration or passes do not fit the
                 app.
             DeadlineExceeded: the deadline passed while it waited.
         """
-        record = self._record(tenant, objective, deadline_s)
-        names = self._pass_names(passes)
-        app = self._plan(app, configuration, names)
-        check_inputs(app, inputs)
-        await self._queries.acquire(record.deadline_s)
-        return self._start_query(app, inputs, record, names)
+        prepared = self._prepare(app, inputs, **options)
+        await self._queries.acquire(prepared.record.deadline_s)
+        return self._start_query(prepared)
 
     def try_submit(
         self,
         app: Template | ExecutionGraph,
         inputs: Mapping[str, object],
-        *,
-        configuration: Configuration | None = None,
-        passes: str | Iterable[str] = "all",
-        deadline_s: float | None = None,
-        tenant: str = "",
-        objective: Objective = "throughput",
+        **options: Unpack[QueryOptions],
     ) -> Query:
         """Start a query (one run of an app) without waiting for others to end.
 
-        The arguments are those of `submit`.
+        The keywords are those of `QueryOptions`.
 
         Raises:
             Overloaded: `max_queries` are running; the error says when to try again.
         """
-        record = self._record(tenant, objective, deadline_s)
-        names = self._pass_names(passes)
-        app = self._plan(app, configuration, names)
-        check_inputs(app, inputs)
+        prepared = self._prepare(app, inputs, **options)
         self._queries.acquire_now()
-        return self._start_query(app, inputs, record, names)
+        return self._start_query(prepared)
 
     async def open_session(
         self,
@@ -230,7 +219,7 @@ class Runtime:
     ) -> Session:
         """Open a session: a query to which the caller adds graphs and values until it is closed.
 
-        The arguments are those of `submit`.
+        The keywords are those of `QueryOptions`.
         """
         record = self._record(tenant, objective, deadline_s)
         names = self._pass_names(passes)
@@ -258,23 +247,13 @@ class Runtime:
         self,
         app: Template | ExecutionGraph,
         inputs: Mapping[str, object],
-        *,
-        configuration: Configuration | None = None,
-        passes: str | Iterable[str] = "all",
-        deadline_s: float | None = None,
-        tenant: str = "",
-        objective: Objective = "throughput",
+        **options: Unpack[QueryOptions],
     ) -> Mapping[str, Any]:
-        """Run an app once and return its outputs by name. Cancelling this coroutine cancels the run."""
-        query = await self.submit(
-            app,
-            inputs,
-            configuration=configuration,
-            passes=passes,
-            deadline_s=deadline_s,
-            tenant=tenant,
-            objective=objective,
-        )
+        """Run an app once and return its outputs by name. Cancelling this coroutine cancels the run.
+
+        The keywords are those of `QueryOptions`.
+        """
+        query = await self.submit(app, inputs, **options)
         try:
             return await query
         except asyncio.CancelledError:
@@ -285,36 +264,20 @@ class Runtime:
         self,
         app: Template | ExecutionGraph,
         inputs: Mapping[str, object],
-        *,
-        configuration: Configuration | None = None,
-        passes: str | Iterable[str] = "all",
-        deadline_s: float | None = None,
-        tenant: str = "",
-        objective: Objective = "throughput",
+        **options: Unpack[QueryOptions],
     ) -> Mapping[str, Any]:
         """Run an app once and return its outputs by name, from code that is not asynchronous.
 
         The first call starts the engines, if the runtime has not been entered; later calls find them running,
         until `close`. Any thread may call it, also one with an event loop of its own, as in a notebook: the
-        runtime's loop runs on another thread. An interrupt (KeyboardInterrupt) cancels the run. The arguments
-        are those of `submit`.
+        runtime's loop runs on another thread. An interrupt (KeyboardInterrupt) cancels the run. The keywords
+        are those of `QueryOptions`.
 
         Raises:
             UserError: it is called on the event loop of the runtime, or the runtime has been closed.
             StrettoError: whatever ended the run; it names the step where there is one.
         """
-        return run_on(
-            self._started_loop(),
-            lambda: self.run(
-                app,
-                inputs,
-                configuration=configuration,
-                passes=passes,
-                deadline_s=deadline_s,
-                tenant=tenant,
-                objective=objective,
-            ),
-        )
+        return run_on(self._started_loop(), lambda: self.run(app, inputs, **options))
 
     def close(self) -> None:
         """Cancel every query and end every instance of a runtime that `with` or `run_sync` has started.
@@ -410,13 +373,40 @@ class Runtime:
         self.system.check_engines(app)
         return app
 
-    def _start_query(
-        self, app: ExecutionGraph, inputs: Mapping[str, object], record: QueryRecord, names: tuple[str, ...]
-    ) -> Query:
+    def _prepare(
+        self,
+        app: Template | ExecutionGraph,
+        inputs: Mapping[str, object],
+        *,
+        configuration: Configuration | None = None,
+        passes: str | Iterable[str] = "all",
+        deadline_s: float | None = None,
+        tenant: str = "",
+        objective: Objective = "throughput",
+    ) -> _Prepared:
+        """Check the arguments of a query, and plan its app."""
+        record = self._record(tenant, objective, deadline_s)
+        names = self._pass_names(passes)
+        egraph = self._plan(app, configuration, names)
+        check_inputs(egraph, inputs)
+        return _Prepared(egraph, inputs, record, names)
+
+    def _start_query(self, prepared: _Prepared) -> Query:
         query_id = self._queries.new_id()
         query = Query(query_id, lambda: self._post(Cancel(query_id)), self._running_loop())
         self._queries.add(query)
-        self._post(Submit(query_id, app, inputs, record.deadline_s, names, record.tenant, record.criteria))
+        record = prepared.record
+        self._post(
+            Submit(
+                query_id,
+                prepared.egraph,
+                prepared.inputs,
+                record.deadline_s,
+                prepared.passes,
+                record.tenant,
+                record.criteria,
+            )
+        )
         return query
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 
 from stretto.core import Failure
@@ -14,6 +15,18 @@ from stretto.graph.compile import ExecutionGraph
 from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
 from stretto.runtime.input_checks import check_criteria, check_deadline
 from stretto.tasks import Objective
+
+
+@dataclass(slots=True, eq=False)
+class _Variable:
+    """A variable as its callers see it: the text that has been generated so far, and its value to come.
+
+    A later variable of the same name is another object, so that their texts are never mixed.
+    """
+
+    coming: asyncio.Future[object]
+    text: str = ""
+
 
 Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGraph]
 
@@ -33,10 +46,9 @@ class Session:
         self._post = post
         self._plan = plan
         self._loop = loop
-        self._variables: dict[str, asyncio.Future[object]] = {}
-        self._dropped: dict[str, deque[asyncio.Future[object]]] = {}
+        self._variables: dict[str, _Variable] = {}
+        self._dropped: dict[str, deque[_Variable]] = {}
         self._made: set[str] = set()
-        self._text: dict[str, str] = {}
         self._news = asyncio.Event()
         self._end: asyncio.Future[None] = loop.create_future()
 
@@ -126,7 +138,7 @@ class Session:
         """
         check_criteria(criteria)
         check_deadline(deadline_s)
-        coming = self._variable(name)
+        coming = self._variable(name).coming
         if not coming.done():
             self._check_open()
             due_s = None if deadline_s is None else self._loop.time() + deadline_s
@@ -150,27 +162,27 @@ class Session:
         `get`.
         """
         check_criteria(criteria)
-        coming = self._variable(name)
-        if coming.done():
-            async for piece in self._pieces(name, coming):
+        variable = self._variable(name)
+        if variable.coming.done():
+            async for piece in self._pieces(variable):
                 yield piece
             return
         self.want(name, criteria)
         try:
-            async for piece in self._pieces(name, coming):
+            async for piece in self._pieces(variable):
                 yield piece
         finally:
             self._post(Unwant(self.id, name, criteria))
 
-    async def _pieces(self, name: str, coming: asyncio.Future[object]) -> AsyncIterator[str]:
+    async def _pieces(self, variable: _Variable) -> AsyncIterator[str]:
         sent = 0
         while True:
-            text = self._text.get(name, "")
+            text = variable.text
             if len(text) > sent:
                 yield text[sent:]
                 sent = len(text)
-            elif coming.done():
-                value = coming.result()
+            elif variable.coming.done():
+                value = variable.coming.result()
                 if isinstance(value, Failure):
                     raise value.error
                 if isinstance(value, str) and len(value) > sent:
@@ -185,13 +197,12 @@ class Session:
         name may be used again.
         """
         self._check_open()
-        coming = self._variables.pop(name, None)
-        if coming is None:
+        variable = self._variables.pop(name, None)
+        if variable is None:
             return
-        if not coming.done():
-            self._dropped.setdefault(name, deque()).append(coming)
+        if not variable.coming.done():
+            self._dropped.setdefault(name, deque()).append(variable)
         self._made.discard(name)
-        self._text.pop(name, None)
         self._post(Drop(self.id, name))
 
     async def close(self) -> None:
@@ -205,8 +216,12 @@ class Session:
         return self._end.done()
 
     def on_text(self, name: str, text: str) -> None:
-        """Add more text of a variable, to be given to callers of `stream`. Called by the runtime."""
-        self._text[name] = self._text.get(name, "") + text
+        """Add more text of a variable, to be given to callers of `stream`. Called by the runtime.
+
+        Text that was on its way when the variable was dropped belongs to the dropped one.
+        """
+        variable = self._dropped[name][0] if name in self._dropped else self._variable(name)
+        variable.text += text
         self._news.set()
 
     def on_settled(self, name: str, value: object) -> None:
@@ -216,9 +231,13 @@ class Session:
         Dropped variables are set in this way too; a later variable with the same name is set after the
         dropped one.
         """
-        dropped = self._dropped.get(name)
-        coming = dropped.popleft() if dropped else self._variable(name)
-        coming.set_result(value)
+        if (dropped := self._dropped.get(name)) is None:
+            variable = self._variable(name)
+        else:
+            variable = dropped.popleft()
+            if not dropped:
+                del self._dropped[name]
+        variable.coming.set_result(value)
         self._news.set()
 
     def on_reply(self, reply: Reply) -> None:
@@ -226,15 +245,18 @@ class Session:
         runtime.
         """
         error = reply.error or QueryEnded("the session was closed")
-        for coming in (*self._variables.values(), *(one for many in self._dropped.values() for one in many)):
-            if not coming.done():
-                coming.set_result(Failure(error))
+        dropped = (one for many in self._dropped.values() for one in many)
+        for variable in (*self._variables.values(), *dropped):
+            if not variable.coming.done():
+                variable.coming.set_result(Failure(error))
         self._end.set_result(None)
         self._news.set()
 
-    def _variable(self, name: str) -> asyncio.Future[object]:
+    def _variable(self, name: str) -> _Variable:
         _check_name(name)
-        return self._variables.setdefault(name, self._loop.create_future())
+        if name not in self._variables:
+            self._variables[name] = _Variable(self._loop.create_future())
+        return self._variables[name]
 
     def _claim(self, names: Iterable[str]) -> None:
         names = list(names)

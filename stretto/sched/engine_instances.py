@@ -5,13 +5,14 @@ serves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 
 from stretto.cluster.fleet import Fleet
 from stretto.cluster.messages import DrainHow, FleetAction, InstanceId
 from stretto.deployment import Engine, Replica
 from stretto.errors import EngineUnavailable, StrettoError
+from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.request import Entry
 from stretto.sched.results import Completed, failed
 
@@ -27,8 +28,9 @@ class EngineInstances:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._fleet = Fleet(engine.name, count())
-        self._unserved_s: float | None = None
-        self._hopeless_s: float | None = None
+        self._unserved_s: float | None = -math.inf
+        self._hopeless_s: float | None = -math.inf
+        self._has_changed = False
 
     @property
     def fleet(self) -> Fleet:
@@ -111,38 +113,43 @@ class EngineInstances:
         self._note(now_s)
         return actions
 
-    def next_due_s(self, waiting: Iterable[Entry], now_s: float) -> float | None:
+    def next_due_s(self, queue: EngineQueue, now_s: float) -> float | None:
         """Return the next time, after now, at which the engine's scheduler must be woken; None if there is
         none.
 
         That is when an instance is to be started or its start has taken too long, when a suspect instance
-        (one that may be down) may be tried again, or when a request of `waiting` has waited too long for an
+        (one that may be down) may be tried again, or when a request of `queue` has waited too long for an
         instance.
         """
         if self._unserved_s is None and not self._fleet.is_hopeful:
             return None
         dues = [self._fleet.next_due_s(), *map(self._fleet.probe_s, self._fleet.suspects)]
-        if self._unserved_s is not None:
-            dues += map(self._limit_s, waiting)
+        if self._unserved_s is not None and (oldest := queue.oldest()) is not None:
+            dues.append(self._limit_s(oldest))
         return min((due_s for due_s in dues if due_s is not None and now_s < due_s < math.inf), default=None)
 
     def fail_waiting(
-        self, waiting: Iterable[Entry], now_s: float, has_deadline: Callable[[str], bool]
+        self, queue: EngineQueue, now_s: float, has_deadline: Callable[[str], bool]
     ) -> list[Completed]:
-        """Return reports of failure for those requests of `waiting` that have waited too long because no
-        instance serves.
+        """Remove from `queue` the requests that have waited too long because no instance serves; return
+        reports of their failures.
 
         `has_deadline` says whether a query (run of an app) has a deadline: then its requests wait on, as long
         as an instance is starting or suspect (perhaps down).
         """
+        if self._has_changed:
+            self._has_changed = False
+            queue.forget_ages()
         if self._unserved_s is None:
             return []
-        is_hopeful = self._hopeless_s is None
-        return [
-            failed(entry.request, entry.lo, entry.hi, self._unavailable())
-            for entry in waiting
-            if self._limit_s(entry) <= now_s and not (is_hopeful and has_deadline(entry.query))
-        ]
+        late: list[Completed] = []
+        while (entry := queue.oldest()) is not None and self._limit_s(entry) <= now_s:
+            queue.pass_over_oldest()
+            if self._hopeless_s is None and has_deadline(entry.query):
+                continue
+            late.append(failed(entry.request, entry.lo, entry.hi, self._unavailable()))
+            queue.remove(entry)
+        return late
 
     def _limit_s(self, entry: Entry) -> float:
         assert self._unserved_s is not None
@@ -159,6 +166,7 @@ class EngineInstances:
 
     def _note(self, now_s: float) -> None:
         """Note since when no instance serves, and since when none can be expected to."""
+        before = self._unserved_s, self._hopeless_s
         is_served = bool(self._fleet.serving)
         is_hopeless = not is_served and not self._fleet.is_hopeful
         has_new_hope = self._hopeless_s is not None and not is_hopeless
@@ -170,3 +178,4 @@ class EngineInstances:
             self._hopeless_s = None
         elif self._hopeless_s is None:
             self._hopeless_s = now_s
+        self._has_changed = self._has_changed or before != (self._unserved_s, self._hopeless_s)

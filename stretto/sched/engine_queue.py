@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 from stretto.costs.profile import Profile
 from stretto.deployment import Engine
@@ -48,6 +49,7 @@ class EngineQueue:
         self._alone: OrderedDict[Entry, None] = OrderedDict()
         self._of_query: dict[str, dict[int, dict[Entry, None]]] = {}
         self._aside: dict[Entry, None] = {}
+        self._ages: list[tuple[float, int, Entry]] | None = None  # a heap; also of entries that have left
         self._num_entries = 0
         self._num_added = 0
         self._num_forgotten = 0
@@ -67,6 +69,8 @@ class EngineQueue:
         entry.number = self._num_added
         self._num_added += 1
         self._num_entries += 1
+        if self._ages is not None:
+            heappush(self._ages, (*entry.arrival, entry))
         if entry.alone:
             self._alone[entry] = None
             self._index(entry)
@@ -236,8 +240,31 @@ class EngineQueue:
         self._of_query.clear()
         for waiting in self._waiting.values():
             waiting.clear()
+        self._ages = None
         self._num_entries = 0
         self._num_forgotten = self._num_added
+
+    def oldest(self) -> Entry | None:
+        """Return the entry (queued work) that has waited longest, of those that were not passed over; None if
+        there is none.
+
+        The first call looks at all entries. Later ones take O(log n), until `forget_ages`.
+        """
+        if self._ages is None:
+            self._ages = [(*entry.arrival, entry) for entry in self]
+            heapify(self._ages)
+        while self._ages and not self._has(self._ages[0][-1]):
+            heappop(self._ages)
+        return self._ages[0][-1] if self._ages else None
+
+    def pass_over_oldest(self) -> None:
+        """Let `oldest` return the next entry (queued work) from now on, though the first one still waits."""
+        if self._ages:
+            heappop(self._ages)
+
+    def forget_ages(self) -> None:
+        """Keep no order by age any more; `oldest` makes a new one, of all entries (queued work)."""
+        self._ages = None
 
     def queries(self) -> list[str]:
         """Return the ids of the queries (runs of an app) that have work waiting here."""
@@ -250,6 +277,11 @@ class EngineQueue:
         if not entry.alone and entry not in self._fresh and entry not in self._aside:
             self._order_of(entry).remove(entry)
         self._drop(entry)
+
+    def _has(self, entry: Entry) -> bool:
+        """Return whether an entry still waits."""
+        nodes = self._of_query.get(entry.query, {})
+        return entry in self._fresh or entry in nodes.get(entry.request.node.id, ())
 
     def _put_in_order(self) -> None:
         for entry in self._fresh:

@@ -145,6 +145,10 @@ class GraphScheduler:
         except BadReply as error:
             self._fail(self.nodes[node_id], error)
 
+    def conceal(self, name: str) -> None:
+        """Show callers no more text under the name of a variable, because that variable was given up."""
+        self._shown.conceal(name)
+
     def cancel_all_but(self, needed: Collection[int]) -> None:
         """Cancel every node (step) whose id is not in `needed`, and withdraw its work from the engines."""
         for node in [node for node_id, node in self.nodes.items() if node_id not in needed]:

@@ -169,6 +169,7 @@ class Session:
         self._settled.pop(name, None)
         self._produced.discard(name)
         self._wants.pop(name, None)
+        self.graph.conceal(name)
         self.graph.live.unwatch(value_id)
         self.graph.settle()
         self.graph.cancel_all_but(self.graph.live.behind(self._variables.values()))

@@ -45,7 +45,7 @@ class ShownText:
         """Return whether text of a decode (LLM generation) may be shown to the caller before it ends, because
         it may be the text of an output.
         """
-        return node.id in self._streamed
+        return bool(self._streamed.get(node.id))
 
     def show(self, node: Node, offset: int, text: str, values: Values) -> list[tuple[str, str]]:
         """Record a piece of a decode's (LLM generation's) text; return (output, new text) pairs that may be
@@ -70,6 +70,14 @@ class ShownText:
                 new_text.append((output.name, new))
                 self._shown[node.id, output.name] = shown + new
         return new_text
+
+    def conceal(self, name: str) -> None:
+        """Show no more text as the output `name`, because its variable was given up: another variable may get
+        that name.
+        """
+        for node_id, outputs in list(self._streamed.items()):
+            self._streamed[node_id] = tuple(output for output in outputs if output.name != name)
+            self._shown.pop((node_id, name), None)
 
     def drop(self, node: Node) -> None:
         """Forget which text of a decode node (a step that generates text) was shown, as the node has

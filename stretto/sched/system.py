@@ -193,6 +193,14 @@ class System:
         except Exception as error:
             self._end_all(queries, error)
 
+    @contextmanager
+    def _bugs_recover(self, engine: str) -> Iterator[None]:
+        """Catch a bug within this context: an exception ends all queries with work at `engine`."""
+        try:
+            yield
+        except Exception as error:
+            self._recover(engine, error)
+
     def _end_all(self, queries: Iterable[str], error: Exception) -> None:
         """End those of `queries` that still run, with the error, or with the bug that it is."""
         ended_by = error if isinstance(error, StrettoError) else _bug(error)
@@ -383,9 +391,10 @@ class System:
                 with self._bugs_end([query]):
                     self._carry_on(self.queries[query], self.queries[query].go_on(), now_s)
         for name, scheduler in self.schedulers.items():
-            reports, actions = scheduler.expire(now_s)
-            self._actions += actions
-            self._apply(reports, now_s)
+            with self._bugs_recover(name):
+                reports, actions = scheduler.expire(now_s)
+                self._actions += actions
+                self._apply(reports, now_s)
             self._engines.mark_dirty(name)
             if (expiry_s := scheduler.next_expiry_s()) is not None:
                 self._arm(expiry_s)
@@ -396,10 +405,11 @@ class System:
         """Withdraw attempts that have taken too long, and send those whose time has come."""
         due = self._attempts.take(now_s)
         for engine, query, node in due.withdrawn:
-            self._actions += self._engines.withdraw(engine, query, node, now_s)
+            with self._bugs_recover(engine):
+                self._actions += self._engines.withdraw(engine, query, node, now_s)
         for request in due.requests:
-            session = self.queries[request.query]
-            if request.node.id in session.graph.nodes:
+            session = self.queries.get(request.query)
+            if session is not None and request.node.id in session.graph.nodes:
                 assert request.node.engine is not None
                 self._engines_of[request.query][request.node.engine] = None
                 with self._bugs_end([request.query]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import httpx
 import pytest
 from support.emulated import emulating, fleet_of
+from support.virtual_loop import in_virtual_time
 
-from stretto.emulate.faults import Fault, parse_fault
+from stretto.emulate.fault_runner import FaultRunner
+from stretto.emulate.faults import Fault, FaultKind, parse_fault
+from stretto.emulate.gate import Gate
 from stretto.errors import ConfigError
 
 ASK = {"prompt": "Every house has a kitchen.", "max_tokens": 2, "ignore_eos": True}
@@ -135,3 +139,39 @@ def test_a_fault_may_be_given_as_an_option() -> None:
 def test_an_option_that_makes_no_sense_is_refused(option: str) -> None:
     with pytest.raises(ConfigError, match="--fault"):
         parse_fault(option)
+
+
+class _Failing:
+    """What faults happen to; it remembers its speed."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def slow_down(self, factor: float) -> None:
+        self.factor = factor
+
+    def die(self, *, for_good: bool) -> None:
+        raise AssertionError
+
+    async def load(self) -> None:
+        raise AssertionError
+
+    def disturb_events(self, delay_s: float, lost_share: float) -> None:
+        raise AssertionError
+
+
+@in_virtual_time
+async def test_the_end_of_a_fault_leaves_another_of_its_kind() -> None:
+    server, gate = _Failing(), Gate()
+    faults = FaultRunner(server, gate)
+    kinds: tuple[FaultKind, ...] = ("hang", "refuse")
+    for kind in kinds:
+        faults.request(Fault(kind, for_s=10.0))
+        faults.request(Fault(kind, after_s=1.0, for_s=2.0))
+    faults.request(Fault("slow", for_s=10.0, factor=5.0))
+    faults.request(Fault("slow", after_s=1.0, for_s=2.0, factor=3.0))
+    seen = []
+    for _ in range(4):
+        await asyncio.sleep(2.9)
+        seen.append((gate.is_open, gate.refuses, server.factor))
+    assert seen == [(False, True, 3.0), (False, True, 5.0), (False, True, 5.0), (True, False, 1.0)]

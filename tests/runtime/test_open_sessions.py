@@ -21,6 +21,10 @@ from stretto.errors import (
     QueryEnded,
     UserError,
 )
+from stretto.frontend.template import Template
+from stretto.graph.compile import ExecutionGraph
+from stretto.messages import Event
+from stretto.runtime.session import Session
 from stretto.sched.snapshot import EnginePicture, InstancePicture
 
 TWICE = graph(
@@ -168,6 +172,32 @@ async def test_bad_arguments_are_refused_and_the_session_goes_on() -> None:
         session.extend(SHOUT)
         session.provide("text", "x")
         assert await session.get("loud", deadline_s=1.0) == "X"
+
+
+@in_virtual_time
+async def test_text_of_a_dropped_variable_is_not_that_of_the_next_one() -> None:
+    """More text was on its way when the caller dropped the variable and took its name again."""
+    events: list[Event] = []
+    session = Session("q1", events.append, lambda app, _: _compiled(app), asyncio.get_running_loop())
+    session.extend(SHOUT)
+    old = session.stream("loud")
+    session.on_text("loud", "old")
+    assert await anext(old) == "old"
+    session.drop("loud")
+    session.extend(SHOUT)
+    new = session.stream("loud")
+    session.on_text("loud", " text")
+    session.on_settled("loud", Failure(QueryCancelled("dropped")))
+    session.on_text("loud", "quite new")
+    assert await anext(new) == "quite new"
+    assert await anext(old) == " text"
+    with pytest.raises(QueryCancelled):
+        await anext(old)
+
+
+def _compiled(app: Template | ExecutionGraph) -> ExecutionGraph:
+    assert isinstance(app, ExecutionGraph)
+    return app
 
 
 @in_virtual_time

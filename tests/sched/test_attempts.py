@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from support.machines import CheckedSystem, batch_engine, llm_engine
 from support.systems import error_of, started, steps, submit
 
-from stretto.errors import BadReply, CapacityError, EngineFailure, EngineTimeout, UserError
+from stretto.errors import BadReply, CapacityError, EngineFailure, EngineTimeout, InternalError, UserError
 from stretto.messages import (
     Action,
     Admit,
@@ -19,7 +20,10 @@ from stretto.messages import (
     LLMReport,
     Wake,
 )
+from stretto.sched.orders.arrival import PerInvocation
+from stretto.sched.request import Entry
 from stretto.tasks import Failed
+from stretto.vocabulary import DEFAULT
 
 DOWN = BadReply("no")
 
@@ -165,3 +169,26 @@ def test_an_effect_that_must_not_happen_twice_is_not_tried_again() -> None:
     actions = system.handle([submit("q", text, x="x")], 0.0)
     fail(system, actions, 1.0)
     assert isinstance(error_of(system, "q"), EngineFailure)
+
+
+class _Broken(PerInvocation):
+    """An order with a bug that shows when work is withdrawn."""
+
+    def remove(self, entry: Entry) -> None:
+        raise ValueError("a bug")
+
+
+def test_a_bug_in_an_order_ends_the_queries_of_that_engine_when_an_attempt_takes_too_long() -> None:
+    """Two of them have further attempts to send at that time; the query at another engine goes on."""
+    vocabulary = replace(DEFAULT, policies={**DEFAULT.policies, "broken": _Broken})
+    engines = [batch_engine(policy="broken"), batch_engine("other")]
+    system = CheckedSystem(engines, vocabulary=vocabulary)
+    text = embed('"timeout_s": 1.0, "retries": 1, "backoff_s": 0.0')
+    for query in ("runs", "waits", "waits too"):
+        system.handle([submit(query, text, xs=["a"], x="x")], 0.0)
+    system.handle([submit("elsewhere", text.replace("@e", "@other"), xs=["a"], x="x")], 0.5)
+    system.handle([Wake()], 1.0)
+    assert sorted(system.replies) == ["runs", "waits", "waits too"]
+    assert {type(reply.error) for reply in system.replies.values()} == {InternalError}
+    system.handle([Wake()], 1.2)
+    assert "elsewhere" not in system.replies

@@ -153,6 +153,21 @@ def test_dropping_cancels_what_only_serves_that_variable() -> None:
     assert session.complete(work.node.id, 0, ["late"]).work == []
 
 
+def test_text_of_a_dropped_variable_is_not_shown_under_its_name() -> None:
+    """Another graph reads it, so it goes on; a new variable has the name."""
+    session = Session("q")
+    session.extend(compiled('graph r(%b: text)\n%c = call(%b) {result="text"} : text @e\nreturn %c'), {})
+    answer = compiled("graph a(%q: text)\n%k = prefill([%q]) : kv @l\n%b = decode(%k) : text @l\nreturn %b")
+    session.extend(answer, {})
+    (work,) = session.provide("q", "x").work
+    assert session.deliver(work.node.id, 0, "old").text == [("b", "old")]
+    session.drop("b")
+    session.provide("p", "y")
+    (other,) = session.extend(answer, {"q": "p"}).work
+    assert session.deliver(work.node.id, 3, " text").text == []
+    assert session.deliver(other.node.id, 0, "new").text == [("b", "new")]
+
+
 def test_dropping_an_input_that_never_came_fails_its_readers() -> None:
     session = Session("q")
     session.extend(EMBED, {})

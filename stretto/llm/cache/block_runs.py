@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,6 +10,40 @@ from itertools import islice
 from stretto.cluster.block_hashes import BlockHash
 
 _MAX_TAILS = 16
+
+
+class Siblings(dict[tuple[int, ...], "BlockRun"]):
+    """The children of one node of the prefix cache's tree that begin with the same token, by the tokens of
+    their first block, oldest first. Searches by the beginning of a block take O(log n).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sorted: list[tuple[int, ...]] = []
+
+    def __setitem__(self, block: tuple[int, ...], child: BlockRun) -> None:
+        if block not in self:
+            insort(self._sorted, block)
+        super().__setitem__(block, child)
+
+    def __delitem__(self, block: tuple[int, ...]) -> None:
+        super().__delitem__(block)
+        del self._sorted[bisect_left(self._sorted, block)]
+
+    def beginning_with(self, tokens: tuple[int, ...]) -> BlockRun | None:
+        """Return a child (run of cached blocks) whose first block begins with `tokens`; None if there is
+        none.
+        """
+        place = bisect_left(self._sorted, tokens)
+        block = self._sorted[place] if place < len(self._sorted) else ()
+        return self[block] if block[: len(tokens)] == tokens else None
+
+    def beginnings_of(self, block: tuple[int, ...]) -> list[BlockRun]:
+        """Return the children (runs of cached blocks) whose first block is `block` or a beginning of it, the
+        shortest first.
+        """
+        beginnings = (block[:num_tokens] for num_tokens in range(1, len(block) + 1))
+        return [self[tokens] for tokens in beginnings if tokens in self]
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +68,7 @@ class BlockRun:
     parent: BlockRun | None
     start: int = 0
     hashes: list[BlockHash] = field(default_factory=list)
-    children: dict[int, dict[tuple[int, ...], BlockRun]] = field(default_factory=dict)
+    children: dict[int, Siblings] = field(default_factory=dict)
     owners: set[str] = field(default_factory=set)
     lessees: set[str] = field(default_factory=set)
     num_holders: int = 0
@@ -59,7 +94,9 @@ class BlockRun:
         """Add a child node (run of blocks that follow) whose first block holds the tokens `block`; it
         replaces a child with the same first block.
         """
-        self.children.setdefault(block[0], {})[block] = child
+        if block[0] not in self.children:
+            self.children[block[0]] = Siblings()
+        self.children[block[0]][block] = child
         child.parent = self
 
     def disown(self, block: tuple[int, ...]) -> None:

@@ -154,11 +154,11 @@ class PrefixCache:
         """
         above = parent or self._tree.root(salt)
         key = tuple(tokens)
-        for first, other in above.children.get(key[0], {}).items():
-            if first[: len(key)] == key:
-                node = self._tree.split(other, 1) if len(other.blocks) > 1 else other
-                self._tree.owners.own(node, owner)
-                return node, False
+        siblings = above.children.get(key[0])
+        if siblings and (other := siblings.beginning_with(key)):
+            node = self._tree.split(other, 1) if len(other.blocks) > 1 else other
+            self._tree.owners.own(node, owner)
+            return node, False
         return self._insert(above, list(tokens), [block], owner), True
 
     def lease(self, node: BlockRun, owner: str) -> None:
@@ -210,11 +210,10 @@ class PrefixCache:
         """Add new blocks, held by one sequence, after `parent`. Idle shorter blocks that they extend are
         removed."""
         first = tuple(tokens[: self._block_tokens])
-        shorter = [
-            other
-            for block, other in parent.children.get(first[0], {}).items()
-            if first[: len(block)] == block and not other.num_holders
-        ]
+        siblings = parent.children.get(first[0])
+        shorter = (
+            [other for other in siblings.beginnings_of(first) if not other.num_holders] if siblings else []
+        )
         if shorter and len(blocks) > 1:  # owners of the shorter blocks own the first new block only
             parent = self._insert(parent, list(first), blocks[:1], owner)
             return self._insert(parent, tokens[len(first) :], blocks[1:], owner)
