@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 
 from stretto.core import ABSENT, Failure
+from stretto.deployment import Deployment
 from stretto.errors import DeadlineExceeded, EngineFailure, InternalError, QueryCancelled, UserError
 from stretto.messages import (
     Action,
     Admit,
     BatchDone,
+    Cancel,
     Close,
     Drop,
     Extend,
@@ -41,6 +45,14 @@ CHAIN = compiled(
       %b = call(%a) {result="text"} : text @e
       %c = call(%b) {result="text"} : text @e
       return %c
+    """
+)
+SAY = compiled(
+    """
+    graph s(%x: text)
+      %k = prefill([%x]) : kv @llm
+      %y = decode(%k) {max_tokens=9} : text @llm
+      return %y
     """
 )
 
@@ -273,6 +285,10 @@ class Raising(PerInvocation):
         self._raise_at("started", entry)
         super().started(entry, lo, hi)
 
+    def remove(self, entry: Entry) -> None:
+        self._raise_at("remove", entry)
+        super().remove(entry)
+
     def rank(self, entry: Entry) -> Rank:
         self._raise_at("rank", entry)
         return super().rank(entry)
@@ -307,18 +323,26 @@ def test_an_order_that_raises_ends_the_queries_that_have_work_there_and_frees_wh
     assert system.is_idle()
 
 
+@pytest.mark.parametrize("engine", [batch_engine, llm_engine])
+def test_an_order_that_raises_when_a_query_leaves_starts_no_work_twice(
+    engine: Callable[..., Deployment],
+) -> None:
+    """What the last `schedule` decided has been carried out: a batch with an effect would happen twice."""
+    vocabulary = DEFAULT.with_policy("raising", lambda config: Raising(config, "remove"))
+    limits = {"max_running": 1} if engine is llm_engine else {"max_batch": 1}
+    system = CheckedSystem([engine(policy="raising", **limits)], vocabulary=vocabulary)
+    app = SAY if engine is llm_engine else EMBED
+    actions = system.handle([Submit(query, app, {"x": query}) for query in ("fine", "bad")], 0.0)
+    actions += system.handle([Cancel("bad")], 1.0)
+    assert len([action for action in actions if isinstance(action, StartBatch | Admit)]) == 1
+    assert isinstance(system.replies["bad"].error, QueryCancelled)
+    assert isinstance(system.replies["fine"].error, InternalError)
+
+
 @pytest.mark.parametrize("method", ["add", "take", "taken", "started", "rank"])
 def test_the_same_for_an_llm(method: str) -> None:
     vocabulary = DEFAULT.with_policy("raising", lambda config: Raising(config, method))
     system = CheckedSystem([llm_engine(policy="raising", max_running=2)], vocabulary=vocabulary)
-    say = compiled(
-        """
-        graph s(%x: text)
-          %k = prefill([%x]) : kv @llm
-          %y = decode(%k) {max_tokens=9} : text @llm
-          return %y
-        """
-    )
 
     def answer(actions: list[Action], now_s: float) -> None:
         for action in actions:
@@ -326,9 +350,9 @@ def test_the_same_for_an_llm(method: str) -> None:
                 system.handle([LLMReport("llm", action.instance, Done(action.task.id, "yes"))], now_s)
 
     answer(
-        system.handle([Submit(query, say, {"x": query}) for query in ("fine", "bad", "waiting")], 0.0), 1.0
+        system.handle([Submit(query, SAY, {"x": query}) for query in ("fine", "bad", "waiting")], 0.0), 1.0
     )
-    answer(system.handle([Submit("later", say, {"x": "x"})], 2.0), 3.0)
+    answer(system.handle([Submit("later", SAY, {"x": "x"})], 2.0), 3.0)
     assert isinstance(system.replies["bad"].error, InternalError)
     assert system.replies["later"].outputs == {"y": "yes"}
     assert system.is_idle()
