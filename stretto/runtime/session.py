@@ -60,7 +60,8 @@ class Session:
     ) -> None:
         """Add a graph (an app) to the session; it starts to run as far as its inputs have values.
 
-        Its inputs are variables, with or still without a value; its outputs become variables.
+        Its inputs are variables, with or still without a value; its outputs become variables. One that would
+        come of itself, through other graphs, fails.
 
         Args:
             bind: names of variables for inputs and outputs whose own names differ.

@@ -10,6 +10,8 @@ from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 from stretto.core import ABSENT, Failure
 from stretto.deployment import Deployment
 from stretto.errors import DeadlineExceeded, EngineFailure, InternalError, QueryCancelled, UserError
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.graph import Graph, Ref
 from stretto.messages import (
     Action,
     Admit,
@@ -70,6 +72,66 @@ def test_a_variable_settles_once() -> None:
     assert session.provide("v", 3).settled == [], "it comes of a graph"
     assert session.complete(work.node.id, 0, [(7,)]).settled == [("v", (7,))]
     assert session.complete(work.node.id, 0, [(8,)]).settled == []
+
+
+COPY = compile_graph(Graph("copy", (("x", "text"),), (), (), (("y", Ref("x")),)), {})
+CALL = compiled('graph call(%x: text)\n%y = call(%x) {result="text"} : text @e\nreturn %y')
+BEHIND = compiled(
+    """
+    graph behind(%x: text, %z: text)
+      %w = call(%x) {result="text"} : text @e
+      %y = call(%z) {result="text"} : text @e
+      order w > y
+      return %y
+    """
+)
+PAIR = compiled(
+    """
+    graph pair(%a: text, %b: text)
+      %c = call(%a) {result="text"} : text @e
+      %d = call(%b) {result="text"} : text @e
+      return %c, %d
+    """
+)
+
+
+@pytest.mark.parametrize("forth", [COPY, CALL])
+@pytest.mark.parametrize("back", [COPY, CALL])
+def test_a_variable_that_would_come_of_itself_fails(forth: ExecutionGraph, back: ExecutionGraph) -> None:
+    """Otherwise its readers would wait for ever; a circle of copies was followed without end."""
+    session = Session("q")
+    session.want("one")
+    assert not session.extend(forth, {"x": "one", "y": "two"}).settled
+    found = dict(session.extend(back, {"x": "two", "y": "one"}).settled)
+    session.check_invariants()
+    for name in ("one", "two"):
+        value = found[name]
+        assert isinstance(value, Failure)
+        assert "the variable 'one' would come of itself" in str(value.error)
+    assert not session.graph.nodes
+
+
+def test_a_step_does_not_wait_for_one_before_it_that_waits_for_its_value() -> None:
+    session = Session("q")
+    session.extend(BEHIND, {"x": "one", "y": "two"})
+    session.provide("z", "z")
+    outcome = session.extend(CALL, {"x": "two", "y": "one"})
+    assert [name for name, _ in outcome.settled] == ["one"]
+    (work,) = outcome.work
+    assert session.complete(work.node.id, 0, ["y"]).settled == [("two", "y")]
+
+
+def test_graphs_may_read_what_others_produce_in_both_directions() -> None:
+    """Outputs of one graph come of different inputs, so these variables do not come of themselves."""
+    session = Session("q")
+    session.extend(PAIR, {})
+    session.extend(CALL, {"x": "c", "y": "b"})
+    outcome, found = session.provide("a", "a"), {}
+    for result in ("c", "b", "d"):
+        (work,) = outcome.work
+        outcome = session.complete(work.node.id, 0, [result])
+        found |= dict(outcome.settled)
+    assert found == {"c": "c", "b": "b", "d": "d"}
 
 
 def test_values_inside_a_graph_are_freed_after_their_last_reader() -> None:
