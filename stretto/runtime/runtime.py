@@ -340,6 +340,8 @@ class Runtime:
         self._running_loop()
         deployment = self._deployment(engine)
         where = f"engine {engine!r}, new replica"
+        if not isinstance(replica, Replica):
+            raise ConfigError(f"{where}: it must be a Replica, got {reprlib.repr(replica)}")
         check_replica(deployment.engine, replica, where)
         self._check_ray(deployment.engine, replica)
         if self.machine is not None:
@@ -362,6 +364,8 @@ class Runtime:
         """
         self._running_loop()
         self._deployment(engine)
+        if type(instance) is not int:
+            raise ConfigError(f"an instance is a whole number, got {reprlib.repr(instance)}")
         if how not in get_args(DrainHow):
             raise ConfigError(f"how must be one of {', '.join(get_args(DrainHow))}, got {how!r}")
         assert self._pump is not None
@@ -466,8 +470,10 @@ class Runtime:
         return [*self.system.placed_replicas(), *new]
 
     def _deployment(self, engine: str) -> Deployment:
-        if engine not in self.deployments:
-            raise ConfigError(f"there is no engine {engine!r}; there are {', '.join(self.deployments)}")
+        if not isinstance(engine, str) or engine not in self.deployments:
+            raise ConfigError(
+                f"there is no engine {reprlib.repr(engine)}; there are {', '.join(self.deployments)}"
+            )
         return self.deployments[engine]
 
     def _post(self, event: Event) -> None:

@@ -12,7 +12,7 @@ from stretto.errors import DeadlineExceeded, QueryEnded, UserError
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
-from stretto.runtime.input_checks import check_criteria, check_deadline
+from stretto.runtime.input_checks import check_bind, check_criteria, check_deadline, check_variable
 from stretto.tasks import Objective
 
 Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGraph]
@@ -68,21 +68,20 @@ class Session:
             configuration: settings of a template, by component.
 
         Raises:
-            UserError: the graph does not fit: an engine is missing, or a variable has a value already, or is
-                read and produced by it.
+            UserError: the graph does not fit: an engine is missing, it has no input or output that `bind`
+                names, or a variable has a value already, or is read and produced by it.
         """
         self._check_open()
-        egraph, bind = self._plan(app, configuration), dict(bind or {})
+        egraph, bind = self._plan(app, configuration), {} if bind is None else bind
+        check_bind(bind, egraph)
         read = [bind.get(name, name) for name in egraph.inputs]
         made = [bind.get(name, name) for name, _, _ in egraph.outputs]
-        for name in read:
-            _check_name(name)
         if clash := next((name for name in made if name in read), None):
             raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
         self._claim(made)
         for name in read:
             self._variable(name)
-        self._post(Extend(self.id, egraph, bind))
+        self._post(Extend(self.id, egraph, dict(bind)))
 
     def provide(self, name: str, value: object) -> None:
         """Set a variable of the session to a value, or to a `Failure`.
@@ -186,6 +185,7 @@ class Session:
         name may be used again.
         """
         self._check_open()
+        check_variable(name)
         coming = self._variables.pop(name, None)
         if coming is None:
             return
@@ -234,13 +234,13 @@ class Session:
         self._news.set()
 
     def _variable(self, name: str) -> asyncio.Future[object]:
-        _check_name(name)
+        check_variable(name)
         return self._variables.setdefault(name, self._loop.create_future())
 
     def _claim(self, names: Iterable[str]) -> None:
         names = list(names)
         for name in names:
-            _check_name(name)
+            check_variable(name)
         if taken := next((name for name in names if name in self._made or names.count(name) > 1), None):
             raise UserError(f"the variable {taken!r} has a value, or comes of a graph, already")
         self._made.update(names)
@@ -250,8 +250,3 @@ class Session:
     def _check_open(self) -> None:
         if self._end.done():
             raise UserError("the session is closed")
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise UserError(f"a variable's name must be a text, got {name!r}")
