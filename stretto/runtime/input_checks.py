@@ -90,11 +90,10 @@ def check_bind(bind: object, egraph: ExecutionGraph) -> None:
         raise UserError(f"bind must map names to names of variables, got {reprlib.repr(bind)}")
     known = [*egraph.inputs, *(name for name, _, _ in egraph.outputs)]
     if unknown := [name for name in bind if name not in known]:
-        raise UserError(
-            f"{egraph.graph.name} has no input or output {reprlib.repr(unknown[0])}; it has {', '.join(known)}"
-        )
-    for name in bind.values():
-        check_variable(name)
+        name = reprlib.repr(unknown[0])
+        raise UserError(f"{egraph.graph.name} has no input or output {name}; it has {', '.join(known)}")
+    for variable in bind.values():
+        check_variable(variable)
 
 
 def check_variable(name: object) -> None:
