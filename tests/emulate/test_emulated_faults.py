@@ -18,7 +18,7 @@ FAULTS = "/emulator/faults"
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 100
     while not is_so():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)

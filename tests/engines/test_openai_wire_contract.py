@@ -27,7 +27,7 @@ TEXT = "Every house has a kitchen; every kitchen has a table."
 IDS = tuple(range(10, 90))
 GREEDY = Options(max_tokens=12, temperature=0.0, ignore_eos=True)
 APIS: tuple[Api, ...] = ("completions", "chat")
-_PATIENCE_S = 30.0
+_PATIENCE_S = 100
 
 
 class Client:

@@ -240,7 +240,7 @@ async def test_a_task_that_kills_every_instance_fails_alone_among_sixteen() -> N
         return ZeroDivisionError("poison") if "poison" in task.prompt[-1].text else None
 
     config = FakeLLMConfig(fail_on=kill)
-    async with asyncio.timeout(60), Runtime([deploy("llm", FakeLLM, config, contract="llm")]) as runtime:
+    async with asyncio.timeout(100), Runtime([deploy("llm", FakeLLM, config, contract="llm")]) as runtime:
         texts = [f"text {number}" for number in range(16)]
         texts[5] = "poison"
         queries = [await runtime.submit(COMPLETE, {"text": text}) for text in texts]
