@@ -210,7 +210,7 @@ def test_an_endpoint_has_to_be_one(endpoint: str) -> None:
 def test_a_replay_endpoint_that_is_silent_holds_nothing_up() -> None:
     async def main() -> list[KVEvent]:
         async with asyncio.timeout(100), publishing() as publisher:
-            with closing(zmq.Context().socket(zmq.ROUTER)) as silent:
+            with zmq.Context() as context, closing(context.socket(zmq.ROUTER)) as silent:
                 port = silent.bind_to_random_port("tcp://127.0.0.1")
                 config = KVEventsConfig(publisher.endpoint, f"tcp://127.0.0.1:{port}", timeout_s=0.05)
                 async with aclosing(KVEventStream(config).events()) as batches:

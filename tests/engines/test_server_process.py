@@ -285,7 +285,8 @@ def test_a_server_takes_its_share_of_an_accelerator(tmp_path: Path) -> None:
     assert config(tmp_path).device_bytes("cpu", 100) == 0
 
 
-def test_a_kept_process_may_be_ended_twice() -> None:
+@pytest.mark.filterwarnings("error::ResourceWarning", "error::pytest.PytestUnraisableExceptionWarning")
+def test_a_kept_process_may_be_ended_twice_and_leaves_no_file_open() -> None:
     process = KeptProcess([sys.executable, "-c", "print('hello')"], os.environ)
     assert process.wait() == 0
     process.end()
