@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +56,10 @@ class Client:
         assert response.status_code == 200, response.text
         return read_whole(api, response.json())
 
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
     def stream(self, api: Api, request: GenerateRequest) -> Iterator[Answer]:
         """The chunks; closing the iterator leaves the server."""
         request = replace(request, options=replace(request.options, stream=True))
@@ -84,8 +89,11 @@ class Client:
     params=["stub", "emulated", "emulated-sglang", pytest.param("vllm", marks=pytest.mark.timeout(900))],
 )
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with ROWS[request.param](tmp_path_factory.mktemp(request.param)) as server:
-        yield Client(server)
+    with (
+        ROWS[request.param](tmp_path_factory.mktemp(request.param)) as server,
+        closing(Client(server)) as one,
+    ):
+        yield one
 
 
 def only(answer: Answer) -> Choice:
