@@ -320,7 +320,12 @@ class Runtime:
         """Cancel every query and end every instance of a runtime that `with` or `run_sync` has started.
 
         It may be called again.
+
+        Raises:
+            UserError: it is called on the event loop of the runtime, which it would block.
         """
+        if self._thread is not None and self._thread.loop is _current_loop():
+            raise UserError("close would block the runtime's own event loop; use `await runtime.aclose()`")
         with self._starting:
             thread, self._thread = self._thread, None
             if thread is None:
