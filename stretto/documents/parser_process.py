@@ -86,6 +86,8 @@ class ParserProcess:
 
         Raises DocumentError if the file takes too long.
         """
+        if self._process is not None and self._process.poll() is not None:
+            self._end()  # it was killed between two files
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None

@@ -94,13 +94,15 @@ class EmulatedClock:
         self._slip()
         due_s = self.real_s() + _EARLY_S * self.speed
         self._timer_s = 0.0  # so that no call plans a timer
-        while heap and heap[0][0] <= due_s and time.monotonic() - begun_s < _TURN_S:
-            at_s, _, _, _, happen = heapq.heappop(heap)
-            self.now_s = max(self.now_s, at_s)
-            happen()
-        self._timer = None
-        if heap:
-            self._arm()
+        try:
+            while heap and heap[0][0] <= due_s and time.monotonic() - begun_s < _TURN_S:
+                at_s, _, _, _, happen = heapq.heappop(heap)
+                self.now_s = max(self.now_s, at_s)
+                happen()
+        finally:  # a call that raises stops no other
+            self._timer = None
+            if heap:
+                self._arm()
 
     def _slip(self) -> None:
         if self._heap:

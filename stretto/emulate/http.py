@@ -88,7 +88,7 @@ class Exchange:
         It saves waking a task for each part, which would cost more than the writing.
         """
         cycle = self._cycle
-        if cycle is None or cycle.flow.write_paused or cycle.disconnected:
+        if cycle is None or cycle.flow.write_paused or cycle.disconnected or cycle.transport.is_closing():
             return False
         cycle.transport.write(b"%x\r\n%b\r\n" % (len(content), content))
         return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
+import sys
 from collections.abc import Mapping
 from types import UnionType
 from typing import get_args
@@ -74,8 +76,35 @@ def check_criteria(criteria: Objective | None, *, is_needed: bool = False) -> No
 def check_deadline(deadline_s: float | None) -> None:
     """Check that `deadline_s` is a number of seconds, or None. Raises UserError."""
     is_number = isinstance(deadline_s, int | float) and not isinstance(deadline_s, bool)
-    if deadline_s is not None and not (is_number and deadline_s == deadline_s):
+    if deadline_s is not None and not (is_number and _is_float(deadline_s)):
         raise UserError(f"deadline_s must be a number of seconds, got {reprlib.repr(deadline_s)}")
+
+
+def check_bind(bind: object, egraph: ExecutionGraph) -> None:
+    """Check that `bind` maps names of inputs and outputs of a graph to names of variables.
+
+    Raises:
+        UserError: it is no mapping, the graph has no such input or output, or a variable's name is no text.
+    """
+    if not isinstance(bind, Mapping):
+        raise UserError(f"bind must map names to names of variables, got {reprlib.repr(bind)}")
+    known = [*egraph.inputs, *(name for name, _, _ in egraph.outputs)]
+    if unknown := [name for name in bind if name not in known]:
+        name = reprlib.repr(unknown[0])
+        raise UserError(f"{egraph.graph.name} has no input or output {name}; it has {', '.join(known)}")
+    for variable in bind.values():
+        check_variable(variable)
+
+
+def check_variable(name: object) -> None:
+    """Check that `name` can name a variable of a session. Raises UserError."""
+    if not isinstance(name, str):
+        raise UserError(f"a variable's name must be a text, got {reprlib.repr(name)}")
+
+
+def _is_float(number: float) -> bool:
+    """Return whether a number is no NaN, and no integer too large for a float."""
+    return abs(number) <= sys.float_info.max or abs(number) == math.inf
 
 
 def _is_of_type(value: object, type_: str) -> bool:

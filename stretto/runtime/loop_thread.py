@@ -5,10 +5,16 @@ own loop is busy with the cell that runs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
+
+from stretto.errors import UserError
+
+_LOOK_S = 1.0
+"""Seconds between looks whether the loop has ended; what was sent to it just before its end never begins."""
 
 T = TypeVar("T")
 
@@ -47,6 +53,7 @@ def run_on(loop: asyncio.AbstractEventLoop, coroutine: Callable[[], Coroutine[An
     interrupt is raised at once.
 
     Raises:
+        UserError: the loop has ended, as when another thread closes the runtime at the same time.
         Exception: whatever the coroutine raises.
         KeyboardInterrupt: the calling thread was interrupted.
     """
@@ -73,9 +80,12 @@ def run_on(loop: asyncio.AbstractEventLoop, coroutine: Callable[[], Coroutine[An
             ended.set_exception(asyncio.CancelledError())
 
     try:
-        loop.call_soon_threadsafe(begin)
-        wait([ended])
+        with contextlib.suppress(RuntimeError):  # the loop has ended, as the wait will find
+            loop.call_soon_threadsafe(begin)
+        _wait(ended, loop)
     except BaseException:
+        if loop.is_closed():
+            raise
         loop.call_soon_threadsafe(cancel)
         wait([ended])
         turned: Future[None] = Future()  # what the coroutine has posted as it ended is handled by then
@@ -83,3 +93,10 @@ def run_on(loop: asyncio.AbstractEventLoop, coroutine: Callable[[], Coroutine[An
         wait([turned])
         raise
     return ended.result()
+
+
+def _wait(ended: Future[T], loop: asyncio.AbstractEventLoop) -> None:
+    """Wait until a coroutine on `loop` has ended. Raises UserError if the loop has ended without it."""
+    while not wait([ended], _LOOK_S if not loop.is_closed() else 0).done:
+        if loop.is_closed() and not ended.done():
+            raise UserError("the event loop of the runtime has ended")

@@ -283,7 +283,12 @@ class Runtime:
         """Cancel every query and end every instance of a runtime that `with` or `run_sync` has started.
 
         It may be called again.
+
+        Raises:
+            UserError: it is called on the event loop of the runtime, which it would block.
         """
+        if self._thread is not None and self._thread.loop is _current_loop():
+            raise UserError("close would block the runtime's own event loop; use `await runtime.aclose()`")
         with self._starting:
             thread, self._thread = self._thread, None
             if thread is None:
@@ -303,6 +308,8 @@ class Runtime:
         self._running_loop()
         deployment = self._deployment(engine)
         where = f"engine {engine!r}, new replica"
+        if not isinstance(replica, Replica):
+            raise ConfigError(f"{where}: it must be a Replica, got {reprlib.repr(replica)}")
         check_replica(deployment.engine, replica, where)
         self._check_ray(deployment.engine, replica)
         if self.machine is not None:
@@ -325,6 +332,8 @@ class Runtime:
         """
         self._running_loop()
         self._deployment(engine)
+        if type(instance) is not int:
+            raise ConfigError(f"an instance is a whole number, got {reprlib.repr(instance)}")
         if how not in get_args(DrainHow):
             raise ConfigError(f"how must be one of {', '.join(get_args(DrainHow))}, got {how!r}")
         assert self._pump is not None
@@ -456,8 +465,10 @@ class Runtime:
         return [*self.system.placed_replicas(), *new]
 
     def _deployment(self, engine: str) -> Deployment:
-        if engine not in self.deployments:
-            raise ConfigError(f"there is no engine {engine!r}; there are {', '.join(self.deployments)}")
+        if not isinstance(engine, str) or engine not in self.deployments:
+            raise ConfigError(
+                f"there is no engine {reprlib.repr(engine)}; there are {', '.join(self.deployments)}"
+            )
         return self.deployments[engine]
 
     def _post(self, event: Event) -> None:

@@ -13,7 +13,7 @@ from stretto.errors import DeadlineExceeded, QueryEnded, UserError
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
 from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
-from stretto.runtime.input_checks import check_criteria, check_deadline
+from stretto.runtime.input_checks import check_bind, check_criteria, check_deadline, check_variable
 from stretto.tasks import Objective
 
 
@@ -72,28 +72,28 @@ class Session:
     ) -> None:
         """Add a graph (an app) to the session; it starts to run as far as its inputs have values.
 
-        Its inputs are variables, with or still without a value; its outputs become variables.
+        Its inputs are variables, with or still without a value; its outputs become variables. One that would
+        come of itself, through other graphs, fails.
 
         Args:
             bind: names of variables for inputs and outputs whose own names differ.
             configuration: settings of a template, by component.
 
         Raises:
-            UserError: the graph does not fit: an engine is missing, or a variable has a value already, or is
-                read and produced by it.
+            UserError: the graph does not fit: an engine is missing, it has no input or output that `bind`
+                names, or a variable has a value already, or is read and produced by it.
         """
         self._check_open()
-        egraph, bind = self._plan(app, configuration), dict(bind or {})
+        egraph, bind = self._plan(app, configuration), {} if bind is None else bind
+        check_bind(bind, egraph)
         read = [bind.get(name, name) for name in egraph.inputs]
         made = [bind.get(name, name) for name, _, _ in egraph.outputs]
-        for name in read:
-            _check_name(name)
         if clash := next((name for name in made if name in read), None):
             raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
         self._claim(made)
         for name in read:
             self._variable(name)
-        self._post(Extend(self.id, egraph, bind))
+        self._post(Extend(self.id, egraph, dict(bind)))
 
     def provide(self, name: str, value: object) -> None:
         """Set a variable of the session to a value, or to a `Failure`.
@@ -197,6 +197,7 @@ class Session:
         name may be used again.
         """
         self._check_open()
+        check_variable(name)
         variable = self._variables.pop(name, None)
         if variable is None:
             return
@@ -253,7 +254,7 @@ class Session:
         self._news.set()
 
     def _variable(self, name: str) -> _Variable:
-        _check_name(name)
+        check_variable(name)
         if name not in self._variables:
             self._variables[name] = _Variable(self._loop.create_future())
         return self._variables[name]
@@ -261,7 +262,7 @@ class Session:
     def _claim(self, names: Iterable[str]) -> None:
         names = list(names)
         for name in names:
-            _check_name(name)
+            check_variable(name)
         if taken := next((name for name in names if name in self._made or names.count(name) > 1), None):
             raise UserError(f"the variable {taken!r} has a value, or comes of a graph, already")
         self._made.update(names)
@@ -271,8 +272,3 @@ class Session:
     def _check_open(self) -> None:
         if self._end.done():
             raise UserError("the session is closed")
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise UserError(f"a variable's name must be a text, got {name!r}")

@@ -241,6 +241,7 @@ class BatchScheduler:
         for instance in self._drained:
             actions += self.instances.fleet.idle(instance)
         self._drained.clear()
+        self._decided = []
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
@@ -249,7 +250,7 @@ class BatchScheduler:
 
         Returns:
             ids of all queries that have work here, which the caller has to end, and the actions that
-                `schedule` had decided on before the bug.
+                a `schedule` that did not return had decided on.
         """
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()

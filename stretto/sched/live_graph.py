@@ -204,6 +204,26 @@ class LiveGraph:
             found.append(self.producer(value_id))
         return [source for source in found if source is not None]
 
+    def waits_for(self, value_id: int, other: int) -> bool:
+        """Return whether the value `value_id` cannot be set before the value `other`: it comes of it, by
+        links and nodes (steps). It takes time in proportion to what has to come before `value_id`.
+        """
+        values, seen = [value_id], {value_id}
+        while values:
+            value = values.pop()
+            if value == other:
+                return True
+            found = [self._links.behind_value(value)]
+            nodes = [self._producers[value]] if value in self._producers else []
+            for node in (self.nodes[one] for one in nodes if one in self.nodes):
+                found += [arg.value for arg in node.ins if not arg.is_hint]
+                found.append(self._links.behind_node(node.id))
+                nodes += [before for before in node.after if before not in nodes]
+            new = [one for one in found if one is not None and one not in seen]
+            seen.update(new)
+            values += new
+        return False
+
     def behind(self, values: Iterable[int]) -> set[int]:
         """Return the ids of all nodes (steps) that are needed to produce the values with the ids `values`, or
         for the effects (steps that change something outside the app) that have still to happen.

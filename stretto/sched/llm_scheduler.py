@@ -273,6 +273,7 @@ class LLMScheduler:
             del self._drained[instance]
             actions += self.instances.fleet.idle(instance)
         self._loads.raise_bug()
+        self._decided = []
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
@@ -281,7 +282,7 @@ class LLMScheduler:
 
         Returns:
             ids of all queries that have work here, which the caller has to end, and the actions that
-                `schedule` had decided on before the bug.
+                a `schedule` that did not return had decided on.
         """
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()

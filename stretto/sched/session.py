@@ -235,8 +235,11 @@ class Session:
     def _bind(self, name: str, value_id: int, index: int | None) -> None:
         """Let a variable have the value of an output: be that value where nothing else has its name yet."""
         live = self.graph.live
-        if index is None and name not in self._variables and not live.is_watched(value_id):
+        variable = self._variables.get(name)
+        if variable is None and index is None and not live.is_watched(value_id):
             self._watch(name, value_id)
+        elif variable is not None and live.waits_for(value_id, variable):
+            live.bring(variable, Failure(UserError(f"the variable {name!r} would come of itself")))
         else:
             live.link(value_id, index, self._variable(name))
 

@@ -21,6 +21,24 @@ def test_calls_come_in_the_order_of_their_times() -> None:
     assert asyncio.run(run()) == ["by rank", "first", "second"]
 
 
+def test_a_call_that_raises_stops_no_other() -> None:
+    async def run() -> list[str]:
+        heard: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: heard.append(str(what["exception"])))
+        clock, done = EmulatedClock(), asyncio.Event()
+
+        def fail() -> None:
+            raise ValueError("a bug")
+
+        clock.at(0.0, fail)
+        clock.at(0.0, done.set, rank=1)
+        async with asyncio.timeout(100):
+            await done.wait()
+        return heard
+
+    assert asyncio.run(run()) == ["a bug"]
+
+
 def test_a_call_that_comes_late_sees_the_time_at_which_it_was_due() -> None:
     async def run() -> list[float]:
         clock, seen, done = EmulatedClock(), list[float](), asyncio.Event()

@@ -58,7 +58,7 @@ def free_ports(number: int) -> int:
 
 
 def wait_for(url: str) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 100
     while True:
         try:
             if httpx.get(f"{url}/health").is_success:

@@ -22,7 +22,7 @@ FAULTS = "/emulator/faults"
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 100
     while not is_so():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
@@ -67,24 +67,26 @@ def test_a_slow_server_takes_longer_until_the_fault_is_dropped() -> None:
 
 
 def test_a_server_that_hangs_answers_when_the_fault_ends() -> None:
-    with emulating() as (url,), httpx.Client(base_url=url, timeout=0.3) as client:
+    with emulating() as (url,), httpx.Client(base_url=url) as client:
         client.post(FAULTS, json={"kind": "hang"})
         wait_for(lambda: client.get(FAULTS).json()["faults"] != [])
         for path in ("/health", "/v1/models"):
             with pytest.raises(httpx.ReadTimeout):
-                client.get(path)
+                client.get(path, timeout=0.3)
         client.delete(FAULTS)
         assert client.get("/health").status_code == 200
 
 
 def test_a_server_that_refuses_says_when_to_come_back() -> None:
     with emulating() as (url,), httpx.Client(base_url=url) as client:
-        client.post(FAULTS, json={"kind": "refuse", "for_s": 0.2})
+        client.post(FAULTS, json={"kind": "refuse"})
         wait_for(lambda: not answers(client))
         refused = ask(client)
-        if refused.status_code != 200:  # it lasts a fifth of a second
-            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        wait_for(lambda: answers(client))
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        client.delete(FAULTS)
+        assert answers(client)
+        client.post(FAULTS, json={"kind": "refuse", "for_s": 0.05})
+        wait_for(lambda: answers(client) and client.get(FAULTS).json()["faults"] == [])
 
 
 def test_a_server_that_dies_breaks_its_streams_and_refuses_connections() -> None:
@@ -110,12 +112,16 @@ def test_a_restarted_server_has_an_empty_cache() -> None:
             usage = ask(client, prompt=prompt).json()["usage"]
             return int(usage["prompt_tokens_details"]["cached_tokens"])
 
+        def is_empty() -> bool:
+            try:
+                return num_cached() == 0
+            except httpx.TransportError:
+                return False
+
         num_cached()
-        assert num_cached() > 0
+        assert not is_empty()
         client.post(FAULTS, json={"kind": "restart", "for_s": 0.1})
-        wait_for(lambda: not answers(client))
-        wait_for(lambda: answers(client))
-        assert num_cached() == 0
+        wait_for(is_empty)
 
 
 @pytest.mark.parametrize(

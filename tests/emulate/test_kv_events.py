@@ -75,7 +75,7 @@ def ask(url: str, prompt: Sequence[int] = PROMPT) -> None:
 
 
 def wait_until(listener: Heard, num_blocks: int) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 100
     while listener.num_stored() < num_blocks:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
@@ -113,7 +113,7 @@ def test_an_emptied_cache_is_reported(tmp_path: Path) -> None:
         ask(url)
         wait_until(listener, 4)
         httpx.post(f"{url}/reset_prefix_cache")
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 100
         while AllBlocksCleared() not in listener.events:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)

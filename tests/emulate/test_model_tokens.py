@@ -49,7 +49,7 @@ def test_the_client_sends_token_ids_and_knows_what_is_cached(tmp_path: Path) -> 
         config = OpenAIServerConfig(url, kv_events=KVEventsConfig(endpoint, f"{endpoint}-replay"))
         server = OpenAIServer(config)
         watching = asyncio.create_task(server.watch(told.append))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             await server.generate(task, events.append)
             while not told:
                 await asyncio.sleep(0.01)

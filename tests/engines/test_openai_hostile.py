@@ -37,7 +37,7 @@ def ending(asked: LLMTask, reply: Reply = OK, *, tokenizer: str = "auto", **stub
             await llm.aclose()
         return events[-1]
 
-    last = asyncio.run(asyncio.wait_for(main(), 30))
+    last = asyncio.run(asyncio.wait_for(main(), 100))
     assert isinstance(last, Done | Failed)
     return last
 
@@ -110,7 +110,7 @@ def test_a_server_that_never_ends_is_not_waited_for(
             await llm.aclose()
         return events[-1]
 
-    assert type(failure(asyncio.run(asyncio.wait_for(main(), 30)))) is kind
+    assert type(failure(asyncio.run(asyncio.wait_for(main(), 100)))) is kind
 
 
 def test_a_silent_server_is_asked_what_it_is_once_for_all_who_wait() -> None:
@@ -257,7 +257,7 @@ def test_a_url_ends_with_its_path(url: str) -> None:
 
 def test_cancelled_at_any_moment_it_leaves_nothing_behind() -> None:
     async def main() -> tuple[int, int]:
-        async with asyncio.timeout(30), OpenAIStub(lambda _: Reply(tuple("abc"))) as stub:
+        async with asyncio.timeout(100), OpenAIStub(lambda _: Reply(tuple("abc"))) as stub:
             llm = OpenAIServer(OpenAIServerConfig(stub.url, max_connections=1))
             for num_ticks in range(0, 160, 4):
                 events: list[LLMEvent] = []

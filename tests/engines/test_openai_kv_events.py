@@ -116,7 +116,7 @@ def received(
     """
 
     async def main() -> tuple[list[KVEvent], list[int]]:
-        async with asyncio.timeout(20), publishing() as publisher:
+        async with asyncio.timeout(100), publishing() as publisher:
             replay = publisher.replay_endpoint if has_replay else None
             stream = KVEventStream(KVEventsConfig(publisher.endpoint, replay))
             events: list[KVEvent] = []
@@ -209,8 +209,8 @@ def test_an_endpoint_has_to_be_one(endpoint: str) -> None:
 
 def test_a_replay_endpoint_that_is_silent_holds_nothing_up() -> None:
     async def main() -> list[KVEvent]:
-        async with asyncio.timeout(20), publishing() as publisher:
-            with closing(zmq.Context().socket(zmq.ROUTER)) as silent:
+        async with asyncio.timeout(100), publishing() as publisher:
+            with zmq.Context() as context, closing(context.socket(zmq.ROUTER)) as silent:
                 port = silent.bind_to_random_port("tcp://127.0.0.1")
                 config = KVEventsConfig(publisher.endpoint, f"tcp://127.0.0.1:{port}", timeout_s=0.05)
                 async with aclosing(KVEventStream(config).events()) as batches:
@@ -236,7 +236,7 @@ def test_a_server_that_tells_what_it_holds_is_not_sent_that(tiny_checkpoint: Pat
     async def main() -> list[int]:
         counts = []
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(100),
             publishing() as publisher,
             OpenAIStub(lambda _: Reply(("so",))) as stub,
         ):
@@ -272,7 +272,7 @@ def test_a_server_that_tells_what_it_holds_is_not_sent_that(tiny_checkpoint: Pat
 def test_nonsense_in_the_events_ends_the_listening_alone(tiny_checkpoint: Path) -> None:
     async def main() -> LLMEvent:
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(100),
             publishing() as publisher,
             OpenAIStub(lambda _: Reply(("so",))) as stub,
         ):

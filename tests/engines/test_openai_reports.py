@@ -29,7 +29,7 @@ def metrics(num_running: int) -> str:
 
 
 async def watched(
-    config: OpenAIServerConfig, is_enough: Callable[[list[Report]], bool], timeout_s: float = 20
+    config: OpenAIServerConfig, is_enough: Callable[[list[Report]], bool], timeout_s: float = 100
 ) -> list[Report]:
     """Return what is reported until there is enough."""
     reports: list[Report] = []
@@ -130,7 +130,7 @@ def test_kv_events_are_followed_before_the_first_task(
 
     async def main() -> list[Report]:
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(100),
             publishing() as publisher,
             OpenAIStub(lambda _: Reply(("so",)), pages={"GET /v1/models": models}) as stub,
         ):

@@ -53,7 +53,7 @@ def generate(
             )
             await server.generate(task(decode or Decode()), events.append, rank)
             if isinstance(events[-1], Done) and decode == LIST:
-                await asyncio.wait_for(stub.aborted.wait(), 5)
+                await asyncio.wait_for(stub.aborted.wait(), 60)
             await server.aclose()
         return events, stub
 
@@ -385,7 +385,7 @@ def test_cancelling_aborts_the_request() -> None:
             while len(events) < 2:
                 await asyncio.sleep(0.001)
             running.cancel()
-            await asyncio.wait_for(stub.aborted.wait(), 5)
+            await asyncio.wait_for(stub.aborted.wait(), 60)
             with pytest.raises(asyncio.CancelledError):
                 await running
             await server.aclose()

@@ -318,7 +318,7 @@ def test_cancelling_a_prefill_aborts_its_request() -> None:
             while not stub.requests:
                 await asyncio.sleep(0.001)
             running.cancel()
-            await asyncio.wait_for(stub.aborted.wait(), 5)
+            await asyncio.wait_for(stub.aborted.wait(), 60)
             await asyncio.wait([running])
             await server.aclose()
         return events

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ TEXT = "Every house has a kitchen; every kitchen has a table."
 IDS = tuple(range(10, 90))
 GREEDY = Options(max_tokens=12, temperature=0.0, ignore_eos=True)
 APIS: tuple[Api, ...] = ("completions", "chat")
-_PATIENCE_S = 30.0
+_PATIENCE_S = 100
 
 
 class Client:
@@ -54,6 +55,10 @@ class Client:
         response = self.post(paths.GENERATE[api], request.to_json())
         assert response.status_code == 200, response.text
         return read_whole(api, response.json())
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
 
     def stream(self, api: Api, request: GenerateRequest) -> Iterator[Answer]:
         """The chunks; closing the iterator leaves the server."""
@@ -84,8 +89,11 @@ class Client:
     params=["stub", "emulated", "emulated-sglang", pytest.param("vllm", marks=pytest.mark.timeout(900))],
 )
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with ROWS[request.param](tmp_path_factory.mktemp(request.param)) as server:
-        yield Client(server)
+    with (
+        ROWS[request.param](tmp_path_factory.mktemp(request.param)) as server,
+        closing(Client(server)) as one,
+    ):
+        yield one
 
 
 def only(answer: Answer) -> Choice:

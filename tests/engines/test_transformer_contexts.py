@@ -127,7 +127,7 @@ def test_abort_waits_for_the_step_that_runs(
             assert num_within == 0
             num_within += 1
             loop.call_soon_threadsafe(has_begun.set)
-            assert may_go_on.wait(timeout=10)
+            assert may_go_on.wait(timeout=60)
             events = step()
             num_within -= 1
             return events

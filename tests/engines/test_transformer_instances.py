@@ -115,7 +115,7 @@ def test_the_in_process_engine_fills_what_eight_readers_share_once(tmp_path: Pat
             max_batch=90_000,
             keeps_state=True,
         )
-        async with asyncio.timeout(60), Runtime([engine], observers=[recorder]) as runtime:
+        async with asyncio.timeout(100), Runtime([engine], observers=[recorder]) as runtime:
             return dict(await runtime.run(readers_of(head), {"q": "it"}))
 
     outputs = asyncio.run(main())

@@ -81,6 +81,7 @@ def test_hints_replace_those_of_the_class_where_a_step_can_keep_them() -> None:
         (lambda: Generation(question=QUESTION, hints="fast"), "there is no hint 'fast'; there are batchable"),
         (lambda: Generation(question=QUESTION, hints=3), "hints must be names, got 3"),
         (lambda: Generation(question=QUESTION, passes="none, all"), "there is no pass 'none'"),
+        (lambda: Generation(question=QUESTION, timeout_s=10**400), "timeout_s is 1000"),
         (lambda: Generation(question=QUESTION, timeout_s=0), "timeout_s is 0; it must be positive"),
         (lambda: Generation(question=QUESTION, timeout_s="1"), "timeout_s is '1'; it must be positive"),
         (lambda: Generation(question=QUESTION, retries=-1), "retries is -1; it must be a whole number"),

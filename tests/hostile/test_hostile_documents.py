@@ -14,6 +14,7 @@ from support.hostile import show
 from stretto.core import Section
 from stretto.documents import Limits, load_documents
 from stretto.documents.html import parse_html
+from stretto.documents.parser_process import ParserProcess
 from stretto.errors import ConfigError, DocumentError
 
 
@@ -172,3 +173,14 @@ def test_bad_files_are_reported_and_skipped_or_refused(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("")
     with pytest.raises(DocumentError, match=r"none of 4 can be read; the first: .*is empty"):
         load_documents([tmp_path], on_bad=errors.append)
+
+
+def test_a_parser_that_is_killed_between_two_files_costs_neither(tmp_path: Path) -> None:
+    path = tmp_path / "good.md"
+    path.write_text("# Good\n\nText.")
+    with ParserProcess(Limits()) as parser:
+        first = parser.parse(str(path))
+        assert parser._process is not None
+        parser._process.kill()
+        parser._process.wait()
+        assert parser.parse(str(path)) == first

@@ -21,7 +21,7 @@ def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     LET_GO.clear()
     yield
     LET_GO.set()
-    ends_s = time.monotonic() + 5
+    ends_s = time.monotonic() + 30
     while (left := [*(set(threading.enumerate()) - before), *multiprocessing.active_children()]) and (
         time.monotonic() < ends_s
     ):

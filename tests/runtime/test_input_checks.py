@@ -10,7 +10,7 @@ import pytest
 from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, acting, fake_llm
 
 from stretto.apps import naive_rag
-from stretto.errors import UserError
+from stretto.errors import ConfigError, UserError
 from stretto.messages import Action, StartBatch
 from stretto.observer import Observer
 from stretto.runtime.runtime import Runtime
@@ -29,7 +29,23 @@ class Evil:
         raise RuntimeError("shown")
 
 
-JUNK = [None, 3, [], {}, b"x", Evil(), "\ud800", math.nan, True, ["x", 3], {"a": 3}, {3: {}}, [[]], 1j]
+JUNK = [
+    None,
+    3,
+    [],
+    {},
+    b"x",
+    Evil(),
+    "\ud800",
+    math.nan,
+    10**400,
+    True,
+    ["x", 3],
+    {"a": 3},
+    {3: {}},
+    [[]],
+    1j,
+]
 FITTING = {
     "configuration": (None, {}),
     "passes": ([], {}),  # no names
@@ -55,6 +71,40 @@ def test_what_is_no_argument_is_refused_and_others_go_on(argument: str) -> None:
                 with pytest.raises(UserError):
                     runtime.try_submit(**given)
             assert await other == await runtime.run(COMPLETE, {"text": "x"})
+
+    asyncio.run(run())
+
+
+def test_what_is_no_argument_of_a_session_is_refused_and_it_goes_on() -> None:
+    async def run() -> None:
+        async with Runtime([acting()]) as runtime, await runtime.open_session() as session:
+            for bind in ("abc", 5, ["text"], {"nope": "x"}, {"text": 5}, {"text": []}, {5: "x"}):
+                with pytest.raises(UserError):
+                    session.extend(SHOUT, bind)  # type: ignore[arg-type]
+            for name in (None, 5, [], b"x"):
+                for call in (session.drop, session.want, lambda name: session.provide(name, "x")):
+                    with pytest.raises(UserError):
+                        call(name)  # type: ignore[arg-type]
+                with pytest.raises(UserError):
+                    await session.get(name)  # type: ignore[arg-type]
+            session.extend(SHOUT)
+            session.provide("text", "x")
+            assert await session.get("loud") == "X"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("junk", [None, 5, [], "acting", 0.0, "0"])
+def test_what_is_no_instance_and_no_replica_is_refused(junk: Any) -> None:
+    async def run() -> None:
+        async with Runtime([acting()]) as runtime:
+            with pytest.raises(ConfigError):
+                runtime.drain_instance("acting", junk)
+            with pytest.raises(ConfigError):
+                runtime.add_instance("acting", junk)
+            with pytest.raises(ConfigError):
+                runtime.drain_instance(junk, 99)
+            assert await runtime.run(SHOUT, {"text": "x"}) == {"loud": "X"}
 
     asyncio.run(run())
 

@@ -79,7 +79,7 @@ async def run_some(runtime: Runtime, draw: random.Random) -> None:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not is_so():
             await asyncio.sleep(0.005)
 

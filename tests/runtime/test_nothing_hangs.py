@@ -60,7 +60,7 @@ class NeverStarts:
 def test_a_start_that_takes_too_long_ends_the_start_of_the_runtime(runs_in: str) -> None:
     async def main() -> None:
         engine = deploy("slow", NeverStarts, runs_in=runs_in, start_timeout_s=0.5)
-        async with asyncio.timeout(50), Runtime([engine]):
+        async with asyncio.timeout(100), Runtime([engine]):
             pass
 
     with pytest.raises(EngineTimeout, match=r"engine 'slow': slow/0 was not ready in 0\.5 s"):

@@ -63,7 +63,7 @@ def run(app: ExecutionGraph, replies: Sequence[Reply]) -> tuple[Any, list[str], 
                 deploy("llm", OpenAIServer, OpenAIServerConfig(stub.url), contract="llm", runs_in="loop"),
                 deploy("calls", Calls, CallsConfig({"upper": lambda text: text.upper(), "wait": wait})),
             ]
-            async with asyncio.timeout(20), Runtime(engines) as runtime:
+            async with asyncio.timeout(100), Runtime(engines) as runtime:
                 query = await runtime.submit(app, {"text": "it"})
                 (name,) = (name for name, _ in app.graph.outputs)
                 pieces = [piece async for piece in query.stream(name)]
@@ -130,7 +130,7 @@ def test_queries_survive_a_restart_of_the_server_also_when_text_was_shown() -> N
             await asyncio.sleep(2)
             port = int(first.url.rpartition(":")[2])
             await stack.enter_async_context(OpenAIStub(lambda _: Reply(("It", " is", " so.")), port=port))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(100):
                 return [(await query)["answer"] for query in queries]
 
     assert asyncio.run(main()) == ["It is so."] * 8

@@ -140,6 +140,47 @@ def test_an_interrupt_cancels_the_run(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+async def nothing() -> None:
+    pass
+
+
+def test_a_loop_that_has_ended_is_no_endless_wait() -> None:
+    thread = LoopThread()
+    thread.close()
+    with pytest.raises(UserError, match="the event loop of the runtime has ended"):
+        run_on(thread.loop, nothing)
+
+
+def test_a_loop_that_ends_before_it_begins_what_was_sent_is_no_endless_wait() -> None:
+    class Ending:
+        """An event loop that ends when something is sent to it."""
+
+        def __init__(self) -> None:
+            self._is_closed = False
+
+        def is_closed(self) -> bool:
+            return self._is_closed
+
+        def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
+            self._is_closed = True
+
+    with pytest.raises(UserError, match="the event loop of the runtime has ended"):
+        run_on(cast("asyncio.AbstractEventLoop", Ending()), nothing)
+
+
+def test_the_loop_of_a_runtime_is_not_closed_from_itself() -> None:
+    with Runtime([acting()]) as runtime:
+        runtime.run_sync(SHOUT, {"text": "a"})
+
+        async def close() -> None:
+            runtime.close()
+
+        assert runtime._thread is not None
+        with pytest.raises(UserError, match=r"use `await runtime.aclose\(\)`"):
+            run_on(runtime._thread.loop, close)
+        assert runtime.run_sync(SHOUT, {"text": "b"}) == {"loud": "B"}
+
+
 class InterruptedLoop:
     """An event loop whose first call from another thread is interrupted, before or after it takes effect."""
 
@@ -154,6 +195,9 @@ class InterruptedLoop:
             self._loop.call_soon_threadsafe(callback, *args)
         if is_first:
             raise KeyboardInterrupt
+
+    def is_closed(self) -> bool:
+        return self._loop.is_closed()
 
 
 @pytest.mark.parametrize("takes_effect", [False, True])

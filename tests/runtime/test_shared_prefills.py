@@ -51,7 +51,7 @@ def test_eight_readers_go_to_the_instance_that_computes_what_they_share(
             keeps_state=True,
             profile=profile,
         )
-        async with asyncio.timeout(90), Runtime([engine], observers=[recorder, places]) as runtime:
+        async with asyncio.timeout(100), Runtime([engine], observers=[recorder, places]) as runtime:
             return dict(await runtime.run(readers_of("river " * 2220), {"q": "it"}))
 
     assert len(asyncio.run(main())) == NUM_READERS

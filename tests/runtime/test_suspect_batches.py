@@ -68,7 +68,7 @@ def embedding(*urls: str, recover_s: float = 30.0, runs_in: RunsIn = "thread") -
 
 
 async def embedded(runtime: Runtime, *texts: str) -> object:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         (vectors,) = (await runtime.run(EMBED, {"texts": list(texts)})).values()
     return [len(vector) for vector in vectors]
 

@@ -73,7 +73,7 @@ def llm(folder: Path, runs_in: RunsIn, instances: int = 1) -> Deployment:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while not is_so():
             await asyncio.sleep(0.001)
 
@@ -94,7 +94,7 @@ def expected(tiny_checkpoint: Path) -> list[str]:
         async with Runtime([llm(tiny_checkpoint, "thread")]) as runtime:
             return await asyncio.gather(*(streamed(runtime, text) for text in TEXTS))
 
-    return asyncio.run(asyncio.wait_for(main(), 60))
+    return asyncio.run(asyncio.wait_for(main(), 100))
 
 
 @pytest.mark.parametrize("runs_in", ["thread", "process"])

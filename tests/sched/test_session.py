@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 
 from stretto.core import ABSENT, Failure
+from stretto.deployment import Deployment
 from stretto.errors import DeadlineExceeded, EngineFailure, InternalError, QueryCancelled, UserError
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.graph import Graph, Ref
 from stretto.messages import (
     Action,
     Admit,
     BatchDone,
+    Cancel,
     Close,
     Drop,
     Extend,
@@ -43,6 +49,14 @@ CHAIN = compiled(
       return %c
     """
 )
+SAY = compiled(
+    """
+    graph s(%x: text)
+      %k = prefill([%x]) : kv @llm
+      %y = decode(%k) {max_tokens=9} : text @llm
+      return %y
+    """
+)
 
 
 def failure(message: str) -> Failure:
@@ -58,6 +72,66 @@ def test_a_variable_settles_once() -> None:
     assert session.provide("v", 3).settled == [], "it comes of a graph"
     assert session.complete(work.node.id, 0, [(7,)]).settled == [("v", (7,))]
     assert session.complete(work.node.id, 0, [(8,)]).settled == []
+
+
+COPY = compile_graph(Graph("copy", (("x", "text"),), (), (), (("y", Ref("x")),)), {})
+CALL = compiled('graph call(%x: text)\n%y = call(%x) {result="text"} : text @e\nreturn %y')
+BEHIND = compiled(
+    """
+    graph behind(%x: text, %z: text)
+      %w = call(%x) {result="text"} : text @e
+      %y = call(%z) {result="text"} : text @e
+      order w > y
+      return %y
+    """
+)
+PAIR = compiled(
+    """
+    graph pair(%a: text, %b: text)
+      %c = call(%a) {result="text"} : text @e
+      %d = call(%b) {result="text"} : text @e
+      return %c, %d
+    """
+)
+
+
+@pytest.mark.parametrize("forth", [COPY, CALL])
+@pytest.mark.parametrize("back", [COPY, CALL])
+def test_a_variable_that_would_come_of_itself_fails(forth: ExecutionGraph, back: ExecutionGraph) -> None:
+    """Otherwise its readers would wait for ever; a circle of copies was followed without end."""
+    session = Session("q")
+    session.want("one")
+    assert not session.extend(forth, {"x": "one", "y": "two"}).settled
+    found = dict(session.extend(back, {"x": "two", "y": "one"}).settled)
+    session.check_invariants()
+    for name in ("one", "two"):
+        value = found[name]
+        assert isinstance(value, Failure)
+        assert "the variable 'one' would come of itself" in str(value.error)
+    assert not session.graph.nodes
+
+
+def test_a_step_does_not_wait_for_one_before_it_that_waits_for_its_value() -> None:
+    session = Session("q")
+    session.extend(BEHIND, {"x": "one", "y": "two"})
+    session.provide("z", "z")
+    outcome = session.extend(CALL, {"x": "two", "y": "one"})
+    assert [name for name, _ in outcome.settled] == ["one"]
+    (work,) = outcome.work
+    assert session.complete(work.node.id, 0, ["y"]).settled == [("two", "y")]
+
+
+def test_graphs_may_read_what_others_produce_in_both_directions() -> None:
+    """Outputs of one graph come of different inputs, so these variables do not come of themselves."""
+    session = Session("q")
+    session.extend(PAIR, {})
+    session.extend(CALL, {"x": "c", "y": "b"})
+    outcome, found = session.provide("a", "a"), {}
+    for result in ("c", "b", "d"):
+        (work,) = outcome.work
+        outcome = session.complete(work.node.id, 0, [result])
+        found |= dict(outcome.settled)
+    assert found == {"c": "c", "b": "b", "d": "d"}
 
 
 def test_values_inside_a_graph_are_freed_after_their_last_reader() -> None:
@@ -288,6 +362,10 @@ class Raising(PerInvocation):
         self._raise_at("started", entry)
         super().started(entry, lo, hi)
 
+    def remove(self, entry: Entry) -> None:
+        self._raise_at("remove", entry)
+        super().remove(entry)
+
     def rank(self, entry: Entry) -> Rank:
         self._raise_at("rank", entry)
         return super().rank(entry)
@@ -322,18 +400,26 @@ def test_an_order_that_raises_ends_the_queries_that_have_work_there_and_frees_wh
     assert system.is_idle()
 
 
+@pytest.mark.parametrize("engine", [batch_engine, llm_engine])
+def test_an_order_that_raises_when_a_query_leaves_starts_no_work_twice(
+    engine: Callable[..., Deployment],
+) -> None:
+    """What the last `schedule` decided has been carried out: a batch with an effect would happen twice."""
+    vocabulary = DEFAULT.with_policy("raising", lambda config: Raising(config, "remove"))
+    limits = {"max_running": 1} if engine is llm_engine else {"max_batch": 1}
+    system = CheckedSystem([engine(policy="raising", **limits)], vocabulary=vocabulary)
+    app = SAY if engine is llm_engine else EMBED
+    actions = system.handle([Submit(query, app, {"x": query}) for query in ("fine", "bad")], 0.0)
+    actions += system.handle([Cancel("bad")], 1.0)
+    assert len([action for action in actions if isinstance(action, StartBatch | Admit)]) == 1
+    assert isinstance(system.replies["bad"].error, QueryCancelled)
+    assert isinstance(system.replies["fine"].error, InternalError)
+
+
 @pytest.mark.parametrize("method", ["add", "take", "taken", "started", "rank"])
 def test_the_same_for_an_llm(method: str) -> None:
     vocabulary = DEFAULT.with_policy("raising", lambda config: Raising(config, method))
     system = CheckedSystem([llm_engine(policy="raising", max_running=2)], vocabulary=vocabulary)
-    say = compiled(
-        """
-        graph s(%x: text)
-          %k = prefill([%x]) : kv @llm
-          %y = decode(%k) {max_tokens=9} : text @llm
-          return %y
-        """
-    )
 
     def answer(actions: list[Action], now_s: float) -> None:
         for action in actions:
@@ -341,9 +427,9 @@ def test_the_same_for_an_llm(method: str) -> None:
                 system.handle([LLMReport("llm", action.instance, Done(action.task.id, "yes"))], now_s)
 
     answer(
-        system.handle([Submit(query, say, {"x": query}) for query in ("fine", "bad", "waiting")], 0.0), 1.0
+        system.handle([Submit(query, SAY, {"x": query}) for query in ("fine", "bad", "waiting")], 0.0), 1.0
     )
-    answer(system.handle([Submit("later", say, {"x": "x"})], 2.0), 3.0)
+    answer(system.handle([Submit("later", SAY, {"x": "x"})], 2.0), 3.0)
     assert isinstance(system.replies["bad"].error, InternalError)
     assert system.replies["later"].outputs == {"y": "yes"}
     assert system.is_idle()

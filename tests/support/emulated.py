@@ -15,7 +15,7 @@ from stretto.emulate.serve import EmulatedServers
 from stretto.emulate.wanted import WantedFleet, WantedServer
 
 MODEL = "llama-2-7b"
-_PATIENCE_S = 30
+_PATIENCE_S = 100
 
 
 def fleet_of(num_servers: int = 1, **settings: Any) -> PlannedFleet:

@@ -47,11 +47,11 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 
 
 def in_real_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Decorate an async test with threads or processes; half a minute is a hang."""
+    """Decorate an async test with threads or processes; 100 s are a hang."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         with asyncio.Runner() as runner:
-            return runner.run(asyncio.wait_for(test(*args, **kwargs), 30))
+            return runner.run(asyncio.wait_for(test(*args, **kwargs), 100))
 
     return run

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -42,6 +43,8 @@ class KeptProcess:
     ) -> None:
         # A file, not a pipe: a pipe that nobody reads would stop the command at last.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
+        self._words: str | None = None
+        self._reading = threading.Lock()
         watch, confine = (",".join(map(str, numbers)) for numbers in ((os.getpid(), *watched), cores))
         keeper = [sys.executable, str(_KEEPER), str(grace_s), watch, confine]
         self._process = subprocess.Popen(
@@ -59,9 +62,8 @@ class KeptProcess:
 
     def last_words(self) -> str:
         """Return the last lines that the command has written to its output."""
-        end = os.fstat(self._log.fileno()).st_size
-        words = os.pread(self._log.fileno(), _LOG_BYTES, max(0, end - _LOG_BYTES))
-        return words.decode(errors="replace").strip()
+        with self._reading:
+            return self._read() if self._words is None else self._words
 
     def end(self) -> None:
         """End the command with all its processes, and wait until they are gone. A second call does
@@ -69,10 +71,21 @@ class KeptProcess:
         """
         if self._process.returncode is None:
             self._process.communicate(b"end")
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with self._reading:
+            if self._words is None:
+                self._words = self._read()
+                self._log.close()
 
     def wait(self) -> int:
         """Wait until the command has ended; return its exit code."""
         return self._process.wait()
+
+    def _read(self) -> str:
+        end = os.fstat(self._log.fileno()).st_size
+        words = os.pread(self._log.fileno(), _LOG_BYTES, max(0, end - _LOG_BYTES))
+        return words.decode(errors="replace").strip()
 
 
 def take_port(port: int | None, host: str = "127.0.0.1") -> int:
