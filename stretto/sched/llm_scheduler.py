@@ -201,7 +201,7 @@ class LLMScheduler:
 
     def add(self, request: Request, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
-        self._queue(Entry(request, arrival_s=now_s, num_output=self._outputs.expected(request)))
+        self._queue(Entry(request, now_s, self._outputs.expected(request)))
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
         """Handle an instance's report on a task, such as new text or its end; return reports for the query

@@ -293,7 +293,7 @@ class System:
             assert request.node.engine is not None
             engines[request.node.engine] = None  # first, as what an order raises at waits there too
             self._engines.add(request, now_s)
-            if request.node.strategy.watches:
+            if request.node.is_watched:
                 self._attempts.sent(request, now_s)
                 self._arm_attempts()
         if outcome.demands:
