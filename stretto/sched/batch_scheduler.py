@@ -117,10 +117,10 @@ class BatchScheduler:
         if len(results) != len(batch.tasks):
             message = f"the engine answered {len(results)} of {len(batch.tasks)} tasks"
             return self._retry_apart(batch, BadReply(message))
-        reports: list[Report] = []
-        for (entry, lo, hi), task, result in zip(batch.parts, batch.tasks, results, strict=True):
-            reports.append(completed(entry.request, lo, hi, task.num_items, result))
-        return reports
+        return [
+            completed(entry.request, lo, hi, results[place])
+            for place, (entry, lo, hi) in enumerate(batch.parts)
+        ]
 
     def failed(self, instance: int, batch_id: int, error: StrettoError) -> list[Report]:
         """Handle a batch that failed as a whole: queue its tasks again, or return reports that they failed

@@ -283,7 +283,7 @@ class GraphScheduler:
     def _feed(self, node: Node) -> None:
         """Hand out the items of an open mapped node that have arrived since the last time."""
         arrived = self._streams.feed(node, self.values)
-        if isinstance(arrived, AbsentType | Failure):
+        if not isinstance(arrived, list):
             self._end_with(node, arrived)
             return
         for items in arrived:

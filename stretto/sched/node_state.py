@@ -16,7 +16,6 @@ from typing import Literal, TypeAlias
 from stretto.errors import InternalError
 from stretto.graph.compile import Node
 
-
 NodeState: TypeAlias = Literal["waiting", "open", "flowing", "expanded", "ended"]
 """The state of a node (one step) of a running graph, from waiting for its inputs to ended."""
 

@@ -201,12 +201,10 @@ class System:
                 self._end(query, None, ended_by)
 
     def _open(self, event: Submit | Open, now_s: float) -> None:
-        record = (
-            event.record
-            if isinstance(event, Open)
-            else QueryRecord(event.tenant, event.objective, event.deadline_s)
-        )
-        record = replace(record, arrival_s=now_s)
+        if isinstance(event, Submit):
+            record = QueryRecord(event.tenant, event.objective, event.deadline_s, now_s)
+        else:
+            record = replace(event.record, arrival_s=now_s)
         session = Session(event.query, record, self._expand_for(event.passes))
         self.queries[event.query] = session
         self._engines_of[event.query] = {}
