@@ -23,11 +23,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from stretto.core import ABSENT, AbsentType, Failure
 from stretto.errors import BadReply, EngineFailure, StrettoError
-from stretto.graph.compile import ExecutionGraph, Node
+from stretto.graph.compile import ExecutionGraph, Node, StreamedOutput
 from stretto.sched.demand import NOBODY, Demand, usual
 from stretto.sched.gathering import gather
 from stretto.sched.live_graph import LiveGraph
@@ -96,11 +95,12 @@ class GraphScheduler:
         joined = self.live.join(egraph, inputs, under)
         self._states.add(joined.nodes)
         for place, streamed in egraph.streamed.items():
-            own = tuple(
-                replace(one, unless=tuple(joined.values[value] for value in one.unless)) for one in streamed
-            )
+            own = [
+                StreamedOutput(one.name, tuple([joined.values[value] for value in one.unless]))
+                for one in streamed
+            ]
             if under is None:
-                shown = tuple(replace(one, name=names.get(one.name, one.name)) for one in own)
+                shown = tuple([StreamedOutput(names.get(one.name, one.name), one.unless) for one in own])
             else:
                 shown = self._shown.within(under, [one for one in own if one.name == egraph.outputs[0][0]])
             self._shown.add(joined.nodes[place].id, shown)
