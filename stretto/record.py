@@ -48,4 +48,8 @@ def _pickle_by_position(made: type) -> None:
     names = [field.name for field in fields(made)]
     if len(names) > 1:
         get = attrgetter(*names)
-        made.__reduce__ = lambda self: (type(self), get(self))  # type: ignore[method-assign]
+
+        def reduce(self: object) -> tuple[type, tuple[object, ...]]:
+            return type(self), get(self)
+
+        made.__reduce__ = reduce  # type: ignore[assignment]
