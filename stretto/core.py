@@ -56,11 +56,11 @@ def first_failure(value: object) -> Failure | None:
     """Return `value` if it is a `Failure`, or the first failure in it if it is a list; None if there is
     none.
     """
-    if not isinstance(value, Failure | list):
-        return None
     if isinstance(value, Failure):
         return value
-    return next((item for item in value if isinstance(item, Failure)), None)
+    if isinstance(value, list):
+        return next((item for item in value if isinstance(item, Failure)), None)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.messages import Action, Event
+from stretto.record import record
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepsDone:
     """A series of completed steps (engine iterations) of a simulated LLM instance, which ran without a gap
     from `start_s` on.

@@ -7,7 +7,8 @@ one (6.1 µs against 1.7 for 15 fields). A record is frozen for the type checker
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TypeVar, dataclass_transform, overload
 
 _Class = TypeVar("_Class")
@@ -32,5 +33,23 @@ def record(
         kw_only: whether fields can be given by name only.
         eq: whether two objects with equal fields are equal. Otherwise each is equal to itself only.
     """
-    make = dataclass(slots=True, kw_only=kw_only, eq=eq, unsafe_hash=eq)
+
+    def make(plain: type[_Class]) -> type[_Class]:
+        made = dataclass(slots=True, kw_only=kw_only, eq=eq, unsafe_hash=eq)(plain)
+        if not kw_only:
+            _pickle_by_position(made)
+        return made
+
     return make if cls is None else make(cls)
+
+
+def _pickle_by_position(made: type) -> None:
+    """Let objects of a record pickle as their class and the values of their fields, without the names."""
+    names = [field.name for field in fields(made)]
+    if len(names) > 1:
+        get = attrgetter(*names)
+
+        def reduce(self: object) -> tuple[type, tuple[object, ...]]:
+            return type(self), get(self)
+
+        made.__reduce__ = reduce  # type: ignore[assignment]

@@ -1,7 +1,8 @@
 """Cost of orchestration.
 
 The benchmark measures the cost per no-op primitive, next to other orchestrators in the same process, in turn;
-with 16 queries in flight; for planning a query; and while a query only waits. Nothing computes here, so all
+with 16 queries in flight; by the place where the engine runs; for planning a query; and while a query only
+waits. Nothing computes here, so all
 measured time is overhead.
 """
 
@@ -16,6 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 
 from benchmarks.overhead.peers import EXPECTED, NUM_NODES, PEERS, Peer, RunOnce, ours
+from benchmarks.overhead.places import PLACES, place_rows
 from benchmarks.overhead.planning import (
     BUILDING,
     PLANNING,
@@ -120,6 +122,8 @@ def measure(size: OverheadSize, options: BenchmarkOptions) -> Report:
     plans += queue_rows(size.ends, size.waiting)
     rows, left_out = asyncio.run(_nodes(options, size.rounds, size.runs))
     rows += plans
+    options.say("places where engines run")
+    rows += asyncio.run(place_rows(size.rounds, size.runs))
     options.say("waiting")
     rows += asyncio.run(_waiting(size.waits, size.block_s))
     rows += QUOTED
@@ -250,6 +254,18 @@ def _goals(rows: Sequence[Row], size: OverheadSize) -> tuple[Goal, ...]:
             value(IN_PARALLEL, "stretto", "median_nodes_per_s"),
             50_000,
             "higher",
+        ),
+        Goal(
+            "µs of CPU per no-op primitive in a thread",
+            value(PLACES, "stretto, thread", "median_us_per_node"),
+            20,
+            "lower",
+        ),
+        Goal(
+            "µs of CPU per no-op primitive in a process",
+            value(PLACES, "stretto, process", "median_us_per_node"),
+            50,
+            "lower",
         ),
         Goal("ms to lower, optimise and compile advanced RAG", cold / 1000, 1.0, "lower"),
         Goal("µs to find a plan in the cache", cached, 50, "lower"),

@@ -3,7 +3,7 @@
 Instances form groups of equal cost profile, because the least loaded instance of a group is the best of it
 for any request of which no instance holds a part. Within a group they are filed by the power of two of their
 room, the number of tokens that still fit: an instance in a higher file than the room that is asked for has
-enough, so that only one file is searched.
+enough, so that only one file is searched. The first file has the instances without any room.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class LoadOrder:
     def __init__(self) -> None:
         self._entries: dict[InstanceId, tuple[Hashable, int, Load]] = {}
         self._groups: dict[Hashable, _Files] = {}
+        self._files_of: dict[InstanceId, _Files] = {}
         self._by_room: list[int] = []
 
     @property
@@ -37,33 +38,39 @@ class LoadOrder:
 
     def update(self, instance: InstanceId, group: Hashable, room: int, load: Load) -> None:
         """Add or update an instance in the index: its group, its load, and the number of tokens that still
-        fit on it (`room`).
+        fit on it (`room`, at least 0).
 
         A group consists of instances with equal cost profiles.
         """
-        entry = group, room, load
-        if self._entries.get(instance) == entry:
+        entry, before = (group, room, load), self._entries.get(instance)
+        if before == entry:
             return
-        self.remove(instance)
+        if before is not None and before[0] is group:
+            self._unfile(instance, before)
+        else:
+            self.remove(instance)
+            self._files_of[instance] = self._groups.setdefault(group, [])
         self._entries[instance] = entry
         insort(self._by_room, room)
-        if room > 0:
-            files = self._groups.setdefault(group, [])
-            while len(files) <= room.bit_length():
-                files.append([])
-            insort(files[room.bit_length()], (load, instance))
+        files, file = self._files_of[instance], room.bit_length()
+        if len(files) <= file:
+            files += [[] for _ in range(len(files), file + 1)]
+        insort(files[file], (load, instance))
 
     def remove(self, instance: InstanceId) -> None:
         """Remove an instance from the index; nothing happens if it is not there."""
         if (entry := self._entries.pop(instance, None)) is None:
             return
-        group, room, load = entry
+        self._unfile(instance, entry)
+        if not any(self._files_of.pop(instance)):
+            del self._groups[entry[0]]
+
+    def _unfile(self, instance: InstanceId, entry: tuple[Hashable, int, Load]) -> None:
+        """Take an instance out of the lists in which it is sorted."""
+        _, room, load = entry
         del self._by_room[bisect_left(self._by_room, room)]
-        if room > 0:
-            file = self._groups[group][room.bit_length()]
-            del file[bisect_left(file, (load, instance))]
-            if not any(self._groups[group]):
-                del self._groups[group]
+        file = self._files_of[instance][room.bit_length()]
+        del file[bisect_left(file, (load, instance))]
 
     def least_loaded(self, room: int) -> list[InstanceId]:
         """Return the least loaded instance on which at least `room` tokens still fit, for each group that has

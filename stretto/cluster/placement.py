@@ -47,7 +47,7 @@ class PromptKey:
     block_tokens: int
 
 
-@record(kw_only=True)
+@record
 class PlacementRequest:
     """A request as a placement policy (the rule that chooses an instance for it) sees it.
 

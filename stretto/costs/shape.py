@@ -41,11 +41,8 @@ class StepShape(NamedTuple):
 
         The step must have no prefills.
         """
-        return StepShape(
-            num_decodes=self.num_decodes,
-            context_tokens=self.context_tokens + num_steps * self.num_decodes,
-            max_context_tokens=self.max_context_tokens + num_steps,
-        )
+        context_tokens = self.context_tokens + num_steps * self.num_decodes
+        return StepShape(0, 0, 0, 0, self.num_decodes, context_tokens, self.max_context_tokens + num_steps)
 
 
 def shape_of(slices: Iterable[tuple[int, int, bool]]) -> StepShape:

@@ -72,6 +72,7 @@ class Node:
             value that a node uses if it is there, and does not wait for.
         hint_from: the node whose value this one takes as a hint, then that node's own hint, and so on.
         runs_once: the step must not run a second time, because it would change something outside again.
+        is_watched: attempts of the step have to be followed, as its strategy says.
     """
 
     id: int
@@ -98,10 +99,12 @@ class Node:
     own_s: float = 0.0
     strategy: Strategy = NO_STRATEGY
     runs_once: bool = field(init=False)
+    is_watched: bool = field(init=False)
 
     def __post_init__(self) -> None:
         may_repeat = self.spec.is_idempotent or bool(self.config.get("idempotent"))
         object.__setattr__(self, "runs_once", self.is_effect and not may_repeat)
+        object.__setattr__(self, "is_watched", self.strategy.watches and not self.hints)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from stretto.llm.sequence import TokenSequence
+from stretto.record import record
 
 
 class Slice(NamedTuple):
@@ -21,7 +21,7 @@ class Slice(NamedTuple):
     samples: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepBatch:
     """The work of one step of an LLM instance, or of `num_repeats` decode steps in a row.
 

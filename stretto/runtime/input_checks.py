@@ -16,6 +16,7 @@ from stretto.graph.compile import ExecutionGraph
 from stretto.graph.types import item_type
 from stretto.tasks import Objective
 
+_OBJECTIVES: tuple[str, ...] = get_args(Objective)
 _KINDS: Mapping[str, type | UnionType] = {
     "number": int | float,
     "bool": bool,
@@ -66,11 +67,8 @@ def check_tenant(tenant: object) -> None:
 
 def check_criteria(criteria: Objective | None, *, is_needed: bool = False) -> None:
     """Check that `criteria` is "latency" or "throughput", or None unless `is_needed`. Raises UserError."""
-    if (criteria is not None or is_needed) and not (
-        isinstance(criteria, str) and criteria in get_args(Objective)
-    ):
-        known = ", ".join(get_args(Objective))
-        raise UserError(f"objective must be one of {known}, got {reprlib.repr(criteria)}")
+    if (criteria is not None or is_needed) and not (isinstance(criteria, str) and criteria in _OBJECTIVES):
+        raise UserError(f"objective must be one of {', '.join(_OBJECTIVES)}, got {reprlib.repr(criteria)}")
 
 
 def check_deadline(deadline_s: float | None) -> None:

@@ -134,10 +134,10 @@ class Pump:
 
     def _carry_out(self, action: Action) -> None:
         match action:
-            case StartBatch(engine, instance, batch, tasks):
-                self._instances.send(engine, instance, RunBatch(batch, tasks))
-            case Admit(engine, instance, task, rank):
-                self._instances.send(engine, instance, AdmitTask(task, rank))
+            case StartBatch():
+                self._instances.send(action.engine, action.instance, RunBatch(action.batch, action.tasks))
+            case Admit():
+                self._instances.send(action.engine, action.instance, AdmitTask(action.task, action.rank))
             case Emit() | Settled() | Reply():
                 self._answer(action)
             case Reprioritise(engine, instance, task_id, rank):

@@ -53,8 +53,9 @@ class RunningQueries:
             QueryCancelled: the runtime was closed, or began to drain.
         """
         try:
-            async with asyncio.timeout_at(due_s):
-                await self._slots.acquire()
+            if not self._slots.take():
+                async with asyncio.timeout_at(due_s):
+                    await self._slots.acquire()
         except TimeoutError:
             raise DeadlineExceeded("the deadline passed before the query could start") from None
         if self._is_closed or self._is_draining:

@@ -207,7 +207,7 @@ def check_results(results: object, num_tasks: int) -> None:
     Raises:
         BadReply: it has not.
     """
-    if isinstance(results, str) or not isinstance(results, Sequence):
+    if not isinstance(results, list) and (isinstance(results, str) or not isinstance(results, Sequence)):
         raise BadReply(f"the engine answered a {type(results).__name__}, not a list")
     if len(results) != num_tasks:
         raise BadReply(f"the engine answered {len(results)} of {num_tasks} tasks")

@@ -78,7 +78,7 @@ class Attempts:
 
     def sent(self, request: Request, now_s: float) -> None:
         """Follow a request that a query has sent, if its step has a strategy. A hint is not followed."""
-        if request.node.strategy.watches and not request.node.hints:
+        if request.node.is_watched:
             self._begin(_Attempt(request, 0, False, set(range(request.lo, request.hi))), now_s)
 
     def judge(self, reports: Sequence[Report], now_s: float) -> Sequence[Report]:

@@ -75,7 +75,7 @@ class BatchScheduler:
 
     def add(self, request: Request, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
-        self.queue.add(Entry(request, arrival_s=now_s))
+        self.queue.add(Entry(request, now_s))
 
     def observe(self, instance: InstanceId, batch_id: int, now_s: float) -> None:
         """Learn from the time that a batch has taken, which has just been answered.
@@ -117,10 +117,10 @@ class BatchScheduler:
         if len(results) != len(batch.tasks):
             message = f"the engine answered {len(results)} of {len(batch.tasks)} tasks"
             return self._retry_apart(batch, BadReply(message))
-        reports: list[Report] = []
-        for (entry, lo, hi), task, result in zip(batch.parts, batch.tasks, results, strict=True):
-            reports.append(completed(entry.request, lo, hi, task.num_items, result))
-        return reports
+        return [
+            completed(entry.request, lo, hi, results[place])
+            for place, (entry, lo, hi) in enumerate(batch.parts)
+        ]
 
     def failed(self, instance: int, batch_id: int, error: StrettoError) -> list[Report]:
         """Handle a batch that failed as a whole: queue its tasks again, or return reports that they failed
@@ -438,21 +438,9 @@ class BatchScheduler:
 
     def _task(self, request: Request, lo: int, hi: int) -> Task:
         node = request.node
-        if not request.each:
-            return Task(
-                next(self._ids),
-                request.query,
-                node.name,
-                node.op,
-                request.inputs,
-                node.config,
-                tenant=request.record.tenant,
-            )
-        inputs = dict(request.inputs)
-        for port in request.each:
-            column = inputs[port]
-            assert isinstance(column, Sequence)
-            inputs[port] = column[lo - request.lo : hi - request.lo]
+        inputs, num_items = request.inputs, None
+        if request.each:
+            inputs, num_items = _part_of(request, lo, hi), hi - lo
         return Task(
             next(self._ids),
             request.query,
@@ -460,7 +448,7 @@ class BatchScheduler:
             node.op,
             inputs,
             node.config,
-            hi - lo,
+            num_items,
             request.each,
             request.record.tenant,
         )
@@ -491,6 +479,16 @@ class BatchScheduler:
             if entry.query not in self._leaving:
                 self.queue.add(entry.again(lo, hi, attempt=entry.attempt, alone=True))
         return []
+
+
+def _part_of(request: Request, lo: int, hi: int) -> Mapping[str, object]:
+    """Return the inputs of items `lo` to `hi` of a request."""
+    inputs = dict(request.inputs)
+    for port in request.each:
+        column = inputs[port]
+        assert isinstance(column, Sequence)
+        inputs[port] = column[lo - request.lo : hi - request.lo]
+    return inputs
 
 
 def _in_doubt(entry: Entry, error: StrettoError) -> EffectInDoubt:

@@ -100,16 +100,16 @@ class EngineTier:
         self._dirty[event.engine] = None
         scheduler = self.schedulers[event.engine]
         match event:
-            case BatchDone(_, instance, batch, results):
+            case BatchDone():
                 assert isinstance(scheduler, BatchScheduler)
-                scheduler.observe(instance, batch, now_s)
-                return scheduler.done(instance, batch, results), []
+                scheduler.observe(event.instance, event.batch, now_s)
+                return scheduler.done(event.instance, event.batch, event.results), []
             case BatchFailed(_, instance, batch, error):
                 assert isinstance(scheduler, BatchScheduler)
                 return scheduler.failed(instance, batch, error), []
-            case LLMReport(_, instance, llm_event):
+            case LLMReport():
                 assert isinstance(scheduler, LLMScheduler)
-                return scheduler.report(instance, llm_event, now_s), []
+                return scheduler.report(event.instance, event.event, now_s), []
             case AddInstance(_, replica):
                 return [], scheduler.add_instance(replica, now_s)
             case Drain(_, instance, how):

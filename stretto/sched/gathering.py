@@ -6,19 +6,19 @@ order of the ports, is the node's own. A failed hint counts as no hint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 from stretto.core import ABSENT, Failure, first_failure
 from stretto.errors import BadReply
 from stretto.graph.compile import In, Node
 from stretto.graph.graph import WHEN
+from stretto.record import record
 from stretto.sched.values import UNSET, Values
 
 _MAY_HAVE_FAILED = (Failure, list)
 
 
-@dataclass(slots=True)
+@record
 class Gathered:
     """The inputs found for a node (step) when it starts, by port (named input), or why the node cannot run.
 
@@ -26,9 +26,9 @@ class Gathered:
     with the place of its port, as an earlier port whose list of items has not ended may fail too.
     """
 
-    inputs: dict[str, object] = field(default_factory=dict)
-    is_absent: bool = False
-    failure: tuple[int, Failure] | None = None
+    inputs: Mapping[str, object]
+    is_absent: bool
+    failure: tuple[int, Failure] | None
 
 
 def gather(node: Node, values: Values) -> Gathered:
@@ -38,7 +38,9 @@ def gather(node: Node, values: Values) -> Gathered:
     Raises:
         BadReply: a port takes an item of a value that is not a list.
     """
-    found = Gathered()
+    inputs: dict[str, object] = {}
+    is_absent = False
+    failed: tuple[int, Failure] | None = None
     passed_over: tuple[int, Failure] | None = None
     for place, arg in enumerate(node.ins):
         value = values[arg.value]
@@ -47,19 +49,17 @@ def gather(node: Node, values: Values) -> Gathered:
         if value is UNSET:
             continue
         if value is ABSENT:
-            found.is_absent = found.is_absent or not arg.optional
+            is_absent = is_absent or not arg.optional
             continue
         failure = _failure_at(arg, node, value) if isinstance(value, _MAY_HAVE_FAILED) else None
         if failure is None:
             if arg.port != WHEN:
-                found.inputs[arg.port] = value
+                inputs[arg.port] = value
         elif node.spec.passes_over_failures and arg.optional:
             passed_over = passed_over or (place, failure)
         elif not arg.is_hint:
-            found.failure = found.failure or (place, failure)
-    if not found.inputs and found.failure is None:
-        found.failure = passed_over
-    return found
+            failed = failed or (place, failure)
+    return Gathered(inputs, is_absent, failed if inputs or failed else passed_over)
 
 
 def item_of(value: object, index: int | None) -> object:

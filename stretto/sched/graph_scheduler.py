@@ -23,15 +23,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from stretto.core import ABSENT, AbsentType, Failure
 from stretto.errors import BadReply, EngineFailure, StrettoError
-from stretto.graph.compile import ExecutionGraph, Node
+from stretto.graph.compile import ExecutionGraph, Node, StreamedOutput
 from stretto.sched.demand import NOBODY, Demand, usual
 from stretto.sched.gathering import gather
 from stretto.sched.live_graph import LiveGraph
-from stretto.sched.node_state import NodeState, NodeStates
+from stretto.sched.node_state import NodeStates
 from stretto.sched.outcome import Outcome
 from stretto.sched.prepare import prepare_request
 from stretto.sched.shown_text import ShownText
@@ -96,11 +95,12 @@ class GraphScheduler:
         joined = self.live.join(egraph, inputs, under)
         self._states.add(joined.nodes)
         for place, streamed in egraph.streamed.items():
-            own = tuple(
-                replace(one, unless=tuple(joined.values[value] for value in one.unless)) for one in streamed
-            )
+            own = [
+                StreamedOutput(one.name, tuple([joined.values[value] for value in one.unless]))
+                for one in streamed
+            ]
             if under is None:
-                shown = tuple(replace(one, name=names.get(one.name, one.name)) for one in own)
+                shown = tuple([StreamedOutput(names.get(one.name, one.name), one.unless) for one in own])
             else:
                 shown = self._shown.within(under, [one for one in own if one.name == egraph.outputs[0][0]])
             self._shown.add(joined.nodes[place].id, shown)
@@ -196,25 +196,25 @@ class GraphScheduler:
         self.live.check_invariants()
         for node in self.nodes.values():
             state = self._states[node.id]
-            assert state is not NodeState.ENDED, node.name
-            assert state is NodeState.WAITING or not self.live.blocking[node.id], node.name
-            assert (state is NodeState.FLOWING) == (node.id in self._streams.mapped), node.name
+            assert state != "ended", node.name
+            assert state == "waiting" or not self.live.blocking[node.id], node.name
+            assert (state == "flowing") == (node.id in self._streams.mapped), node.name
         self._streams.check_invariants()
 
     # --- opening
 
     def _go_on(self, node: Node) -> None:
         match self._states[node.id]:
-            case NodeState.WAITING if not self.live.blocking[node.id]:
+            case "waiting" if not self.live.blocking[node.id]:
                 self._open(node)
-            case NodeState.FLOWING:
+            case "flowing":
                 self._feed(node)
-            case NodeState.EXPANDED if (value := self.live.take_returned(node)) is not UNSET:
+            case "expanded" if (value := self.live.take_returned(node)) is not UNSET:
                 self._end(node, [value])
 
     def _open(self, node: Node) -> None:
-        self._states.move(node, NodeState.OPEN)
-        if node.hints and not any(self._states[reader] is NodeState.WAITING for reader in node.hints):
+        self._states.move(node, "open")
+        if node.hints and not any(self._states[reader] == "waiting" for reader in node.hints):
             self._end_with(node, ABSENT)
             return
         if node.hint_from:
@@ -223,7 +223,7 @@ class GraphScheduler:
         if found.is_absent:
             self._end_with(node, ABSENT)
         elif node.is_mapped:
-            self._states.move(node, NodeState.FLOWING)
+            self._states.move(node, "flowing")
             self._streams.open(node, found)
             self._feed(node)
         elif found.failure is not None:
@@ -240,7 +240,7 @@ class GraphScheduler:
 
         A mapped reader is several: some of its items may find in the cache what is computed for others.
         """
-        if self._states[reader.hint_from[0]] is not NodeState.OPEN:
+        if self._states[reader.hint_from[0]] != "open":
             return
         node = self.nodes[reader.hint_from[0]]
         is_only = len(node.hints) == 1 and not reader.is_mapped
@@ -287,7 +287,7 @@ class GraphScheduler:
     def _feed(self, node: Node) -> None:
         """Hand out the items of an open mapped node that have arrived since the last time."""
         arrived = self._streams.feed(node, self.values)
-        if isinstance(arrived, AbsentType | Failure):
+        if not isinstance(arrived, list):
             self._end_with(node, arrived)
             return
         for items in arrived:
@@ -364,7 +364,8 @@ class GraphScheduler:
         self._retire(node)
         if node.hint_from:
             self._withdraw_hint(node)
-        for out, value in zip(node.outs, outputs, strict=True):
+        for place, out in enumerate(node.outs):
+            value = outputs[place]
             if isinstance(value, Failure):
                 if node.is_effect:
                     self.outcome.failed_effects.append(value)
@@ -374,7 +375,7 @@ class GraphScheduler:
 
     def _retire(self, node: Node) -> None:
         """Forget a node, and wake those that wait for it without reading it."""
-        self._states.move(node, NodeState.ENDED)
+        self._states.move(node, "ended")
         if node.is_mapped or node.decode is not None:
             self._streams.drop(node)
         self._shown.drop(node)
@@ -386,7 +387,7 @@ class GraphScheduler:
         sub = subgraph_of(node, given, self._expand)
         ids = dict(zip(sub.inputs, self.values.add(len(sub.inputs)), strict=True))
         outputs = self.grow(sub, ids, {}, node)
-        self._states.move(node, NodeState.EXPANDED)
+        self._states.move(node, "expanded")
         self.has_expanded = True
         self._num_spliced += len(sub.graph.primitives)
         value_id, index = next(iter(outputs.values()))

@@ -201,7 +201,7 @@ class LLMScheduler:
 
     def add(self, request: Request, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
-        self._queue(Entry(request, arrival_s=now_s, num_output=self._outputs.expected(request)))
+        self._queue(Entry(request, now_s, self._outputs.expected(request)))
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
         """Handle an instance's report on a task, such as new text or its end; return reports for the query
@@ -218,19 +218,20 @@ class LLMScheduler:
         self._start(running, now_s)
         self._heard_tasks.note((instance, event.task), now_s)
         match event:
-            case Piece(value=piece):
-                offset = running.offset
+            case Piece():
+                offset, piece = running.offset, event.value
                 running.offset += 1 if request.decode and request.decode.items else len(piece)
                 self._loads.wrote(running, num_tokens(piece))
                 return [Delivered(request.query, request.node.id, offset, piece)]
-            case Done(value=value, usage=usage):
-                num_output = num_output_tokens(usage, value)
+            case Done():
+                usage = event.usage
+                num_output = num_output_tokens(usage, event.value)
                 self._loads.answered(running, num_output, now_s)
                 self._remove(running, usage.num_cached_tokens if usage.num_prompt_tokens else None)
                 self._ahead.end(request.query, request.node.id)
                 self.instances.answered(instance)
                 self._outputs.observe(request, num_output)
-                return [completed(running, value)]
+                return [completed(running, event.value)]
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)

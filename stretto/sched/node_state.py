@@ -1,9 +1,9 @@
 """The state of each node (step) of a running graph, and the moves between states that are allowed.
 
-    WAITING ──▶ OPEN ──▶ ENDED       a single application: handed out, or evaluated on the spot
-       │         ├──▶ FLOWING ─▶ ENDED     a mapped node: handed out item by item
-       │         └──▶ EXPANDED ▶ ENDED     an `expand`: waits for the output of its subgraph
-       └─────────────────────▶ ENDED       a fused decode, which ends with its prefill; an unneeded node
+    waiting ──▶ open ──▶ ended       a single application: handed out, or evaluated on the spot
+       │         ├──▶ flowing ─▶ ended     a mapped node: handed out item by item
+       │         └──▶ expanded ▶ ended     an `expand`: waits for the output of its subgraph
+       └─────────────────────▶ ended       a fused decode, which ends with its prefill; an unneeded node
 
 A node ends once, is forgotten then, and nothing leads back. A move that the table does not list is a bug.
 """
@@ -11,30 +11,20 @@ A node ends once, is forgotten then, and nothing leads back. A move that the tab
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
+from typing import Literal, TypeAlias
 
 from stretto.errors import InternalError
 from stretto.graph.compile import Node
 
+NodeState: TypeAlias = Literal["waiting", "open", "flowing", "expanded", "ended"]
+"""The state of a node (one step) of a running graph, from waiting for its inputs to ended."""
 
-class NodeState(Enum):
-    """The state of a node (one step) of a running graph, from waiting for its inputs to ended."""
-
-    WAITING = "waiting"
-    OPEN = "open"
-    FLOWING = "flowing"
-    EXPANDED = "expanded"
-    ENDED = "ended"
-
-    __hash__ = object.__hash__  # that of Enum is written in Python, and every move looks states up
-
-
-TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = {
-    NodeState.WAITING: frozenset((NodeState.OPEN, NodeState.ENDED)),
-    NodeState.OPEN: frozenset((NodeState.FLOWING, NodeState.EXPANDED, NodeState.ENDED)),
-    NodeState.FLOWING: frozenset((NodeState.ENDED,)),
-    NodeState.EXPANDED: frozenset((NodeState.ENDED,)),
-    NodeState.ENDED: frozenset(),
+TRANSITIONS: Mapping[NodeState, tuple[NodeState, ...]] = {
+    "waiting": ("open", "ended"),
+    "open": ("ended", "flowing", "expanded"),
+    "flowing": ("ended",),
+    "expanded": ("ended",),
+    "ended": (),
 }
 """Table of the states that may follow each state."""
 
@@ -45,11 +35,11 @@ class NodeStates(dict[int, NodeState]):
     """
 
     def __missing__(self, node_id: int) -> NodeState:
-        return NodeState.ENDED
+        return "ended"
 
     def add(self, nodes: Iterable[Node]) -> None:
-        """Add new nodes (steps of a running graph), in the state WAITING (for their inputs)."""
-        self.update(dict.fromkeys([node.id for node in nodes], NodeState.WAITING))
+        """Add new nodes (steps of a running graph), in the state "waiting" (for their inputs)."""
+        self.update(dict.fromkeys([node.id for node in nodes], "waiting"))
 
     def move(self, node: Node, to: NodeState) -> None:
         """Change the state of `node` (a step of a running graph) to the state `to`.
@@ -59,8 +49,8 @@ class NodeStates(dict[int, NodeState]):
         """
         state = self[node.id]
         if to not in TRANSITIONS[state]:
-            raise InternalError(f"node {node.id} cannot go from {state.value} to {to.value}", step=node.name)
-        if to is NodeState.ENDED:
+            raise InternalError(f"node {node.id} cannot go from {state} to {to}", step=node.name)
+        if to == "ended":
             del self[node.id]
         else:
             self[node.id] = to

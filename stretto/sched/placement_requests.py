@@ -32,14 +32,15 @@ class PlacementRequests:
         request = entry.request
         hint = self._ahead.hint_of(request)
         held = {} if hint.instance is None else {hint.instance: hint.num_tokens}
+        tenant = request.record.tenant
         return PlacementRequest(
-            num_tokens=entry.num_units(entry.lo, entry.lo + 1),
-            expected_output=self._outputs.expected(request),
-            keys=self._keys.of(request.prompts[entry.lo - request.lo], request.record.tenant),
-            hints=held,
-            computing=held if hint.is_running else {},
-            tenant=request.record.tenant,
-            slack_s=max(0.0, entry.demand.start_by_s - now_s),
-            bound_to=bound_to,
-            ahead_s=ahead_s,
+            entry.num_units(entry.lo, entry.lo + 1),
+            self._outputs.expected(request),
+            self._keys.of(request.prompts[entry.lo - request.lo], tenant),
+            held,
+            held if hint.is_running else {},
+            tenant,
+            max(0.0, entry.demand.start_by_s - now_s),
+            bound_to,
+            ahead_s,
         )

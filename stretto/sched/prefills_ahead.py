@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.costs.profile import Profile
+from stretto.record import record
 from stretto.sched.request import Request
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hint:
     """A hint where to send a request: the LLM instance whose cache holds, or will soon hold, the first
     `num_tokens` tokens of the request's prompt.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stretto.core import KV, Prompt, Segment, as_text
 from stretto.costs.tokens import num_tokens
@@ -41,40 +41,52 @@ def prepare_request(
         BadReply: a value cannot stand in a prompt.
     """
     if node.spec.runs_on != "llm":
-        units_of = node.spec.units
-        units = tuple(units_of(_row(inputs, each, i)) for i in range(hi - lo)) if units_of else None
-        return Request(
-            query=query,
-            node=node,
-            step=node.name,
-            lo=lo,
-            hi=hi,
-            inputs=inputs,
-            each=each,
-            units=units,
-            record=record,
-            demand=demand,
-        )
-    last = decode_node or node
+        units = None if node.spec.units is None else _units(node.spec.units, inputs, lo, hi, each)
+        return Request(query, node, node.name, lo, hi, inputs, each, record, demand, units)
+    return _prepare_llm(query, node, decode_node or node, inputs, lo, hi, each, record, demand, shows)
+
+
+def _units(
+    units_of: Callable[[Mapping[str, object]], int],
+    inputs: Mapping[str, object],
+    lo: int,
+    hi: int,
+    each: tuple[str, ...],
+) -> tuple[int, ...]:
+    return tuple(units_of(_row(inputs, each, i)) for i in range(hi - lo))
+
+
+def _prepare_llm(
+    query: str,
+    node: Node,
+    last: Node,
+    inputs: Mapping[str, object],
+    lo: int,
+    hi: int,
+    each: tuple[str, ...],
+    record: QueryRecord,
+    demand: Demand,
+    shows: bool,
+) -> Request:
     rows = [_row(inputs, each, i) for i in range(hi - lo)]
     prompts = tuple(_prompt(node, row) for row in rows)
     held = rows[0].get(HINT, rows[0].get("kv"))
     return Request(
-        query=query,
-        node=node,
-        step=last.name,
-        lo=lo,
-        hi=hi,
-        inputs=inputs,
-        each=each,
+        query,
+        node,
+        last.name,
+        lo,
+        hi,
+        inputs,
+        each,
+        record,
+        demand,
+        tuple(map(_num_prompt_tokens, prompts)),
         prompts=prompts,
         decode=last.decode,
-        units=tuple(map(_num_prompt_tokens, prompts)),
         hint=held.instance if isinstance(held, KV) else None,
         num_held_tokens=_num_prompt_tokens(held.prompt) if isinstance(held, KV) else 0,
         hint_nodes=() if isinstance(held, KV) else node.hint_from,
-        record=record,
-        demand=demand,
         shows=shows,
     )
 

@@ -15,7 +15,7 @@ from stretto.sched.demand import Demand
 from stretto.tasks import Decode, QueryRecord
 
 
-@record(kw_only=True, eq=False)
+@record(eq=False)
 class Request:
     """A request of a step to an engine: apply the step's operation to items `lo` to `hi` (half-open) of its
     input lists, or once. All its inputs are known.
@@ -23,14 +23,14 @@ class Request:
     Attributes:
         step: name of the step in errors: the decode, where a prefill carries one along.
         inputs: values by port; ports in `each` hold the items from `lo` on.
+        record: what holds for all requests of the query.
+        demand: how urgently its result was needed when it became ready.
+        units: units of work of each item, for an LLM tokens of its prompt; None counts 1 for each.
         prompts: prompts of LLM requests, one per item.
         decode: how the answers of LLM requests are decoded; None for prefills.
-        units: units of work of each item, for an LLM tokens of its prompt; None counts 1 for each.
         hint: LLM instance that holds the first `num_held_tokens` of the prompts, if one is known.
         hint_nodes: nodes (steps) that compute a beginning of the prompts, the longest first, if they had not
             ended yet.
-        record: what holds for all requests of the query.
-        demand: how urgently its result was needed when it became ready.
         shows: whether parts of its answer are passed on, to the caller or to other steps, before its end.
     """
 
@@ -41,14 +41,14 @@ class Request:
     hi: int
     inputs: Mapping[str, object]
     each: tuple[str, ...] = ()
+    record: QueryRecord = QueryRecord()
+    demand: Demand = Demand("throughput")
+    units: tuple[int, ...] | None = None
     prompts: tuple[Prompt, ...] = ()
     decode: Decode | None = None
-    units: tuple[int, ...] | None = None
     hint: int | None = None
     num_held_tokens: int = 0
     hint_nodes: tuple[int, ...] = ()
-    record: QueryRecord = QueryRecord()
-    demand: Demand = Demand("throughput")
     shows: bool = False
 
 
@@ -97,7 +97,7 @@ class Entry:
         "sorted_as",
     )
 
-    def __init__(self, request: Request, *, arrival_s: float = 0.0, num_output: int = 0) -> None:
+    def __init__(self, request: Request, arrival_s: float = 0.0, num_output: int = 0) -> None:
         self.request = request
         self.query = request.query
         self.lo = request.lo
@@ -168,7 +168,7 @@ class Entry:
         """Return a new queue entry for items `lo` to `hi`, which are to be tried again; it keeps the arrival
         time.
         """
-        entry = Entry(self.request, arrival_s=self.arrival_s, num_output=self.num_output)
+        entry = Entry(self.request, self.arrival_s, self.num_output)
         entry.lo, entry.hi = lo, hi
         entry.attempt, entry.alone = attempt, alone
         entry.demand = entry.sorted_as = self.demand

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from stretto.core import Failure
 from stretto.errors import BadReply, EngineTimeout, EngineUnavailable, StrettoError
+from stretto.record import record
 from stretto.sched.request import Request
 
 
-class Completed(NamedTuple):
+@record
+class Completed:
     """An engine scheduler's report to a query (run of an app): the results of a node (step), for its items
     from `lo` on.
 
@@ -23,7 +25,8 @@ class Completed(NamedTuple):
     results: Sequence[object]
 
 
-class Delivered(NamedTuple):
+@record
+class Delivered:
     """An engine scheduler's report to a query (run of an app): a decode (LLM generation) that is still
     running has produced another piece of output.
 
@@ -51,16 +54,15 @@ def is_worth_retrying(error: StrettoError) -> bool:
     return isinstance(error, EngineUnavailable | EngineTimeout)
 
 
-def completed(request: Request, lo: int, hi: int, num_items: int | None, result: object) -> Completed:
+def completed(request: Request, lo: int, hi: int, result: object) -> Completed:
     """Return the report to a query (run of an app) of what a batch engine has answered to one task, which
     stands for items `lo` to `hi` of a request.
 
     An answer of the wrong type or length is reported as a failure.
     """
-    step = request.node.name
     if isinstance(result, StrettoError):
         return failed(request, lo, hi, result)
-    if num_items is None:
+    if not request.each:
         if result is None and not request.node.is_effect:
             return failed(request, lo, hi, BadReply("the engine returned None"))
         return Completed(request.query, request.node.id, lo, (result,))
@@ -68,13 +70,13 @@ def completed(request: Request, lo: int, hi: int, num_items: int | None, result:
         return failed(request, lo, hi, BadReply("the engine returned None"))
     if not isinstance(result, Sequence) or isinstance(result, str):
         return failed(request, lo, hi, BadReply(f"the engine returned a {type(result).__name__}, not a list"))
-    if len(result) != num_items:
-        message = f"the engine returned {len(result)} results for {num_items} items"
+    if len(result) != hi - lo:
+        message = f"the engine returned {len(result)} results for {hi - lo} items"
         return failed(request, lo, hi, BadReply(message))
     items = list(result)
     for i, item in enumerate(items):
         if isinstance(item, StrettoError):
-            items[i] = Failure(item.at(step))
+            items[i] = Failure(item.at(request.step))
         elif item is None and not request.node.is_effect:
-            items[i] = Failure(BadReply(f"the engine returned None for item {i}", step=step))
+            items[i] = Failure(BadReply(f"the engine returned None for item {i}", step=request.step))
     return Completed(request.query, request.node.id, lo, items)

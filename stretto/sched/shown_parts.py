@@ -70,9 +70,9 @@ class ShownParts:
         back into the queue's order if one can now.
         """
         aside = self._queue.aside
-        self._hopeless_s = {entry: since_s for entry, since_s in self._hopeless_s.items() if entry in aside}
-        if not aside:
+        if not aside and not self._hopeless_s:
             return
+        self._hopeless_s = {entry: since_s for entry, since_s in self._hopeless_s.items() if entry in aside}
         states = self._fleet.state
         live = [self._fleet.replica(i).output_key for i in self._fleet.live if states[i] != "draining"]
         for entry in aside:

@@ -209,12 +209,10 @@ class System:
                 self._end(query, None, ended_by)
 
     def _open(self, event: Submit | Open, now_s: float) -> None:
-        record = (
-            event.record
-            if isinstance(event, Open)
-            else QueryRecord(event.tenant, event.objective, event.deadline_s)
-        )
-        record = replace(record, arrival_s=now_s)
+        if isinstance(event, Submit):
+            record = QueryRecord(event.tenant, event.objective, event.deadline_s, now_s)
+        else:
+            record = replace(event.record, arrival_s=now_s)
         session = Session(event.query, record, self._expand_for(event.passes))
         self.queries[event.query] = session
         self._engines_of[event.query] = {}
@@ -301,7 +299,7 @@ class System:
             assert request.node.engine is not None
             engines[request.node.engine] = None  # first, as what an order raises at waits there too
             self._engines.add(request, now_s)
-            if request.node.strategy.watches:
+            if request.node.is_watched:
                 self._attempts.sent(request, now_s)
                 self._arm_attempts()
         if outcome.demands:

@@ -402,8 +402,8 @@ class VirtualDriver(VirtualTime):
         match action:
             case StartBatch():
                 self._start_batch(action)
-            case Admit(engine, instance, task, rank):
-                self._admit((engine, instance), task, rank)
+            case Admit():
+                self._admit((action.engine, action.instance), action.task, action.rank)
             case Reprioritise(engine, instance, task_id, rank):
                 if (engine, instance) in self._llms:  # it may have been stopped at this instant
                     self._llms[engine, instance].reprioritise(task_id, rank)
@@ -426,10 +426,10 @@ class VirtualDriver(VirtualTime):
                     self.streamed[query, output] = self.streamed.get((query, output), "") + text
             case Settled(query, name, value):
                 self.settled[query, name] = value
-            case Reply(query):
-                if query in self.replies:
-                    raise AssertionError(f"{query} ended twice")
-                self.replies[query] = action
+            case Reply():
+                if action.query in self.replies:
+                    raise AssertionError(f"{action.query} ended twice")
+                self.replies[action.query] = action
                 self._on_reply(action)
 
     def _admit(self, key: _Key, task: LLMTask, rank: tuple[float, ...]) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.overhead.benchmark import IN_PARALLEL, NODES, WAITING, OverheadSize, measure
 from benchmarks.overhead.peers import EXPECTED, PEERS, Peer
+from benchmarks.overhead.places import PLACES
 from benchmarks.overhead.planning import BUILDING, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS
 from benchmarks.overhead.queues import QUEUES, WaitingQueries
 from benchmarks.registry import BenchmarkOptions
@@ -66,9 +67,10 @@ def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.overhead.benchmark.PEERS", (*PEERS[:3], missing))
     report = measure(TOY, BenchmarkOptions(seed=3))
     assert {row.table for row in report.rows} == {
-        *(NODES, IN_PARALLEL, BUILDING, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS, QUEUES, WAITING),
+        *(NODES, IN_PARALLEL, PLACES, QUEUES, WAITING),
+        *(BUILDING, PLANNING, PLANNING_BY_CHUNKS, SCHEDULING_BY_CHUNKS),
     }
-    assert len(report.goals) == 10
+    assert len(report.goals) == 12
     assert any("left out, not installed: Absent" in note for note in report.notes)
     assert report.seed == 3
     prototype = [row for row in report.rows if "prototype" in row.name]

@@ -10,11 +10,11 @@ from stretto.sched.node_state import TRANSITIONS, NodeState, NodeStates
 
 (NODE,) = compiled("graph g(%x: text)\n%v = embed(%x) : vector @e\nreturn %v").nodes
 WAYS: dict[NodeState, tuple[NodeState, ...]] = {
-    NodeState.WAITING: (),
-    NodeState.OPEN: (NodeState.OPEN,),
-    NodeState.FLOWING: (NodeState.OPEN, NodeState.FLOWING),
-    NodeState.EXPANDED: (NodeState.OPEN, NodeState.EXPANDED),
-    NodeState.ENDED: (NodeState.OPEN, NodeState.ENDED),
+    "waiting": (),
+    "open": ("open",),
+    "flowing": ("open", "flowing"),
+    "expanded": ("open", "expanded"),
+    "ended": ("open", "ended"),
 }
 
 
@@ -24,7 +24,7 @@ def waiting() -> NodeStates:
     return states
 
 
-PAIRS = [(a, b) for a in NodeState for b in NodeState]
+PAIRS = [(a, b) for a in TRANSITIONS for b in TRANSITIONS]
 
 
 @pytest.mark.parametrize(("start", "to"), [pair for pair in PAIRS if pair[1] in TRANSITIONS[pair[0]]])
@@ -32,7 +32,7 @@ def test_a_move_in_the_table_is_made(start: NodeState, to: NodeState) -> None:
     states = waiting()
     for state in (*WAYS[start], to):
         states.move(NODE, state)
-    assert states[0] is to
+    assert states[0] == to
 
 
 @pytest.mark.parametrize(("start", "to"), [pair for pair in PAIRS if pair[1] not in TRANSITIONS[pair[0]]])
@@ -42,14 +42,14 @@ def test_any_other_move_is_a_bug_that_names_the_node_and_both_states(start: Node
         states.move(NODE, state)
     with pytest.raises(InternalError) as raised:
         states.move(NODE, to)
-    assert str(raised.value) == f"step 'v': node 0 cannot go from {start.value} to {to.value}"
-    assert states[0] is start
+    assert str(raised.value) == f"step 'v': node 0 cannot go from {start} to {to}"
+    assert states[0] == start
 
 
 def test_every_state_leads_to_the_end() -> None:
-    for state in NodeState:
+    for state in TRANSITIONS:
         reached = {state}
-        for _ in NodeState:
+        for _ in TRANSITIONS:
             reached |= {later for earlier in reached for later in TRANSITIONS[earlier]}
-        assert NodeState.ENDED in reached
-    assert not TRANSITIONS[NodeState.ENDED]
+        assert "ended" in reached
+    assert not TRANSITIONS["ended"]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from benchmarks.overhead.peers import CHAIN, FAN_OUT, RunOnce
-from stretto.deployment import deploy
+from stretto.deployment import RunsIn, deploy
 from stretto.frontend.component import Builder, Component, Input, Source
 from stretto.frontend.template import Template
 from stretto.graph.graph import Ref
@@ -58,11 +58,11 @@ def template() -> Template:
 
 
 @asynccontextmanager
-async def open_runner(*observers: Observer) -> AsyncIterator[RunOnce]:
-    """A runtime with one engine."""
+async def open_runner(*observers: Observer, runs_in: RunsIn = "loop") -> AsyncIterator[RunOnce]:
+    """A runtime with one engine, which runs on the event loop or elsewhere."""
     app = template()
     names = list(app.outputs)
-    engine = deploy("noop", Noop, runs_in="loop", max_batch=1024)
+    engine = deploy("noop", Noop, runs_in=runs_in, max_batch=1024)
     async with Runtime([engine], observers=observers) as runtime:
 
         async def run_once() -> list[int]:

@@ -52,8 +52,8 @@ class LeastSeconds(Placement):
         for instance in self._holders(request):
             if instances.has_room(instance, room) and (view := instances.get(instance)) is not None:
                 options[instance] = view
-        if not options:
-            return None
+        if len(options) < 2:
+            return next((self._price(request, view) for view in options.values()), None)
         return min(
             (self._price(request, view) for view in options.values()),
             key=lambda choice: (

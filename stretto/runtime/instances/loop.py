@@ -35,8 +35,8 @@ class LoopInstance:
             return
         try:
             match command:
-                case RunBatch(batch, tasks):
-                    self._post(run_batch(self._job, self._engine, batch, tasks))
+                case RunBatch():
+                    self._post(run_batch(self._job, self._engine, command.batch, command.tasks))
                 case ForgetQuery(query):
                     self._engine.release(query)
         except (Exception, *DEADLY) as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import pickle
-import queue
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
@@ -16,6 +16,7 @@ from stretto.errors import BadReply, ConfigError, EngineFailure, EngineUnavailab
 from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost
 from stretto.runtime.devices import Sealed, claim
 from stretto.runtime.instances.instance import Post
+from stretto.runtime.instances.outbox import Outbox
 from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
 from stretto.runtime.worker import CloseEngine, Command, Job, RunBatch, not_started, serve
 
@@ -40,7 +41,6 @@ class ProcessInstance:
     def __init__(self, job: Job, post: Post, devices: Sequence[str] = (), threads: int | None = None) -> None:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
-        self._outbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         try:
             sealed = Sealed((job.executable, job.config))
             start = _Start(devices, threads, replace(job, executable=_unopened, config=None), sealed)
@@ -52,21 +52,29 @@ class ProcessInstance:
         finally:
             theirs.close()
         self._is_closing = False
-        self._threads = [
-            threading.Thread(target=run, args=(job, post), name=f"{job.engine}/{job.instance}", daemon=True)
-            for run in (self._send_commands, self._receive_events)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._job, self._post = job, post
+        name = f"{job.engine}/{job.instance}"
+        self._outbox = Outbox(self._ours, name)
+        self._receiver = threading.Thread(target=self._receive_events, name=name, daemon=True)
+        self._receiver.start()
 
     def send(self, command: Command) -> None:
         """Hand a command (such as to run a batch) to the process, without waiting for anything."""
-        self._outbox.put(command)
+        try:
+            message = pickle.dumps(command)
+        except Exception as error:
+            assert isinstance(command, RunBatch)
+            failure = EngineFailure(f"its inputs cannot be sent to a process: {error}")
+            self._post(BatchFailed(self._job.engine, self._job.instance, command.batch, failure))
+            return
+        with suppress(OSError):  # the process has died, as the receiver will report
+            self._outbox.send(message)
 
     async def close(self) -> None:
         """End the process and wait until it has ended. It is asked to close its engine first."""
         self._is_closing = True
         self.send(CloseEngine())
+        self._outbox.end()
         await asyncio.to_thread(self._end)
 
     def kill(self) -> None:
@@ -78,25 +86,12 @@ class ProcessInstance:
         self._process.join(CLOSE_TIMEOUT_S)
         self._process.kill()
         self._process.join()
-        for thread in self._threads:
-            thread.join(CLOSE_TIMEOUT_S)
+        self._outbox.join(CLOSE_TIMEOUT_S)
+        self._receiver.join(CLOSE_TIMEOUT_S)
         self._ours.close()
 
-    def _send_commands(self, job: Job, post: Post) -> None:
-        """Pass commands on. A full pipe makes this thread wait, and not the event loop."""
-        command: Command | None = None
-        while not isinstance(command, CloseEngine):
-            command = self._outbox.get()
-            try:
-                self._ours.send(command)
-            except OSError:
-                return  # the process has died, as the receiver will report
-            except Exception as error:  # the command does not pickle
-                assert isinstance(command, RunBatch)
-                failure = EngineFailure(f"its inputs cannot be sent to a process: {error}")
-                post(BatchFailed(job.engine, job.instance, command.batch, failure))
-
-    def _receive_events(self, job: Job, post: Post) -> None:
+    def _receive_events(self) -> None:
+        job, post = self._job, self._post
         while True:
             try:
                 event = self._ours.recv()
@@ -140,14 +135,13 @@ def _serve_process(start: _Start, connection: Connection) -> None:
 
     def post(event: Event) -> None:
         try:
-            connection.send(event)
-        except OSError:
-            raise  # the parent has gone
+            message = pickle.dumps(event)
         except Exception as error:
             if not isinstance(event, BatchDone):
                 raise
             failure = BadReply(f"its results cannot leave the process: {error}")
-            connection.send(BatchFailed(event.engine, event.instance, event.batch, failure))
+            message = pickle.dumps(BatchFailed(event.engine, event.instance, event.batch, failure))
+        connection.send_bytes(message)
 
     try:
         claim(start.devices, start.threads)
