@@ -106,12 +106,14 @@ class QueryRecord:
         deadline_s: time by the clock of the runtime or simulator at which the query fails if it has not
             ended.
         arrival_s: time by the same clock at which the query began.
+        is_streamed: whether the caller may read texts before their end.
     """
 
     tenant: str = ""
     criteria: Objective = "throughput"
     deadline_s: float | None = None
     arrival_s: float = 0.0
+    is_streamed: bool = True
 
 
 @record
@@ -127,6 +129,8 @@ class LLMTask:
         generated: tokens that it had generated before it was suspended at another instance. They count for
             its limits, and the output made of them is reported again.
         item: index of the list item that it is for; 0 where its step is applied once.
+        silence_s: seconds for which the instance may report nothing while it generates; 0 where somebody
+            reads parts of the output before its end, so that they are wanted as they come.
     """
 
     id: int
@@ -138,6 +142,7 @@ class LLMTask:
     objective: Objective = "throughput"
     generated: tuple[int, ...] = ()
     item: int = 0
+    silence_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

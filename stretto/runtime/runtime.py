@@ -11,6 +11,7 @@ import asyncio
 import reprlib
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -189,11 +190,7 @@ class Runtime:
             DeadlineExceeded: the deadline passed while it waited.
         """
         record = self._record(tenant, objective, deadline_s)
-        names = self._pass_names(passes)
-        app = self._plan(app, configuration, names)
-        check_inputs(app, inputs)
-        await self._queries.acquire(record.deadline_s)
-        return self._start_query(app, inputs, record, names)
+        return await self._submit(app, inputs, configuration, passes, record)
 
     def try_submit(
         self,
@@ -266,15 +263,8 @@ class Runtime:
         objective: Objective = "throughput",
     ) -> Mapping[str, Any]:
         """Run an app once and return its outputs by name. Cancelling this coroutine cancels the run."""
-        query = await self.submit(
-            app,
-            inputs,
-            configuration=configuration,
-            passes=passes,
-            deadline_s=deadline_s,
-            tenant=tenant,
-            objective=objective,
-        )
+        record = replace(self._record(tenant, objective, deadline_s), is_streamed=False)
+        query = await self._submit(app, inputs, configuration, passes, record)
         try:
             return await query
         except asyncio.CancelledError:
@@ -410,13 +400,38 @@ class Runtime:
         self.system.check_engines(app)
         return app
 
+    async def _submit(
+        self,
+        app: Template | ExecutionGraph,
+        inputs: Mapping[str, object],
+        configuration: Configuration | None,
+        passes: str | Iterable[str],
+        record: QueryRecord,
+    ) -> Query:
+        names = self._pass_names(passes)
+        app = self._plan(app, configuration, names)
+        check_inputs(app, inputs)
+        await self._queries.acquire(record.deadline_s)
+        return self._start_query(app, inputs, record, names)
+
     def _start_query(
         self, app: ExecutionGraph, inputs: Mapping[str, object], record: QueryRecord, names: tuple[str, ...]
     ) -> Query:
         query_id = self._queries.new_id()
         query = Query(query_id, lambda: self._post(Cancel(query_id)), self._running_loop())
         self._queries.add(query)
-        self._post(Submit(query_id, app, inputs, record.deadline_s, names, record.tenant, record.criteria))
+        self._post(
+            Submit(
+                query_id,
+                app,
+                inputs,
+                record.deadline_s,
+                names,
+                record.tenant,
+                record.criteria,
+                record.is_streamed,
+            )
+        )
         return query
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:

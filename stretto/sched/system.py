@@ -204,7 +204,7 @@ class System:
         record = (
             event.record
             if isinstance(event, Open)
-            else QueryRecord(event.tenant, event.objective, event.deadline_s)
+            else QueryRecord(event.tenant, event.objective, event.deadline_s, is_streamed=event.is_streamed)
         )
         record = replace(record, arrival_s=now_s)
         session = Session(event.query, record, self._expand_for(event.passes))
