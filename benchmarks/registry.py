@@ -137,6 +137,12 @@ _ALL = (
         (("keeping the schedule, steps of 30 ms", "lag"),),
     ),
     Benchmark(
+        "truth",
+        "Accuracy of an emulated server: times of requests beside the real vLLM server that it was fitted to",
+        "benchmarks.truth.benchmark",
+        (("a real vLLM server and the emulated one", "error_percent"),),
+    ),
+    Benchmark(
         "vllm",
         "Time that passes 3 and 4 save on an unmodified vLLM server",
         "benchmarks.vllm.benchmark",

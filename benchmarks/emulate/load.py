@@ -22,11 +22,12 @@ class SentRequest:
 
     Attributes:
         at_s: seconds after the beginning.
+        prompt: text or token ids.
     """
 
     at_s: float
     url: str
-    prompt: str
+    prompt: str | tuple[int, ...]
     max_tokens: int
     is_streamed: bool
 
@@ -70,6 +71,7 @@ async def _ask(request: SentRequest, begin_s: float) -> Answered:
             "prompt": request.prompt,
             "max_tokens": request.max_tokens,
             "ignore_eos": True,
+            "temperature": 0,
             "stream": request.is_streamed,
         }
     ).encode()
