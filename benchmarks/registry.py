@@ -24,6 +24,7 @@ class BenchmarkOptions:
         checkpoint: folder of an LLM; None for the benchmark's own.
         cells: folder that keeps finished runs, which are not repeated (fleet); None for `runs/fleet`.
         faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet).
+        virtual: run only what takes place in virtual time (fleet).
     """
 
     quick: bool = False
@@ -34,6 +35,7 @@ class BenchmarkOptions:
     checkpoint: Path | None = None
     cells: Path | None = None
     faults: bool = False
+    virtual: bool = False
 
 
 @dataclass(frozen=True, slots=True)

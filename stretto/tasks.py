@@ -3,6 +3,7 @@ data."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -105,14 +106,15 @@ class QueryRecord:
         criteria: "latency" or "throughput", what the query asks of the instances that serve it.
         deadline_s: time by the clock of the runtime or simulator at which the query fails if it has not
             ended.
-        arrival_s: time by the same clock at which the query began.
+        arrival_s: time by the same clock at which a one-shot query began, from which all its requests age;
+            infinite for a session, whose requests age from their own arrival.
         is_streamed: whether the caller may read texts before their end.
     """
 
     tenant: str = ""
     criteria: Objective = "throughput"
     deadline_s: float | None = None
-    arrival_s: float = 0.0
+    arrival_s: float = math.inf
     is_streamed: bool = True
 
 

@@ -22,7 +22,7 @@ from benchmarks.fleet.questions import Corpus, load_corpus, poisson_gaps_s
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, versions
 from benchmarks.truth.linear_cost import LinearCost, fit_linear
-from benchmarks.truth.probe import decode_steps, prompt_steps
+from benchmarks.truth.probe import ProbeSize, decode_steps, prompt_steps
 from benchmarks.truth.times import STATISTICS, TIMES, Times, error, times_of
 from stretto.costs.fit import MeasuredStep
 from stretto.emulate.fleet import PlannedFleet, check_fleet
@@ -49,12 +49,14 @@ class TruthSize:
         shares: loads, as shares of the real server's capacity.
         num_real: runs of the real server at each load.
         tokens: shortest and longest answer.
+        probe: sizes of the measurement of steps.
     """
 
     num_requests: int = 300
     shares: tuple[float, ...] = (0.3, 0.7, 1.0)
     num_real: int = 2
     tokens: tuple[int, int] = (16, 64)
+    probe: ProbeSize = ProbeSize()
 
 
 QUICK = TruthSize(num_requests=80, shares=(0.7,))
@@ -79,9 +81,9 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
 def measure(size: TruthSize, url: str, corpus: Corpus, options: BenchmarkOptions) -> Report:
     """Fit an emulated server to the real one at `url`, and compare the two."""
     options.say("steps of the real server")
-    own_s = _own_s()
-    steps = [replace(one, seconds=max(1e-4, one.seconds - own_s)) for one in prompt_steps(url)]
-    steps += decode_steps(url)
+    own_s = _own_s(size.probe)
+    steps = [replace(one, seconds=max(1e-4, one.seconds - own_s)) for one in prompt_steps(url, size.probe)]
+    steps += decode_steps(url, size.probe)
     cost = fit_linear(steps)
     prompts, lengths = _requests(size, corpus, options.seed)
     options.say("capacity of the real server")
@@ -99,7 +101,7 @@ def measure(size: TruthSize, url: str, corpus: Corpus, options: BenchmarkOptions
             _empty_cache(url)
             real.append(_run(url, prompts, lengths, at_s))
         options.say(f"{100 * share:.0f} %, emulated")
-        with serving(_fleet(cost)) as servers:
+        with serving(one_server(cost)) as servers:
             ask_all(_sent(servers.urls[0], prompts[:4], lengths[:4], [0.0] * 4))
             _empty_cache(servers.urls[0])
             emulated = _run(servers.urls[0], prompts, lengths, at_s)
@@ -173,13 +175,13 @@ def _requests(size: TruthSize, corpus: Corpus, seed: int) -> tuple[list[tuple[in
     return prompts, [chance.randint(*size.tokens) for _ in prompts]
 
 
-def _own_s() -> float:
+def _own_s(size: ProbeSize) -> float:
     """Return the seconds that a client sees in addition to the steps of an emulated server."""
-    with serving(_fleet(SteadyCost(_OWN_STEP_S))) as servers:
-        return min(one.seconds for one in prompt_steps(servers.urls[0])) - _OWN_STEP_S
+    with serving(one_server(SteadyCost(_OWN_STEP_S))) as servers:
+        return min(one.seconds for one in prompt_steps(servers.urls[0], size)) - _OWN_STEP_S
 
 
-def _fleet(cost: LinearCost | SteadyCost) -> PlannedFleet:
+def one_server(cost: LinearCost | SteadyCost) -> PlannedFleet:
     """Return one server with the sizes and limits of the real one, and a given cost of its steps."""
     wanted = WantedServer(
         devices=(0,),

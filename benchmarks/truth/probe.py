@@ -8,55 +8,74 @@ All prompts differ from their first token on, so that no prefix is cached.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.emulate.load import SentRequest, ask_all
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
 
-PROMPT_TOKENS = (16, 64, 128, 256, 512, 1024)
-DECODES = (1, 2, 4, 8, 16)
-CONTEXTS = (64, 400)
-_REPEATS = 7
-_DECODE_REPEATS = 2
-_NEW_TOKENS = 48
-_APART_S = 0.15
+
+@dataclass(frozen=True, slots=True)
+class ProbeSize:
+    """Sizes of the measurement.
+
+    Attributes:
+        prompts: lengths of prompts, in tokens.
+        decodes: numbers of answers at once.
+        contexts: lengths of their prompts, in tokens.
+        prompt_repeats, decode_repeats: how often each is measured.
+        new_tokens: length of each answer, in tokens.
+        apart_s: seconds between two requests for one token.
+    """
+
+    prompts: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
+    decodes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    contexts: tuple[int, ...] = (64, 400)
+    prompt_repeats: int = 7
+    decode_repeats: int = 2
+    new_tokens: int = 48
+    apart_s: float = 0.15
+
+
 _FIRST_ID, _NUM_IDS = 300, 7000
 """Ids of ordinary tokens."""
 
 
-def prompt_steps(url: str) -> list[MeasuredStep]:
+def prompt_steps(url: str, size: ProbeSize) -> list[MeasuredStep]:
     """Return the median seconds from a lone request for one token to its answer, by length of its prompt."""
     asked = [
-        SentRequest(number * _APART_S, url, ids(f"{number}", length), 1, is_streamed=True)
-        for number, length in enumerate(PROMPT_TOKENS * (1 + _REPEATS))
+        SentRequest(number * size.apart_s, url, ids(f"{number}", length), 1, is_streamed=True)
+        for number, length in enumerate(size.prompts * (1 + size.prompt_repeats))
     ]
-    ask_all(asked[: len(PROMPT_TOKENS)])  # the first requests of a server are slow
-    answered = ask_all(asked[len(PROMPT_TOKENS) :])
+    ask_all(asked[: len(size.prompts)])  # the first requests of a server are slow
+    answered = ask_all(asked[len(size.prompts) :])
     return [
         MeasuredStep(
             StepShape(1, length, length, length * (length + 1) // 2),
-            median(one.first_s for one in answered[place :: len(PROMPT_TOKENS)]),
+            median(one.first_s for one in answered[place :: len(size.prompts)]),
         )
-        for place, length in enumerate(PROMPT_TOKENS)
+        for place, length in enumerate(size.prompts)
     ]
 
 
-def decode_steps(url: str) -> Iterator[MeasuredStep]:
+def decode_steps(url: str, size: ProbeSize) -> Iterator[MeasuredStep]:
     """Yield the median seconds of a token of answers that are written side by side."""
-    for number in DECODES:
-        for context in CONTEXTS:
+    for number in size.decodes:
+        for context in size.contexts:
             asked = [
-                SentRequest(0.0, url, ids(f"{number}/{one}/{repeat}", context), _NEW_TOKENS, is_streamed=True)
-                for repeat in range(_DECODE_REPEATS)
+                SentRequest(
+                    0.0, url, ids(f"{number}/{one}/{repeat}", context), size.new_tokens, is_streamed=True
+                )
+                for repeat in range(size.decode_repeats)
                 for one in range(number)
             ]
             token_s = [
-                (one.whole_s - one.first_s) / (_NEW_TOKENS - 1)
+                (one.whole_s - one.first_s) / (size.new_tokens - 1)
                 for start in range(0, len(asked), number)
                 for one in ask_all(asked[start : start + number])
             ]
-            length = context + _NEW_TOKENS // 2
+            length = context + size.new_tokens // 2
             shape = StepShape(num_decodes=number, context_tokens=number * length, max_context_tokens=length)
             yield MeasuredStep(shape, median(token_s))
 

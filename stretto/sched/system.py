@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prompt_keys import SpaceOf, no_space
@@ -201,12 +200,12 @@ class System:
                 self._end(query, None, ended_by)
 
     def _open(self, event: Submit | Open, now_s: float) -> None:
-        record = (
-            event.record
-            if isinstance(event, Open)
-            else QueryRecord(event.tenant, event.objective, event.deadline_s, is_streamed=event.is_streamed)
-        )
-        record = replace(record, arrival_s=now_s)
+        if isinstance(event, Open):
+            record = event.record
+        else:
+            record = QueryRecord(
+                event.tenant, event.objective, event.deadline_s, now_s, is_streamed=event.is_streamed
+            )
         session = Session(event.query, record, self._expand_for(event.passes))
         self.queries[event.query] = session
         self._engines_of[event.query] = {}
