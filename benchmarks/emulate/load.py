@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import uvloop
 
+from stretto.errors import EngineFailure
+
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
@@ -49,7 +51,11 @@ class Answered:
 
 
 def ask_all(requests: Sequence[SentRequest]) -> list[Answered]:
-    """Send all requests from another process; return what came of them, in their order."""
+    """Send all requests from another process; return what came of them, in their order.
+
+    Raises:
+        EngineFailure: a request was refused.
+    """
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(_run, (list(requests),))
@@ -75,12 +81,18 @@ async def _ask(request: SentRequest, begin_s: float) -> Answered:
             "stream": request.is_streamed,
         }
     ).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close"
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close"
+    )
     await asyncio.sleep(begin_s + request.at_s - time.monotonic())
     reader, writer = await asyncio.open_connection(host.hostname, host.port)
     sent_s = time.monotonic()
     writer.write(f"{head}\r\n\r\n".encode() + body)
     num_chunks, first_s = 0, 0.0
+    status = await reader.readline()
+    if b" 200 " not in status:
+        raise EngineFailure(f"{request.url} answered {(status + await reader.read())[:1000]!r}")
     while received := await reader.read(1 << 16):
         if found := received.count(b"data: {"):
             first_s = first_s or time.monotonic() - sent_s
