@@ -61,6 +61,24 @@ def ask_all(requests: Sequence[SentRequest]) -> list[Answered]:
         return pool.apply(_run, (list(requests),))
 
 
+def ask_in_turn(requests: Sequence[SentRequest]) -> list[Answered]:
+    """Send each request from another process when the one before it has been answered, whatever its time.
+
+    Raises:
+        EngineFailure: a request was refused.
+    """
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(_run_in_turn, (list(requests),))
+
+
+def _run_in_turn(requests: list[SentRequest]) -> list[Answered]:
+    async def ask() -> list[Answered]:
+        return [await _ask(request, time.monotonic() - request.at_s) for request in requests]
+
+    return uvloop.run(ask())
+
+
 def _run(requests: list[SentRequest]) -> list[Answered]:
     return uvloop.run(_ask_all(requests))
 

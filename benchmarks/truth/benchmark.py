@@ -121,7 +121,7 @@ def measure(size: TruthSize, url: str, corpus: Corpus, options: BenchmarkOptions
         f"{1000 * own_s:.1f} ms of each measured first token are the client's and HTTP's, which the emulated"
         " server has too: they are not part of the fitted steps",
         "a goal is met where the error is at most 10 % of the mean or 20 % at p99, or within the spread of"
-        " the real server's runs: its value is the error, less the spread where that is larger",
+        " the real server's runs, whichever is larger",
         "client and server share the cores of this machine",
     )
     config = {**asdict(size), "cost": asdict(cost), "capacity_per_s": capacity_per_s}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.emulate.load import SentRequest, ask_all
+from benchmarks.emulate.load import SentRequest, ask_all, ask_in_turn
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
 
@@ -26,7 +26,6 @@ class ProbeSize:
         contexts: lengths of their prompts, in tokens.
         prompt_repeats, decode_repeats: how often each is measured.
         new_tokens: length of each answer, in tokens.
-        apart_s: seconds between two requests for one token.
     """
 
     prompts: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
@@ -35,7 +34,6 @@ class ProbeSize:
     prompt_repeats: int = 7
     decode_repeats: int = 2
     new_tokens: int = 48
-    apart_s: float = 0.15
 
 
 _FIRST_ID, _NUM_IDS = 300, 7000
@@ -45,11 +43,11 @@ _FIRST_ID, _NUM_IDS = 300, 7000
 def prompt_steps(url: str, size: ProbeSize) -> list[MeasuredStep]:
     """Return the median seconds from a lone request for one token to its answer, by length of its prompt."""
     asked = [
-        SentRequest(number * size.apart_s, url, ids(f"{number}", length), 1, is_streamed=True)
+        SentRequest(0.0, url, ids(f"{number}", length), 1, is_streamed=True)
         for number, length in enumerate(size.prompts * (1 + size.prompt_repeats))
     ]
-    ask_all(asked[: len(size.prompts)])  # the first requests of a server are slow
-    answered = ask_all(asked[len(size.prompts) :])
+    ask_in_turn(asked[: len(size.prompts)])  # the first requests of a server are slow
+    answered = ask_in_turn(asked[len(size.prompts) :])
     return [
         MeasuredStep(
             StepShape(1, length, length, length * (length + 1) // 2),

@@ -24,7 +24,7 @@ SIZE = TruthSize(
     shares=(0.5,),
     num_real=1,
     tokens=(3, 5),
-    probe=ProbeSize((16, 64), (1, 2), (16,), 1, 1, 4, 0.05),
+    probe=ProbeSize((16, 64), (1, 2), (16,), 1, 1, 4),
 )
 
 
