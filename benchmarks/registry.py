@@ -24,6 +24,7 @@ class BenchmarkOptions:
         checkpoint: folder of an LLM; None for the benchmark's own.
         cells: folder that keeps finished runs, which are not repeated (fleet); None for `runs/fleet`.
         faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet).
+        virtual: run only what takes place in virtual time (fleet).
     """
 
     quick: bool = False
@@ -34,6 +35,7 @@ class BenchmarkOptions:
     checkpoint: Path | None = None
     cells: Path | None = None
     faults: bool = False
+    virtual: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,12 @@ _ALL = (
         "Emulated servers: lag behind schedule, memory, and distance from the simulator",
         "benchmarks.emulate.benchmark",
         (("keeping the schedule, steps of 30 ms", "lag"),),
+    ),
+    Benchmark(
+        "truth",
+        "Accuracy of an emulated server: times of requests beside the real vLLM server that it was fitted to",
+        "benchmarks.truth.benchmark",
+        (("a real vLLM server and the emulated one", "error_percent"),),
     ),
     Benchmark(
         "vllm",

@@ -34,7 +34,7 @@ class Submit:
 
     `deadline_s` is a time by the clock of the driver (the runtime or the simulator). `passes` are the
     rewriting passes for the subgraphs that its `expand` steps (steps that become graphs) produce while it
-    runs.
+    runs. `is_streamed` says whether the caller may read texts before their end.
     """
 
     query: str
@@ -44,6 +44,7 @@ class Submit:
     passes: tuple[str, ...] = ()
     tenant: str = ""
     objective: Objective = "throughput"
+    is_streamed: bool = True
 
 
 @record

@@ -3,6 +3,7 @@ data."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -105,13 +106,16 @@ class QueryRecord:
         criteria: "latency" or "throughput", what the query asks of the instances that serve it.
         deadline_s: time by the clock of the runtime or simulator at which the query fails if it has not
             ended.
-        arrival_s: time by the same clock at which the query began.
+        arrival_s: time by the same clock at which a one-shot query began, from which all its requests age;
+            infinite for a session, whose requests age from their own arrival.
+        is_streamed: whether the caller may read texts before their end.
     """
 
     tenant: str = ""
     criteria: Objective = "throughput"
     deadline_s: float | None = None
-    arrival_s: float = 0.0
+    arrival_s: float = math.inf
+    is_streamed: bool = True
 
 
 @record
@@ -127,6 +131,8 @@ class LLMTask:
         generated: tokens that it had generated before it was suspended at another instance. They count for
             its limits, and the output made of them is reported again.
         item: index of the list item that it is for; 0 where its step is applied once.
+        silence_s: seconds for which the instance may report nothing while it generates; 0 where somebody
+            reads parts of the output before its end, so that they are wanted as they come.
     """
 
     id: int
@@ -138,6 +144,7 @@ class LLMTask:
     objective: Objective = "throughput"
     generated: tuple[int, ...] = ()
     item: int = 0
+    silence_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.emulate.beside_sim import arrivals_s, served_s, simulated_s
+from benchmarks.emulate.beside_sim import NUM_LEVELS, arrivals_s, served_s, simulated_s
 from benchmarks.emulate.load import Answered, SentRequest, ask_all
 from benchmarks.emulate.servers import STEP_S, Spent, fleet, serving
 from benchmarks.registry import BenchmarkOptions
@@ -87,6 +87,7 @@ def measure(size: EmulateSize, options: BenchmarkOptions) -> Report:
         served, served_request_s = served_s(planned, servers.urls, arrivals)
     simulated, request_s = simulated_s(planned, arrivals)
     distance = statistics.fmean(served) / statistics.fmean(simulated) - 1
+    in_servers_s = NUM_LEVELS * (served_request_s - request_s)
     rows += [
         Row(BESIDE_SIM, "simulated", {**_latencies(simulated), "mean_request_s": request_s}, "simulated"),
         Row(
@@ -97,6 +98,8 @@ def measure(size: EmulateSize, options: BenchmarkOptions) -> Report:
                 "mean_request_s": served_request_s,
                 "mean_apart": distance,
                 "mean_request_apart": served_request_s / request_s - 1,
+                "in_servers_apart_s": in_servers_s,
+                "http_and_own_s": statistics.fmean(served) - statistics.fmean(simulated) - in_servers_s,
             },
         ),
     ]
@@ -104,8 +107,9 @@ def measure(size: EmulateSize, options: BenchmarkOptions) -> Report:
     notes = (
         "lag: seconds that parts of answers came late, and those that the clock slipped, per second that "
         "clients waited; what a client sees late includes its own process",
-        "mean_request_s: an LLM request from its arrival at an instance to its end; the rest of the distance "
-        "is HTTP and our own work, on the same cores",
+        "mean_request_s: an LLM request from its arrival at an instance to its end; in_servers_apart_s: what "
+        "that adds to a query, in which two follow each other; http_and_own_s: the rest of the distance of "
+        "the means, HTTP and our own work, on the same cores",
         "servers, client and report share the cores of this machine",
     )
     return Report("emulate", options.seed, asdict(size), tuple(rows), tuple(goals), notes)

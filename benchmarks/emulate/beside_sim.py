@@ -32,6 +32,8 @@ _MAP_REDUCE = """graph summary(%texts: list[text], %question: text)
 %answer = decode(%merging) {max_tokens=80} : text @llm
 return %answer"""
 NUM_TEXTS = 4
+NUM_LEVELS = 2
+"""Number of LLM requests of a query that follow each other."""
 _TEXT_TOKENS = 300
 
 

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import uvloop
 
+from stretto.errors import EngineFailure
+
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
@@ -22,11 +24,12 @@ class SentRequest:
 
     Attributes:
         at_s: seconds after the beginning.
+        prompt: text or token ids.
     """
 
     at_s: float
     url: str
-    prompt: str
+    prompt: str | tuple[int, ...]
     max_tokens: int
     is_streamed: bool
 
@@ -48,10 +51,32 @@ class Answered:
 
 
 def ask_all(requests: Sequence[SentRequest]) -> list[Answered]:
-    """Send all requests from another process; return what came of them, in their order."""
+    """Send all requests from another process; return what came of them, in their order.
+
+    Raises:
+        EngineFailure: a request was refused.
+    """
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(_run, (list(requests),))
+
+
+def ask_in_turn(requests: Sequence[SentRequest]) -> list[Answered]:
+    """Send each request from another process when the one before it has been answered, whatever its time.
+
+    Raises:
+        EngineFailure: a request was refused.
+    """
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(_run_in_turn, (list(requests),))
+
+
+def _run_in_turn(requests: list[SentRequest]) -> list[Answered]:
+    async def ask() -> list[Answered]:
+        return [await _ask(request, time.monotonic() - request.at_s) for request in requests]
+
+    return uvloop.run(ask())
 
 
 def _run(requests: list[SentRequest]) -> list[Answered]:
@@ -70,15 +95,22 @@ async def _ask(request: SentRequest, begin_s: float) -> Answered:
             "prompt": request.prompt,
             "max_tokens": request.max_tokens,
             "ignore_eos": True,
+            "temperature": 0,
             "stream": request.is_streamed,
         }
     ).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close"
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close"
+    )
     await asyncio.sleep(begin_s + request.at_s - time.monotonic())
     reader, writer = await asyncio.open_connection(host.hostname, host.port)
     sent_s = time.monotonic()
     writer.write(f"{head}\r\n\r\n".encode() + body)
     num_chunks, first_s = 0, 0.0
+    status = await reader.readline()
+    if b" 200 " not in status:
+        raise EngineFailure(f"{request.url} answered {(status + await reader.read())[:1000]!r}")
     while received := await reader.read(1 << 16):
         if found := received.count(b"data: {"):
             first_s = first_s or time.monotonic() - sent_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from stretto.vocabulary import DEFAULT, Vocabulary
 ANSWER_TOKENS = 128
 FAN_IN = 6
 MERGE = "Combine the summaries into one.\nSummaries: {summaries}\nSummary:"
-_REDUCE = "reduce_summaries"
+_SUMMARISE = "summarise_all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,27 @@ class FleetApp:
     num_documents: int
 
 
-def reduce_summaries(inputs: Mapping[str, object]) -> Graph:
-    """Return a tree of LLM calls over the summaries, whose shape follows from how many there are."""
-    summaries = inputs["summaries"]
-    assert isinstance(summaries, list)
+def summarise_all(inputs: Mapping[str, object]) -> Graph:
+    """Return one LLM call for each passage, and a tree of calls over the summaries. Each of these waits for
+    its own summaries alone.
+    """
+    passages = inputs["passages"]
+    assert isinstance(passages, list)
     build = Builder()
-    build.reserve("summaries")
-    root = merge_tree(build, [Ref("summaries", index=place) for place in range(len(summaries))])
-    return Graph("reduce", (("summaries", "list[text]"),), tuple(build.primitives), (), (("summary", root),))
+    build.reserve("passages")
+    root = summary_tree(build, [Ref("passages", index=place) for place in range(len(passages))])
+    return Graph(
+        "summarise", (("passages", "list[chunk]"),), tuple(build.primitives), (), (("summary", root),)
+    )
+
+
+def summary_tree(build: Builder, passages: Sequence[Ref]) -> Ref:
+    """Add LLM calls that summarise passages, and the tree over them; return the last summary."""
+    decode = {"max_tokens": ANSWER_TOKENS}
+    return merge_tree(
+        build,
+        [build.complete("summary", "summarise", {"text": p}, engine="llm", decode=decode) for p in passages],
+    )
 
 
 def merge_tree(build: Builder, level: list[Ref]) -> Ref:
@@ -70,18 +83,10 @@ class MapReduce(Component):
     outs: ClassVar[Mapping[str, str]] = {"summary": "text"}
 
     def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
-        """Add a step that cuts the documents, one LLM call for each passage, and a tree that grows then."""
+        """Add a step that cuts the documents, and one that becomes a tree of calls when they are cut."""
         chunks = build.add("chunks", "chunk", (build.take("files", each=True),), engine="chunking")
-        summaries = build.complete(
-            "summaries",
-            "summarise",
-            {"text": chunks},
-            each=frozenset({"text"}),
-            engine="llm",
-            decode={"max_tokens": ANSWER_TOKENS},
-        )
-        body = {"body": _REDUCE, "result": "text"}
-        return {"summary": build.add("summary", "expand", (Arg("summaries", summaries),), config=body)}
+        body = {"body": _SUMMARISE, "result": "text"}
+        return {"summary": build.add("summary", "expand", (Arg("passages", chunks),), config=body)}
 
 
 def map_reduce() -> Template:
@@ -90,7 +95,7 @@ def map_reduce() -> Template:
     return Template("map_reduce", summarising, {"answer": summarising["summary"]})
 
 
-VOCABULARY: Vocabulary = DEFAULT.with_expansion(_REDUCE, reduce_summaries)
+VOCABULARY: Vocabulary = DEFAULT.with_expansion(_SUMMARISE, summarise_all)
 
 
 def _prompts(*names: str) -> dict[str, str]:

@@ -11,13 +11,20 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.fleet import tables
 from benchmarks.fleet.cells import Cells
-from benchmarks.fleet.contestants import ALL_APPS, BY_HAND, CONTESTANTS, OURS
+from benchmarks.fleet.contestants import ALL_APPS, BY_HAND, CONTESTANTS, OURS, variant_of_ours
 from benchmarks.fleet.faults import fault_rows
 from benchmarks.fleet.layout import Layout, Planned
 from benchmarks.fleet.measures import DEADLINE, Ran, different_answers
 from benchmarks.fleet.questions import Corpus, load_corpus
 from benchmarks.fleet.runs import Arena, Load, Scene, lengths_file
-from benchmarks.fleet.schemes import OLDEST_QUERY, SIMULATED_BY_HAND, SIMULATED_OURS, Scheme, variants
+from benchmarks.fleet.schemes import (
+    OLDEST_QUERY,
+    SIMULATED_BY_HAND,
+    SIMULATED_OURS,
+    Scheme,
+    main_variants,
+    variants,
+)
 from benchmarks.fleet.servers import RunningFleet, running_fleet
 from benchmarks.fleet.simulated import SimulatedFleet
 from benchmarks.fleet.virtual import VirtualArena
@@ -43,22 +50,26 @@ class FleetSize:
         won_queries, won_tries: queries of one search for what could be won, and schedules that it tries.
         fault_queries: queries of one run in which a server fails.
         ablation_share: load at which passes and policies are compared.
+        ablation_apps, ablation_seeds: apps and number of seeds for which they are compared on emulated
+            servers too.
     """
 
     apps: tuple[str, ...] = ALL_APPS
     layout: Layout = Layout()
-    num_queries: tuple[int, ...] = (80, 48, 32)
-    num_idle: int = 3
+    num_queries: tuple[int, ...] = (36, 24, 12)
+    num_idle: int = 1
     shares: tuple[float, ...] = (0.75, 1.1)
     seeds: int = 3
-    speed: float = 0.5
-    idle_speed: float = 1.0
+    speed: float = 1.0
+    idle_speed: float = 2.0
     idle_s: float = 4.0
     capacity_queries: int = 100
     won_queries: tuple[int, ...] = (80, 48, 32)
     won_tries: int = 2
     fault_queries: int = 40
     ablation_share: float = 1.1
+    ablation_apps: tuple[str, ...] = ("advanced", "map_reduce")
+    ablation_seeds: int = 1
 
 
 QUICK = FleetSize(
@@ -70,11 +81,15 @@ QUICK = FleetSize(
     capacity_queries=24,
     won_queries=(32,),
     fault_queries=20,
+    ablation_apps=(),
 )
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
-    """Run the benchmark: about an hour, or two minutes if `quick`. Runs that are stored are not repeated."""
+    """Run the benchmark: about 20 minutes, or two if `quick`. Runs that are stored are not repeated.
+
+    With `options.virtual` it runs only what takes place in virtual time, which needs no quiet machine.
+    """
     return measure(QUICK if options.quick else FleetSize(), options)
 
 
@@ -82,7 +97,12 @@ def measure(size: FleetSize, options: BenchmarkOptions) -> Report:
     """Make all tables, as large as `size` says; with `options.faults` those about faults alone."""
     corpus = load_corpus(options.data)
     bench = _Bench(size, options, corpus)
-    rows, goals = bench.faults() if options.faults else bench.all_tables()
+    if options.faults:
+        rows, goals = bench.faults()
+    elif options.virtual:
+        rows, goals = bench.virtual_tables(), []
+    else:
+        rows, goals = bench.all_tables()
     return Report("fleet", options.seed, asdict(size), tuple(rows), tuple(goals), _notes(size, bench))
 
 
@@ -102,14 +122,17 @@ class _Bench:
 
     def all_tables(self) -> tuple[list[Row], list[Goal]]:
         """Run all contestants, then all simulations."""
-        compared = self._compare()
+        compared, ablation = self._compare()
         rows = [tables.mean_row(one) for one in compared]
         for one in compared:
             rows += tables.figure_rows(one, self._size.layout.num_gpus)
         for make in (tables.truth_rows, tables.lag_rows):
             rows += [row for one in compared for row in make(one)]
-        rows += [*self._won(), *self._ablation()]
-        return rows, _goals(compared)
+        return [*rows, *ablation, *self.virtual_tables()], _goals(compared)
+
+    def virtual_tables(self) -> list[Row]:
+        """Run all simulations."""
+        return [*self._won(), *self._ablation()]
 
     def faults(self) -> tuple[list[Row], list[Goal]]:
         """Run all contestants while a server fails."""
@@ -125,7 +148,8 @@ class _Bench:
         )
         return rows, [Goal("queries that were lost", num_lost, 0, "lower")]
 
-    def _compare(self) -> list[tables.Compared]:
+    def _compare(self) -> tuple[list[tables.Compared], list[Row]]:
+        """Run all that takes real time; return runs of contestants, and rows on ours without its parts."""
         idle = Load(0.0, self._size.num_idle)
         runs: dict[tuple[str, Load], dict[str, list[Ran]]] = {}
         with TemporaryDirectory() as folder, self._fleet(self._size.idle_speed, folder) as fleet:
@@ -138,10 +162,12 @@ class _Bench:
                 for share in self._size.shares:
                     load = Load(share, number)
                     runs[app, load] = self._run(arena, app, load)
+            ablation = self._emulated_ablation(arena)
         deadlines_s = {
             app: DEADLINE * median(_latencies_s(runs[app, idle][BY_HAND])) for app in self._size.apps
         }
-        return [self._compared(app, load, found, deadlines_s[app]) for (app, load), found in runs.items()]
+        compared = [self._compared(app, load, found, deadlines_s[app]) for (app, load), found in runs.items()]
+        return compared, ablation
 
     def _compared(
         self, app: str, load: Load, found: Mapping[str, Sequence[Ran]], deadline_s: float
@@ -161,6 +187,21 @@ class _Bench:
                 self._options.say(f"fleet: {app}, {load.name}, seed {seed}, {name}")
                 found[name].append(arena.run(CONTESTANTS[name], self._scene(app, load, seed)))
         return found
+
+    def _emulated_ablation(self, arena: Arena) -> list[Row]:
+        """Compare ours with itself without a pass, or with another policy, on emulated servers."""
+        rows = []
+        number_of = dict(zip(self._size.apps, self._size.num_queries, strict=True))
+        for scheme in main_variants():
+            values: dict[str, Value] = {}
+            for app in self._size.ablation_apps:
+                load = Load(self._size.ablation_share, number_of[app])
+                self._options.say(f"fleet: {scheme.name}, {app}, {load.name}")
+                seeds = self._seeds[: self._size.ablation_seeds]
+                runs = [arena.run(variant_of_ours(scheme), self._scene(app, load, seed)) for seed in seeds]
+                values[f"{app}, {load.name}"] = tables.mean_of(runs)
+            rows.append(Row(tables.EMULATED_ABLATION, scheme.name, values))
+        return rows if self._size.ablation_apps else []
 
     def _won(self) -> list[Row]:
         rows = []

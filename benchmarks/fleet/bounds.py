@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.fleet.apps import ANSWER_TOKENS, APPS, merge_tree
+from benchmarks.fleet.apps import APPS, summary_tree
 from benchmarks.fleet.layout import Planned
 from benchmarks.fleet.schemes import SIMULATED_OURS
 from benchmarks.fleet.simulated import SimulatedFleet, inputs_of
@@ -51,14 +51,7 @@ def unrolled_map_reduce(num_passages: int) -> Graph:
     build = Builder()
     build.reserve("files")
     chunks = build.add("chunks", "chunk", (Arg("files", Ref("files"), each=True),), engine="chunking")
-    decode = {"max_tokens": ANSWER_TOKENS}
-    summaries = [
-        build.complete(
-            "summary", "summarise", {"text": Ref(chunks.name, index=place)}, engine="llm", decode=decode
-        )
-        for place in range(num_passages)
-    ]
-    answer = merge_tree(build, summaries)
+    answer = summary_tree(build, [Ref(chunks.name, index=place) for place in range(num_passages)])
     return Graph(
         "map_reduce",
         (("files", "list[document]"),),

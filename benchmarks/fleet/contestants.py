@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.fleet.schemes import SIMULATED_OURS, Scheme
 from benchmarks.fleet.work import Done, Work, read_done, write_work
 from stretto.errors import EngineFailure, EngineTimeout
 
@@ -103,3 +104,11 @@ CONTESTANTS: Mapping[str, Contestant] = {
         Contestant(OURS, f"{_PROGRAMS}.ours", ALL_APPS),
     )
 }
+
+
+def variant_of_ours(scheme: Scheme) -> Contestant:
+    """Return ours with the passes and policies of a scheme, under its name; the full one is a run of ours."""
+    if scheme == SIMULATED_OURS:
+        return CONTESTANTS[OURS]
+    options = {"passes": list(scheme.passes), "policy": scheme.policy, "placement": scheme.placement}
+    return replace(CONTESTANTS[OURS], name=scheme.name, options=options)

@@ -51,3 +51,18 @@ def variants() -> list[Scheme]:
         replace(ours, name="placement round_robin", placement="round_robin"),
     ]
     return [ours, *without, replace(ours, name="without passes", passes=()), *others, SIMULATED_BY_HAND]
+
+
+_MAIN = (
+    "ours",
+    "without prune_order",
+    "without pipeline_decode",
+    "order throughput",
+    "order oldest_query",
+    "placement round_robin",
+)
+
+
+def main_variants() -> list[Scheme]:
+    """Return ours, and those of its variants that differ most in virtual time."""
+    return [scheme for scheme in variants() if scheme.name in _MAIN]

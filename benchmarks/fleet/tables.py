@@ -17,6 +17,7 @@ FIGURES = "latency, goodput and jobs, emulated servers"
 TRUTH = "mean seconds, on emulated servers and in virtual time"
 LAG = "lateness of the emulated servers, and the contestants' processor time"
 WON = "what could be won: mean seconds in virtual time"
+EMULATED_ABLATION = "passes and policies of ours: mean seconds, emulated servers"
 ABLATION = "passes and policies of ours: mean seconds in virtual time"
 FAULTS = "faults of one of the LLM servers"
 

@@ -57,6 +57,10 @@ def bench(
     faults: Annotated[
         bool, typer.Option("--faults", help="Measure what faults of servers cost (fleet only).")
     ] = False,
+    virtual: Annotated[
+        bool,
+        typer.Option("--virtual", help="Run only what takes place in virtual time, as a busy machine may."),
+    ] = False,
 ) -> None:
     """Run a benchmark and say which goals it meets."""
     _find_benchmarks()
@@ -74,7 +78,9 @@ def bench(
         if folder is not None and not folder.is_dir():
             raise UserError(f"{option} {folder}: there is no such folder")
     with Console(stderr=True).status(name) as status:
-        options = registry.BenchmarkOptions(quick, data, seed, status.update, vllm, checkpoint, cells, faults)
+        options = registry.BenchmarkOptions(
+            quick, data, seed, status.update, vllm, checkpoint, cells, faults, virtual
+        )
         result = registry.run(name, options)
     report.print_report(result, console)
     if json is not None:

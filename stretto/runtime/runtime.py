@@ -11,6 +11,7 @@ import asyncio
 import reprlib
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
@@ -188,9 +189,7 @@ class Runtime:
                 app.
             DeadlineExceeded: the deadline passed while it waited.
         """
-        prepared = self._prepare(app, inputs, **options)
-        await self._queries.acquire(prepared.record.deadline_s)
-        return self._start_query(prepared)
+        return await self._start_when_free(self._prepare(app, inputs, **options))
 
     def try_submit(
         self,
@@ -253,7 +252,9 @@ class Runtime:
 
         The keywords are those of `QueryOptions`.
         """
-        query = await self.submit(app, inputs, **options)
+        prepared = self._prepare(app, inputs, **options)
+        prepared = replace(prepared, record=replace(prepared.record, is_streamed=False))
+        query = await self._start_when_free(prepared)
         try:
             return await query
         except asyncio.CancelledError:
@@ -400,6 +401,10 @@ class Runtime:
         check_inputs(egraph, inputs)
         return _Prepared(egraph, inputs, record, names)
 
+    async def _start_when_free(self, prepared: _Prepared) -> Query:
+        await self._queries.acquire(prepared.record.deadline_s)
+        return self._start_query(prepared)
+
     def _start_query(self, prepared: _Prepared) -> Query:
         query_id = self._queries.new_id()
         query = Query(query_id, lambda: self._post(Cancel(query_id)), self._running_loop())
@@ -414,6 +419,7 @@ class Runtime:
                 prepared.passes,
                 record.tenant,
                 record.criteria,
+                record.is_streamed,
             )
         )
         return query

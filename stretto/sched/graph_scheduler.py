@@ -103,7 +103,8 @@ class GraphScheduler:
                 shown = tuple([StreamedOutput(names.get(one.name, one.name), one.unless) for one in own])
             else:
                 shown = self._shown.within(under, [one for one in own if one.name == egraph.outputs[0][0]])
-            self._shown.add(joined.nodes[place].id, shown)
+            if self._record.is_streamed:
+                self._shown.add(joined.nodes[place].id, shown)
         return {name: (joined.values[value], index) for name, value, index in egraph.outputs}
 
     # --- events

@@ -9,6 +9,7 @@ Source: Teola §5.2 and §6. Differs: budgets count the output that is expected,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
@@ -389,6 +390,7 @@ class LLMScheduler:
             entry.demand.criteria or request.record.criteria,
             entry.generated if entry.said_by == output_key else (),
             item,
+            self._silence_s(request),
         )
         num_tokens = placed.request.num_tokens
         prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
@@ -407,6 +409,12 @@ class LLMScheduler:
             self._touched.setdefault(instance, set()).add(request.query)
         rank = self._handed_over.add(running, rank)
         return Admit(self.engine.name, instance, task, rank, choice.terms, choice.reason)
+
+    def _silence_s(self, request: Request) -> float:
+        """Return for how many seconds an instance may report nothing of a request that it runs."""
+        if request.shows:
+            return 0.0
+        return math.inf if self.engine.timeout_s is None else self.engine.timeout_s
 
     def _queue(self, entry: Entry) -> None:
         self.queue.add(entry)

@@ -122,6 +122,11 @@ class Entry:
         return self.sorted_as.path_s
 
     @property
+    def since_s(self) -> float:
+        """Time from which this work ages: when its query arrived, or in a session when it became ready."""
+        return min(self.request.record.arrival_s, self.arrival_s)
+
+    @property
     def arrival(self) -> tuple[float, int]:
         """Sort key by arrival of this queue entry: its time, then its number in the queue."""
         return self.arrival_s, self.number

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prompt_keys import SpaceOf, no_space
@@ -210,9 +209,11 @@ class System:
 
     def _open(self, event: Submit | Open, now_s: float) -> None:
         if isinstance(event, Submit):
-            record = QueryRecord(event.tenant, event.objective, event.deadline_s, now_s)
+            record = QueryRecord(
+                event.tenant, event.objective, event.deadline_s, now_s, is_streamed=event.is_streamed
+            )
         else:
-            record = replace(event.record, arrival_s=now_s)
+            record = event.record
         session = Session(event.query, record, self._expand_for(event.passes))
         self.queries[event.query] = session
         self._engines_of[event.query] = {}

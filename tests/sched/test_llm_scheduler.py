@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -50,7 +51,12 @@ def test_an_admission_carries_prompt_decode_and_rank() -> None:
     (action,) = scheduler.schedule(0.0)
     assert isinstance(action, Admit)
     assert replace(action, terms={}, reason="") == Admit(
-        "llm", 0, LLMTask(1, "1", "a", (Segment("1.a"),), Decode(256)), (0.0, -0.5, -7)
+        "llm",
+        0,
+        LLMTask(
+            1, "1", "a", (Segment("1.a"),), Decode(256), silence_s=scheduler.engine.timeout_s or math.inf
+        ),
+        (0.0, -0.5, -7),
     )
     assert scheduler.report(0, Started(1), 1.0) == []
     assert scheduler.report(0, Done(1, "text"), 2.0) == [Completed("1", 1, 0, ("text",))]

@@ -278,3 +278,31 @@ def test_the_last_step_of_an_old_query_goes_before_the_first_of_a_younger_one() 
         (llm_request("old", "longer", 8, depth=1, path_s=0.7, record=old), 3.0),
     )
     assert taken("oldest_query", queue, 24, now_s=3.0) == [("longer", 1), ("last", 1), ("first", 1)]
+
+
+def test_least_work_counts_half_of_the_age_of_the_query() -> None:
+    """An old query's step goes before a younger query's that became ready earlier, and as much work alike."""
+    old, young = QueryRecord(arrival_s=0.0), QueryRecord(arrival_s=6.0)
+    queue = entries(
+        (llm_request("young", "first", 8, record=young), 6.0),
+        (llm_request("old", "last", 8, record=old), 10.0),
+    )
+    assert taken("least_work", queue, 16, now_s=10.0) == [("last", 1), ("first", 1)]
+
+
+def test_a_short_query_does_not_wait_for_all_steps_of_one_that_came_just_before() -> None:
+    chain, short = QueryRecord(arrival_s=0.0), QueryRecord(arrival_s=0.1)
+    queue = entries(
+        (llm_request("short", "only", 8, record=short), 0.1),
+        (llm_request("chain", "second", 8, record=chain), 1.0),
+    )
+    assert taken("least_work", queue, 16, now_s=1.0) == [("only", 1), ("second", 1)]
+
+
+def test_requests_of_a_session_age_from_their_own_arrival() -> None:
+    queue = entries(
+        (llm_request("query", "a", 8, record=QueryRecord(arrival_s=3.0)), 4.0),
+        (llm_request("session", "b", 8, record=QueryRecord()), 5.0),
+    )
+    for policy in ("least_work", "oldest_query"):
+        assert taken(policy, queue, 16, now_s=5.0) == [("a", 1), ("b", 1)], policy

@@ -17,6 +17,10 @@ from stretto.tasks import Decode, QueryRecord
 CONFIG = OrderConfig(age_limit_s=4.0, fill_timeout_s=0.5, unit_s=0.125, output_s=0.5)
 
 
+def since_s(entry: Entry) -> float:
+    return min(entry.arrival_s, entry.request.record.arrival_s)
+
+
 @dataclass
 class Model:
     """All entries that are not wholly started, and the items of each that have started."""
@@ -32,6 +36,9 @@ class Model:
 
     def earliest(self, query: str) -> tuple[float, int]:
         return min((e.arrival_s, e.number) for e in self.unstarted(query))
+
+    def waits_since(self, query: str) -> tuple[float, int]:
+        return min(((since_s(e) + e.arrival_s) / 2, e.number) for e in self.unstarted(query))
 
     def seconds(self, query: str) -> float:
         return sum(
@@ -52,8 +59,8 @@ def by_arrival(model: Model) -> list[Entry]:
 
 def least_work(model: Model) -> list[Entry]:
     def key(entry: Entry) -> tuple[float, ...]:
-        arrival_s, number = model.earliest(entry.query)
-        seconds = model.seconds(entry.query) + 0.3 * arrival_s
+        waits_since_s, number = model.waits_since(entry.query)
+        seconds = model.seconds(entry.query) + 0.3 * waits_since_s
         return seconds, number, -entry.path_s, -entry.request.node.depth, entry.arrival_s, entry.number
 
     return sorted(model.waiting(), key=key)
@@ -61,7 +68,7 @@ def least_work(model: Model) -> list[Entry]:
 
 def oldest_query(model: Model) -> list[Entry]:
     def key(entry: Entry) -> tuple[float, ...]:
-        return entry.request.record.arrival_s, -entry.path_s, -entry.request.node.depth, entry.number
+        return since_s(entry), -entry.path_s, -entry.request.node.depth, entry.number
 
     return sorted(model.waiting(), key=key)
 
@@ -108,7 +115,8 @@ def search(policy: str, model: Model, to_fill: int, fits: Callable[[Entry], int]
 def random_request(draw: random.Random) -> Request:
     query, step = f"q{draw.randrange(6)}", f"s{draw.randrange(4)}"
     depth, path_s = draw.randrange(4), draw.randrange(4) / 2
-    record = QueryRecord(arrival_s=int(query[1:]) % 4 / 4)
+    is_session = query == "q5"
+    record = QueryRecord() if is_session else QueryRecord(arrival_s=int(query[1:]) % 4 / 4)
     if draw.random() < 0.5:
         units = tuple(draw.randint(1, 6) for _ in range(draw.randint(1, 5)))
         return batch_request(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 from benchmarks.fleet.programs.by_hand_servers import Servers, serving
 from benchmarks.fleet.programs.passage_search import PassageSearch
@@ -52,26 +52,30 @@ class ByHand:
         return draft, tuple(best)
 
     async def map_reduce(self, asked: Asked) -> Answer:
-        """Summarise each passage, then groups of summaries, until one is left."""
-        texts = list(await asyncio.gather(*(self._write("summarise", text=p.text) for p in _passages(asked))))
+        """Summarise each passage, then groups of summaries, each as soon as its texts are there."""
         fan_in = self._settings["fan_in"]
-        while len(texts) > 1:
-            groups = [texts[start : start + fan_in] for start in range(0, len(texts), fan_in)]
-            texts = list(
-                await asyncio.gather(*(self._write("merge", summaries="\n\n".join(one)) for one in groups))
-            )
-        return texts[0], ()
+        async with asyncio.TaskGroup() as calls:
+            level = [calls.create_task(self._write("summarise", text=p.text)) for p in _passages(asked)]
+            while len(level) > 1:
+                groups = [level[start : start + fan_in] for start in range(0, len(level), fan_in)]
+                level = [calls.create_task(self._merge(group)) for group in groups]
+        return level[0].result(), ()
+
+    async def _merge(self, texts: Sequence[asyncio.Task[str]]) -> str:
+        return await self._write("merge", summaries="\n\n".join(await asyncio.gather(*texts)))
 
     async def _rewritten(self, question: str) -> AsyncIterator[str]:
         """Yield rewritten questions as they are written."""
         number = self._settings["num_queries"]
         prompt = self._prompts["expand"].format(question=question, num_queries=number)
         num_yielded = 0
-        async for query in self._servers.write_list(prompt, self._settings["query_tokens"]):
-            yield query
-            num_yielded += 1
-            if num_yielded == number:
-                return
+        written = self._servers.write_list(prompt, self._settings["query_tokens"])
+        async with aclosing(written):
+            async for query in written:
+                yield query
+                num_yielded += 1
+                if num_yielded == number:
+                    return
 
     async def _score(
         self,

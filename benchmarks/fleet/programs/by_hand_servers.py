@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -81,7 +81,7 @@ class Servers:
                 server.num_unanswered -= 1
         raise AssertionError
 
-    async def write_list(self, prompt: str, max_tokens: int) -> AsyncIterator[str]:
+    async def write_list(self, prompt: str, max_tokens: int) -> AsyncGenerator[str, None]:
         """Yield the texts of a JSON list as they are written. A list that breaks off is written again."""
         num_yielded = 0
         for number in range(_MAX_TRIES):

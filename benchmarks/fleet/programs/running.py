@@ -16,6 +16,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeAlias
 
+import uvloop
+
 from benchmarks.fleet.work import Answered, Asked, Done, Passage, Work, read_work, write_done
 
 Answer: TypeAlias = tuple[str, tuple[Passage, ...]]
@@ -51,13 +53,12 @@ async def answer_all(work: Work, ask: Ask) -> tuple[Answered, ...]:
 def run_program(program: Program) -> None:
     """Run a contestant's program as the command line says."""
     work, result = read_work(Path(sys.argv[1])), Path(sys.argv[2])
-    write_done(asyncio.run(_run(program, work)), result)
+    write_done(uvloop.run(_run(program, work)), result)
 
 
 async def _run(program: Program, work: Work) -> Done:
     async with program(work) as ask:
-        for asked in work.warm_up:
-            await ask(asked)
+        await asyncio.gather(*map(ask, work.warm_up))
         print("ready", flush=True)
         if not await asyncio.to_thread(sys.stdin.readline):
             raise SystemExit("the harness has ended")

@@ -33,7 +33,13 @@ UNDERSTOOD = BASIC | _NAMES.keys() | {"json_schema", "regex"}
 
 
 def build_request(
-    api: Api, model: str, prompt: SentPrompt, decode: Decode, priority: int | None = None
+    api: Api,
+    model: str,
+    prompt: SentPrompt,
+    decode: Decode,
+    priority: int | None = None,
+    *,
+    is_streamed: bool = True,
 ) -> GenerateRequest:
     """Return the request that asks a server to complete a prompt, or in a chat to answer it.
 
@@ -42,6 +48,7 @@ def build_request(
 
     Args:
         priority: number by which vLLM orders requests, smallest first; None for none.
+        is_streamed: whether the answer comes in pieces.
 
     Raises:
         ConfigError: the JSON schema is not JSON.
@@ -54,8 +61,8 @@ def build_request(
         temperature=decode.temperature,
         seed=decode.seed,
         stop=decode.stop,
-        stream=True,
-        include_usage=True,
+        stream=is_streamed,
+        include_usage=is_streamed,
         cache_salt=prompt.tenant,
         priority=priority or 0,
         form=_form(decode),

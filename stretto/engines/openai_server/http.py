@@ -31,6 +31,8 @@ from stretto.errors import (
 
 _MAX_BODY_BYTES = 8_000_000
 _NOT_FOUND = 404
+_STALE_S = 1.0
+"""Seconds within which a connection that had idled for too long breaks; later the server has failed."""
 
 
 def _never() -> bool:
@@ -94,16 +96,24 @@ class Http:
         await self._client.aclose()
 
     async def fetch(
-        self, path: str, body: dict[str, object] | None = None, *, is_retried: bool = True
+        self,
+        path: str,
+        body: dict[str, object] | None = None,
+        *,
+        is_retried: bool = True,
+        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> bytes:
         """Send a GET, or a POST if there is a `body`, and return the whole body of the answer.
+
+        Args:
+            wait: waits so many seconds before another attempt.
 
         Raises:
             EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
             EngineTimeout: the server is silent.
             BadReply: the server refuses the request.
         """
-        async with self._open(path, body, is_retried=is_retried) as response:
+        async with self._open(path, body, is_retried=is_retried, wait=wait) as response:
             return await self._read(response)
 
     @asynccontextmanager
@@ -157,8 +167,14 @@ class Http:
         wait: Callable[[float], Awaitable[None]],
     ) -> httpx.Response:
         backoff_s = self._config.backoff_s
+        error: EngineUnavailable | None = None
         while True:
-            answer = await self._attempt(path, body)
+            try:
+                answer = await self._attempt(path, body)
+            except EngineUnreachable as refusal:
+                if error is None:
+                    raise
+                raise error from refusal  # the request has reached the server before
             if isinstance(answer, httpx.Response):
                 return answer
             error, wait_s = answer
@@ -180,6 +196,7 @@ class Http:
             request = self._client.build_request("GET" if body is None else "POST", path, json=body)
         except ValueError as error:  # NaN, or half of a surrogate pair
             raise ConfigError(f"the request cannot be written as JSON: {error}") from error
+        sent_s = time.monotonic()
         try:
             async with asyncio.timeout(self._config.connect_timeout_s + self._config.timeout_s):
                 response = await self._client.send(request, stream=True)
@@ -188,7 +205,10 @@ class Http:
         except (httpx.TimeoutException, TimeoutError) as error:
             raise self._silence() from error
         except httpx.HTTPError as error:  # perhaps the connection had idled for too long
-            return EngineUnavailable(f"{self._name} gave no answer: {_text(error)}"), None
+            broken = EngineUnavailable(f"{self._name} gave no answer: {_text(error)}")
+            if time.monotonic() - sent_s > _STALE_S:
+                raise broken from error
+            return broken, None
         if response.is_success:
             return response
         try:

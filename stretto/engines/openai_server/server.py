@@ -1,4 +1,7 @@
-"""An LLM behind a server: completions are streamed; partial prefills are requests that warm its prefix cache.
+"""An LLM behind a server: completions, and partial prefills as requests that warm its prefix cache.
+
+A completion is streamed if somebody reads parts of it before its end, if it ends with its list, or if it may
+take so long that silence would be mistaken for a failure (`whole_answers.py`).
 
 With a tokenizer the prompt is sent as token ids, each segment tokenised by itself as everywhere: no document
 can smuggle in a special token, and the tokens of the next request begin with those that one request warmed.
@@ -26,15 +29,17 @@ from stretto.engines.openai_server.api import UNDERSTOOD, build_request
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import ServerFacts, discover
 from stretto.engines.openai_server.held_prefixes import HeldPrefixes
-from stretto.engines.openai_server.http import Http
+from stretto.engines.openai_server.http import Http, read_json
 from stretto.engines.openai_server.metrics import read_load
 from stretto.engines.openai_server.places import Place
 from stretto.engines.openai_server.priority import priority_of
 from stretto.engines.openai_server.prompt import CHARS_PER_TOKEN, SentPrompt, encode
+from stretto.engines.openai_server.reading import AnswerReader
 from stretto.engines.openai_server.warming import WarmingPolicy
+from stretto.engines.openai_server.whole_answers import WholeAnswers
 from stretto.engines.openai_wire import paths
-from stretto.engines.openai_wire.answers import Choice, TokenCounts, read_chunk
-from stretto.errors import BadReply, CapacityError, ConfigError, NotFound, StrettoError
+from stretto.engines.openai_wire.answers import TokenCounts, read_chunk, read_whole
+from stretto.errors import BadReply, CapacityError, ConfigError, EngineTimeout, NotFound, StrettoError
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import check_sampling
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
@@ -44,7 +49,6 @@ if TYPE_CHECKING:
 
 _ANY_VOCABULARY = 2**31
 _LOOK_S = 1.0
-_NOTHING = Choice()
 _ONE_TOKEN = Decode(max_tokens=1)  # servers generate no fewer
 
 
@@ -69,6 +73,7 @@ class OpenAIServer:
         self._problem: StrettoError | None = None
         self._held = HeldPrefixes(1)
         self._warming = WarmingPolicy()
+        self._whole = WholeAnswers(times_prompts=config.warms_prefixes)
         self._events: KVEventStream | None = None
         self._following: asyncio.Task[None] | None = None
         self._report: Callable[[Sequence[KVEvent] | InstanceLoad], None] = lambda _: None
@@ -176,12 +181,13 @@ class OpenAIServer:
             return is_finished
 
         try:
-            usage = await self._ask(facts, prompt, decode, feed, rank, place)
+            usage = await self._ask(facts, prompt, decode, feed, rank, place, silence_s=task.silence_s)
         except NotFound:
             before, facts = facts.model, await self._known(but_not=facts)
             if facts.model == before:
                 raise
-            usage = await self._ask(facts, encode(facts, task), decode, feed, rank, place)
+            prompt = encode(facts, task)
+            usage = await self._ask(facts, prompt, decode, feed, rank, place, silence_s=task.silence_s)
         last, value = output.finish()
         for piece in last:
             emit(Piece(task.id, piece))
@@ -227,52 +233,62 @@ class OpenAIServer:
         place: Place,
         *,
         is_retried: bool = True,
+        silence_s: float = 0.0,
     ) -> Usage:
-        """Send a prompt, and pass each piece of the answer to `feed` until that returns True."""
+        """Send a prompt, and pass each piece of the answer to `feed` until that returns True.
+
+        Args:
+            silence_s: seconds for which `feed` may be passed nothing.
+        """
         api = self._config.api
         priority = priority_of(rank) if self._config.priorities else None
-        request = build_request(api, facts.model, prompt, decode, priority)
+        is_whole = decode.items is None and self._whole.decide(
+            decode.max_tokens, min(silence_s, self._config.timeout_s)
+        )
+        request = build_request(api, facts.model, prompt, decode, priority, is_streamed=not is_whole)
         body = request.to_json()
         num_held = self._held.num_held(prompt.elements, prompt.tenant)
         if self._following is None or prompt.tenant:  # the server does not tell of what is a tenant's
             self._held.add(prompt.elements, prompt.tenant)
-        num_events = num_deltas = num_chars = num_choices = 0
-        has_finished = False
-        counts, first_s = None, None
+        reader = AnswerReader(decode.max_tokens, feed)
+        first_s: float | None = None
         sent_s = time.perf_counter()
         try:
-            async with self._http.stream(
-                paths.GENERATE[api],
-                body,
-                is_retried=is_retried,
-                is_complete=lambda: has_finished,
-                wait=place.wait,
-            ) as events:
-                async for event in events:
-                    chunk = read_chunk(api, event)
-                    counts = chunk.counts or counts
-                    choice = chunk.choices[0] if chunk.choices else _NOTHING
-                    if first_s is None and (choice.has_output or choice.finish):
-                        first_s = time.perf_counter() - sent_s
-                    num_choices += len(chunk.choices)
-                    has_finished = has_finished or choice.finish is not None
-                    num_events += 1
-                    num_deltas += choice.has_output
-                    num_chars += len(choice.text)
-                    if num_events > 4 * decode.max_tokens + 64 or num_chars > 64 * (decode.max_tokens + 16):
-                        raise BadReply(f"the server writes on beyond max_tokens={decode.max_tokens}")
-                    if feed(choice.text):
-                        break
-            if not num_choices:
-                raise BadReply("the server's answer has no choice")
+            if is_whole:
+                found = await self._http.fetch(
+                    paths.GENERATE[api], body, is_retried=is_retried, wait=place.wait
+                )
+                reader.read(read_whole(api, read_json(found)))
+            else:
+                async with self._http.stream(
+                    paths.GENERATE[api],
+                    body,
+                    is_retried=is_retried,
+                    is_complete=lambda: reader.has_finished,
+                    wait=place.wait,
+                ) as events:
+                    async for event in events:
+                        is_enough = reader.read(read_chunk(api, event))
+                        if first_s is None and reader.has_begun:
+                            first_s = time.perf_counter() - sent_s
+                        if is_enough:
+                            break
+            reader.check_end()
         except BadReply as error:
-            if isinstance(prompt.content, tuple) and num_deltas == 0:
+            if isinstance(prompt.content, tuple) and reader.num_deltas == 0:
                 raise BadReply(f"{error.message} (sent as token ids; tokenizer 'none' sends text)") from error
             raise
+        except EngineTimeout:
+            self._whole.observe(decode.max_tokens, time.perf_counter() - sent_s)
+            raise
+        if decode is not _ONE_TOKEN:
+            self._whole.observe(reader.num_output, time.perf_counter() - sent_s)
+        counts = reader.counts
         if first_s is not None:
             self._observe(prompt, num_held, counts, first_s)
         if counts is None:
-            return Usage(len(prompt.content) if isinstance(prompt.content, tuple) else 0, 0, num_deltas)
+            num_prompt = len(prompt.content) if isinstance(prompt.content, tuple) else 0
+            return Usage(num_prompt, 0, reader.num_output)
         return Usage(counts.num_prompt, counts.num_cached or 0, counts.num_output)
 
     def _observe(self, prompt: SentPrompt, num_held: int, counts: TokenCounts | None, seconds: float) -> None:

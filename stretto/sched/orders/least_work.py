@@ -4,9 +4,14 @@ Within the query, the primitive on the longest path to an output goes first.
 
 On one machine the least remaining work first has the least mean latency; what a query still has to do
 elsewhere adds the same to it in any order. Nobody starves: a second of waiting counts as `_AGEING` seconds
-of work done, so that a query with L seconds of work is overtaken only by those that come within L / `_AGEING`
-seconds of it; and beyond the age limit by none. What does not fit into the room that is left may be passed
-until then.
+of work done, so that a query with L seconds of work is overtaken only by those that come within 2 L /
+`_AGEING` seconds of it; and beyond the age limit by none. What does not fit into the room that is left may be
+passed until then.
+
+A step counts as waiting since the middle of the time between the arrival of its query and its own. If only
+its own counted, the last steps of an old query would queue up behind the first steps of younger ones that
+have waited longer. If only its query's counted, a query of one step would wait for all steps of longer ones
+that came a moment before it. Steps of a session, which may live for long, count from their own arrival.
 
 A request with a deadline may wait until its predicted way to the end would begin too late. If that is less
 than the age limit, it counts as older, and its way as longer, by the difference: of requests alike in all
@@ -57,7 +62,8 @@ class _Query:
     def add(self, entry: Entry) -> None:
         self._num_unstarted[entry] = entry.hi - entry.lo
         self._seconds += self._price_s(entry, entry.lo, entry.hi)
-        self._unstarted.add(entry, entry.arrival_s - self._hurry_s(entry))
+        waits_since_s = (entry.since_s + entry.arrival_s) / 2
+        self._unstarted.add(entry, waits_since_s - self._hurry_s(entry))
         self._waiting.add(self._way(entry), entry)
 
     def all_taken(self, entry: Entry) -> None:

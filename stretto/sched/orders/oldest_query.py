@@ -3,7 +3,8 @@
 It differs from serving requests by their own arrival: the last step of an old query goes before the first
 steps of a younger one, although it became ready later. So queries end in about the order in which they came.
 Under overload, where requests wait for longer than they run, this leaves fewer queries half done. Beyond the
-age limit the request that has waited longest goes first, as in other orders.
+age limit the request that has waited longest goes first, as in other orders. Requests of a session, which may
+live for long, count from their own arrival.
 """
 
 from __future__ import annotations
@@ -55,5 +56,4 @@ class OldestQuery:
 
 
 def _key(entry: Entry) -> tuple[float, float, int, int]:
-    request = entry.request
-    return request.record.arrival_s, -entry.path_s, -request.node.depth, entry.number
+    return entry.since_s, -entry.path_s, -entry.request.node.depth, entry.number

@@ -1,0 +1,1 @@
+"""Measures how near emulated servers are to a real one."""
