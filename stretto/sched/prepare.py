@@ -9,6 +9,7 @@ from stretto.costs.tokens import num_tokens
 from stretto.errors import BadReply
 from stretto.graph.compile import Node
 from stretto.graph.graph import HINT, Constant
+from stretto.references import load, load_inputs
 from stretto.sched.demand import Demand
 from stretto.sched.request import Request
 from stretto.tasks import QueryRecord
@@ -42,7 +43,9 @@ def prepare_request(
     """
     if node.spec.runs_on != "llm":
         units_of = node.spec.units
-        units = tuple(units_of(_row(inputs, each, i)) for i in range(hi - lo)) if units_of else None
+        units = (
+            tuple(units_of(load_inputs(_row(inputs, each, i))) for i in range(hi - lo)) if units_of else None
+        )
         return Request(
             query=query,
             node=node,
@@ -100,7 +103,7 @@ def _prompt(node: Node, row: Mapping[str, object]) -> Prompt:
         return tuple(
             Segment(part.text, role=part.role)
             if isinstance(part, Constant)
-            else Segment(as_text(row[part.port]), part.port)
+            else Segment(as_text(load(row[part.port])), part.port)
             for part in node.prompt
         )
     except TypeError as error:
