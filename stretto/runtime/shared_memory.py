@@ -21,25 +21,17 @@ import mmap
 import os
 import pickle
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, count
-from multiprocessing.reduction import DupFd, ForkingPickler
+from collections.abc import Callable, Sequence
+from itertools import count
+from multiprocessing.reduction import DupFd
 from typing import Any
 
-from stretto.errors import StrettoError
-from stretto.references import Reference
+from stretto.runtime.large_values import bounds, set_apart
 
 LEAST_ANSWER_BYTES = 16 * 1024
 """Least total of a batch's large values that is worth a segment. Smaller ones are sent with the answer."""
-LEAST_VALUE_BYTES = 512
-"""Least bytes, when pickled, of a value that is left in memory. A reference takes about 15."""
-
 _REGION_BYTES = 2**48
 _NUM_REGIONS = 2**15
-_STAYS = (str, bytes, bool, int, float, tuple, Mapping, StrettoError, type(None))
-"""Types of values that are always sent: small ones, those whose items the schedulers take, and texts, which
-mostly stand in prompts next.
-"""
 
 
 class SharedMemory:
@@ -108,7 +100,7 @@ class Segment:
 
     def load(self, index: int) -> object:
         """Return a copy of value number `index`."""
-        lo, hi = self._ends[index - 1] if index else 0, self._ends[index]
+        lo, hi = bounds(self._ends, index)
         data = bytearray()
         while len(data) < hi - lo:  # a read has at most 2 GB
             data += os.pread(self._fd, hi - lo - len(data), self._start + lo + len(data))
@@ -188,18 +180,15 @@ class Writer:
             Exception: a value does not pickle.
         """
         self._start = self._next
-        parts: list[memoryview] = []
         ends: list[int] = []
-        segment = Segment(self._fd, self._next, ends)
-        left = _left(results, segment, parts)
-        ends += accumulate(map(len, parts))
-        if not ends or ends[-1] < LEAST_ANSWER_BYTES or self._next + ends[-1] > self._limit:
+        left, data = set_apart(results, Segment(self._fd, self._next, ends), ends, LEAST_ANSWER_BYTES)
+        if not data or self._next + len(data) > self._limit:
             return results
         try:
-            self._write(b"".join(parts))
+            self._write(data)
         except OSError:
             return results
-        self._next = _page_end(self._next + ends[-1])
+        self._next = _page_end(self._next + len(data))
         return left
 
     def take_back(self) -> None:
@@ -214,21 +203,6 @@ class Writer:
 
 def _writer(fd: Any, start: int) -> Writer:
     return Writer(fd.detach(), start)
-
-
-def _left(values: Sequence[object], segment: Segment, parts: list[memoryview]) -> list[object]:
-    """Return values with references for the large ones, whose pickles are added to `parts`."""
-    left: list[object] = []
-    for value in values:
-        if isinstance(value, list):
-            value = _left(value, segment, parts)
-        elif not isinstance(value, _STAYS):
-            data = ForkingPickler.dumps(value)
-            if len(data) >= LEAST_VALUE_BYTES:
-                value = Reference(segment, len(parts))
-                parts.append(data)
-        left.append(value)
-    return left
 
 
 def _page_end(position: int) -> int:

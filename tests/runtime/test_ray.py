@@ -182,6 +182,9 @@ class LocalWorker:
         answer = self._does[method](*arguments)
         return await answer if asyncio.iscoroutine(answer) else answer
 
+    async def run_batch(self, batch: int, tasks: object) -> Any:
+        return await self.call("run", batch, tasks)
+
     def blame(self) -> None:
         self.is_blamed = True
 
