@@ -153,7 +153,7 @@ SessionEvent: TypeAlias = Extend | Provide | Want | Unwant | Drop | Close
 @record
 class BatchDone:
     """Event to the schedulers: an instance of a batch engine has answered a batch, with one result per task,
-    in order.
+    in order. References may stand in place of large values.
     """
 
     engine: str

@@ -39,7 +39,8 @@ class Observer(Protocol):
     """The base class of observers: objects that are told of everything that happens in a run, for example to
     record it.
 
-    A subclass overrides the methods it needs. Times are seconds by the clock of the runtime or the simulator.
+    A subclass overrides the methods it needs. In a message, a `Reference` may stand in
+    place of a large value. Times are seconds by the clock of the runtime or the simulator.
     """
 
     def on_event(self, event: Event, now_s: float) -> None:

@@ -14,7 +14,7 @@ ROOT = Path(stretto.__file__).parent
 CLONE = ROOT.parent
 LAYERS = (
     "core errors record",
-    "tasks",
+    "tasks references",
     "costs",
     "cluster deployment",
     "graph messages",
@@ -33,6 +33,7 @@ LIGHT = (
     "core",
     "errors",
     "record",
+    "references",
     "tasks",
     "deployment",
     "messages",

@@ -11,6 +11,7 @@ from stretto.engines.batch.embedding import model_name
 from stretto.frontend.component import Component
 from stretto.frontend.template import Configuration, Template
 from stretto.messages import BatchDone, Event
+from stretto.references import Reference
 from stretto.trace.recorder import Recorder
 
 NAME = "indexing"
@@ -83,19 +84,19 @@ class IndexingRecorder(Recorder):
 
     def _count(self, event: BatchDone) -> None:
         span = self._batches.get((event.engine, event.instance, event.batch))
-        for part in span.parts if span is not None else ():
+        for part, result in zip(span.parts if span is not None else (), event.results, strict=False):
             match part.op:
                 case "chunk":
                     self.indexed.num_documents += part.num_items
+                    self.indexed.num_chunks += _num_chunks(result)
                 case "embed":
                     self.indexed.num_embedded += part.num_items
                 case "ingest":
                     self.indexed.num_stored += part.num_items
-        self.indexed.num_chunks += _num_chunks(event.results)
         self.on_progress(self.indexed)
 
 
 def _num_chunks(value: object) -> int:
-    if isinstance(value, Chunk):
+    if isinstance(value, Chunk | Reference):
         return 1
     return sum(map(_num_chunks, value)) if isinstance(value, list | tuple) else 0

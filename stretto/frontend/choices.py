@@ -66,17 +66,15 @@ def with_choices(
             raise ConfigError(f"the hint {hint!r} needs {HINTS[hint]}, and the component has none")
     passes = None if choices.passes is None else vocabulary.select_passes(_given("passes", choices.passes))
     fallbacks = _fallbacks(choices.fallback, primitives)
+    watched = Strategy(passes, choices.timeout_s, choices.retries, choices.backoff_s)
     result = []
     for primitive in primitives:
         strategy = Strategy(passes)
         if primitive.engine is not None:
-            strategy = Strategy(
-                passes,
-                choices.timeout_s,
-                choices.retries,
-                choices.backoff_s,
-                fallbacks.get(primitive.engine),
-            )
+            strategy = replace(watched, fallback=fallbacks.get(primitive.engine))
+        elif primitive.op == "expand":  # for the steps that it becomes
+            pairs = ",".join(f"{engine}:{other}" for engine, other in fallbacks.items())
+            strategy = replace(watched, fallback=pairs or None)
         own = primitive.hints
         if hints is not None:
             own = tuple(hint for hint in hints if _keeps(hint, primitive, ops))

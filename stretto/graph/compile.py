@@ -294,7 +294,7 @@ def _engine_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
         fallback = node.strategy.fallback
         if node.engine is not None:
             found.setdefault((node.engine, node.spec.runs_on), node)
-        if fallback is not None:
+        if node.engine is not None and fallback is not None:
             found.setdefault((fallback, node.spec.runs_on), replace(node, engine=fallback))
     return tuple(found.values())
 
@@ -308,7 +308,8 @@ def rebase(
     Args:
         node_base: id that the first node gets.
         values: new id of each value of `egraph`.
-        under: node that `egraph` replaces, if any; its depth and path are added to those of the new nodes.
+        under: node that `egraph` replaces, if any; its depth and path are added to those of the new nodes,
+            and it passes its strategy on to those without one.
     """
     depth, path_s = (0, 0.0) if under is None else (under.depth, under.path_s)
     return [
@@ -320,6 +321,9 @@ def rebase(
             after=tuple(other + node_base for other in node.after),
             depth=node.depth + depth,
             path_s=node.path_s + path_s,
+            strategy=node.strategy
+            if under is None or node.strategy != NO_STRATEGY
+            else under.strategy.passed_on(node.engine),
             fused=None if node.fused is None else node.fused + node_base,
             fused_into=None if node.fused_into is None else node.fused_into + node_base,
             hints=tuple(other + node_base for other in node.hints),

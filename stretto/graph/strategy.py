@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from stretto.errors import ConfigError
 
@@ -18,7 +18,8 @@ class Strategy:
         timeout_s: seconds, waiting included, after which an attempt counts as failed; None for no limit.
         retries: number of further attempts at an engine after a first one that failed.
         backoff_s: seconds before the first further attempt. Each later one waits twice as long.
-        fallback: name of the engine that gets the step when all attempts at its own have failed; or None.
+        fallback: name of the engine that gets the step when all attempts at its own have failed; or None. An
+            `expand` step has pairs "engine:fallback" with commas between, for the steps that it becomes.
 
     Raises:
         ConfigError: a value cannot be used.
@@ -44,6 +45,16 @@ class Strategy:
     def watches(self) -> bool:
         """Whether attempts of the step have to be followed."""
         return self.timeout_s is not None or self.retries > 0 or self.fallback is not None
+
+    def passed_on(self, engine: str | None) -> Strategy:
+        """Return the strategy of a step that an `expand` step with this strategy has become.
+
+        `engine` is the engine of that step; None for one without, such as a further `expand`.
+        """
+        if engine is None or self.fallback is None:
+            return self
+        fallbacks = dict(pair.split(":", 1) for pair in self.fallback.split(","))
+        return replace(self, fallback=fallbacks.get(engine))
 
     def changes(self) -> dict[str, object]:
         """Return the values that differ from the defaults, by name."""

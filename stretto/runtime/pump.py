@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
+from stretto.core import Failure
 from stretto.deployment import Engine
+from stretto.errors import EngineFailure
 from stretto.messages import (
     Action,
     Admit,
@@ -27,6 +30,7 @@ from stretto.messages import (
     WakeAt,
 )
 from stretto.observer import Observers
+from stretto.references import load, load_inputs
 from stretto.runtime.running import RunningInstances
 from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RunBatch, StopTask
 from stretto.sched.system import System
@@ -139,7 +143,7 @@ class Pump:
             case Admit():
                 self._instances.send(action.engine, action.instance, AdmitTask(action.task, action.rank))
             case Emit() | Settled() | Reply():
-                self._answer(action)
+                self._answer(_with_values(action))
             case Reprioritise(engine, instance, task_id, rank):
                 self._instances.send(engine, instance, RerankTask(task_id, rank))
             case CancelTask(engine, instance, task_id):
@@ -164,3 +168,18 @@ class Pump:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
+    """Return an action for a caller with the values that it refers to; one that is lost is a failure."""
+    try:
+        match action:
+            case Settled(_, _, value):
+                return replace(action, value=load(value))
+            case Reply(_, outputs, None) if outputs:
+                return replace(action, outputs=load_inputs(outputs))
+    except EngineFailure as error:
+        if isinstance(action, Settled):
+            return replace(action, value=Failure(error))
+        return Reply(action.query, None, error)
+    return action

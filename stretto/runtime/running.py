@@ -14,7 +14,8 @@ from stretto.cluster.messages import InstanceId, StartInstance, StopInstance
 from stretto.deployment import Engine
 from stretto.errors import EngineUnavailable, StrettoError
 from stretto.messages import Event, InstanceLost, InstanceStopped
-from stretto.runtime.instances import Instance, start_instance
+from stretto.runtime.instances import Instance, Shared, start_instance
+from stretto.runtime.shared_memory import shared_memory
 from stretto.runtime.worker import Command, SuspendTasks, typed
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class RunningInstances:
         self._engines = engines
         self._post = post
         self._loop = loop
-        self._cluster = cluster
+        self._shared = Shared(cluster, shared_memory())
         self._running: dict[_Key, Instance] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -58,7 +59,7 @@ class RunningInstances:
 
         try:
             engine = self._engines[action.engine]
-            self._running[key] = start_instance(engine, action.instance, action.replica, post, self._cluster)
+            self._running[key] = start_instance(engine, action.instance, action.replica, post, self._shared)
         except Exception as error:
             self._post(InstanceLost(*key, typed(error)))
 
@@ -102,6 +103,7 @@ class RunningInstances:
         """End every instance. An instance that cannot close does not keep the others open."""
         closing = [*self._closing, *(instance.close() for instance in self._running.values())]
         self._running.clear()
+        self._shared = Shared()
         await asyncio.gather(*closing, return_exceptions=True)
 
     def _receive(self, key: _Key, event: Event) -> None:

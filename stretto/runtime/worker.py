@@ -26,6 +26,7 @@ from stretto.messages import (
     Suspended,
 )
 from stretto.record import record
+from stretto.references import load_task
 from stretto.runtime.probing import Probing
 from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
 
@@ -190,11 +191,11 @@ def _trouble(event: Event) -> str | None:
 
 
 def run_batch(job: Job, engine: BatchEngine, batch: int, tasks: tuple[Task, ...]) -> Event:
-    """Run one batch of tasks on an engine; return the event that reports its results (`BatchDone`) or its
-    failure (`BatchFailed`).
+    """Fetch the values that the tasks refer to, and run them on an engine as one batch; return the event that
+    reports its results (`BatchDone`) or its failure (`BatchFailed`).
     """
     try:
-        results = engine.run(tasks)
+        results = engine.run(tuple(map(load_task, tasks)))
         check_results(results, len(tasks))
         return BatchDone(job.engine, job.instance, batch, results)
     except Exception as error:

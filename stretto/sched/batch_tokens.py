@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stretto.errors import EngineFailure
+from stretto.references import load_inputs
 from stretto.sched.request import Entry
 
 
 def num_batch_tokens(parts: Iterable[tuple[Entry, int, int]]) -> int | None:
     """Return the estimated tokens of the texts of a batch, whose parts are items `lo` to `hi` of entries.
 
-    None if the time of a part's op does not depend on texts, or its inputs are none, as its engine will say.
+    None if the time of a part's op does not depend on texts, or if its inputs are no texts or lost, as its
+    engine will say.
     """
     num_tokens = 0
     for entry, lo, hi in parts:
@@ -24,7 +27,7 @@ def num_batch_tokens(parts: Iterable[tuple[Entry, int, int]]) -> int | None:
                 for port, value in request.inputs.items()
             }
             try:
-                num_tokens += tokens_of(row)
-            except (TypeError, KeyError):
+                num_tokens += tokens_of(load_inputs(row))
+            except (TypeError, KeyError, EngineFailure):
                 return None
     return num_tokens

@@ -27,6 +27,7 @@ from collections.abc import Collection, Mapping, Sequence
 from stretto.core import ABSENT, AbsentType, Failure
 from stretto.errors import BadReply, EngineFailure, StrettoError
 from stretto.graph.compile import ExecutionGraph, Node, StreamedOutput
+from stretto.references import load_inputs
 from stretto.sched.demand import NOBODY, Demand, usual
 from stretto.sched.gathering import gather
 from stretto.sched.live_graph import LiveGraph
@@ -384,7 +385,7 @@ class GraphScheduler:
 
     def _splice(self, node: Node, inputs: Mapping[str, object]) -> None:
         """Add the subgraph that `node` expands to; the subgraph's output becomes its own."""
-        given = given_to(node, inputs)
+        given = given_to(node, load_inputs(inputs))
         sub = subgraph_of(node, given, self._expand)
         ids = dict(zip(sub.inputs, self.values.add(len(sub.inputs)), strict=True))
         outputs = self.grow(sub, ids, {}, node)
@@ -401,7 +402,7 @@ def _evaluate(node: Node, inputs: Mapping[str, object]) -> list[object]:
     """Evaluate control flow, perhaps a user's own op: whatever it raises is a failure of that step."""
     assert node.spec.evaluate is not None
     try:
-        return by_port(node, node.spec.evaluate(inputs, node.config))
+        return by_port(node, node.spec.evaluate(load_inputs(inputs), node.config))
     except StrettoError as error:
         raise error.at(node.name) from error
     except Exception as error:

@@ -9,6 +9,7 @@ from stretto.costs.tokens import num_tokens
 from stretto.errors import BadReply
 from stretto.graph.compile import Node
 from stretto.graph.graph import HINT, Constant
+from stretto.references import load, load_inputs
 from stretto.sched.demand import Demand
 from stretto.sched.request import Request
 from stretto.tasks import QueryRecord
@@ -53,7 +54,7 @@ def _units(
     hi: int,
     each: tuple[str, ...],
 ) -> tuple[int, ...]:
-    return tuple(units_of(_row(inputs, each, i)) for i in range(hi - lo))
+    return tuple(units_of(load_inputs(_row(inputs, each, i))) for i in range(hi - lo))
 
 
 def _prepare_llm(
@@ -112,7 +113,7 @@ def _prompt(node: Node, row: Mapping[str, object]) -> Prompt:
         return tuple(
             Segment(part.text, role=part.role)
             if isinstance(part, Constant)
-            else Segment(as_text(row[part.port]), part.port)
+            else Segment(as_text(load(row[part.port])), part.port)
             for part in node.prompt
         )
     except TypeError as error:

@@ -52,6 +52,7 @@ from stretto.messages import (
     Suspended,
 )
 from stretto.observer import Observer
+from stretto.references import Reference
 from stretto.tasks import Done, Failed, LLMTask, Objective, Piece, Started, Task
 
 _log = logging.getLogger(__name__)
@@ -408,6 +409,8 @@ def total_size(size: Any) -> int:
 def _size(value: object) -> Any:
     """Characters of texts; of lists, of each item. Anything else counts 0."""
     match value:
+        case Reference():
+            return _size(value.load())
         case str():
             return len(value)
         case Document(sections=sections):

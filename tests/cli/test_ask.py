@@ -19,11 +19,14 @@ from test_documents import write_pdf
 
 from stretto.apps import naive_rag
 from stretto.cli.indexing import Indexed, IndexingRecorder, indexing_template
-from stretto.core import Document, Section
+from stretto.core import Chunk, Document, Section
 from stretto.engines.catalogue import local_engines
 from stretto.errors import EngineFailure
 from stretto.graph.passes.pipeline import PASSES
+from stretto.messages import BatchDone, StartBatch
+from stretto.references import Reference
 from stretto.runtime.runtime import Runtime
+from stretto.tasks import Task
 
 QUESTION = "Where did the captain live?"
 SOURCE_KEYS = {"file", "page", "section", "passage", "lines", "quote", "score", "text"}
@@ -170,6 +173,24 @@ def test_progress_of_indexing_counts_documents_and_chunks(doc: Path) -> None:
     last = told[-1]
     assert last.num_documents == 2
     assert last.num_chunks == last.num_embedded == last.num_stored > 2
+
+
+def test_chunks_that_are_only_referred_to_are_counted_too() -> None:
+    class Nowhere:
+        def load(self, index: int) -> object:
+            raise AssertionError("nobody needs its text")
+
+    chunk = Chunk("a.txt", 0, "text")
+    recorder = IndexingRecorder()
+    inputs = {"files": ["two", "files"]}
+    tasks = (
+        Task(1, "q", "chunks", "chunk", inputs, {}, 2, ("files",)),
+        Task(2, "q", "vectors", "embed", {"texts": [chunk]}, {}, 1, ("texts",)),
+    )
+    recorder.on_action(StartBatch("cpu", 0, 7, tasks, 3), 0.0)
+    results = [[[chunk, Reference(Nowhere(), 0)], [Reference(Nowhere(), 1)]], [Reference(Nowhere(), 2)]]
+    recorder.on_event(BatchDone("cpu", 0, 7, results), 1.0)
+    assert recorder.indexed == Indexed(num_documents=2, num_chunks=3, num_embedded=1)
 
 
 def test_the_small_model_is_named_right_before_its_answer(stretto: CommandLine, doc: Path) -> None:

@@ -175,6 +175,20 @@ def test_a_request_larger_than_all_instances_runs_alone_on_the_largest(make: Cal
     assert policy.choose(PLAIN, instances, 0.0).instance == 1
 
 
+def test_a_request_leaves_the_prefill_of_its_query_only_by_a_margin() -> None:
+    policy = LeastSeconds()
+    home, other = InstanceView(0, SLOW, 1000), InstanceView(1, SLOW, 1000)
+    instances = table(policy, home, other)
+    hinted = PlacementRequest(num_tokens=100, expected_output=10, hints={0: 50})
+    for queue_s, chosen in ((0.6, 0), (0.69, 0), (0.71, 1)):  # there 1.5 s and the queue, elsewhere 2.2 s
+        home.prefill_s = queue_s
+        instances.changed(0)
+        assert policy.choose(hinted, instances, 0.0).instance == chosen
+    assert policy.choose(hinted, instances, 0.0).terms["leave_s"] == pytest.approx(0.2)
+    unhinted = PlacementRequest(num_tokens=100, expected_output=10)
+    assert policy.choose(unhinted, instances, 0.0).terms.get("leave_s") is None
+
+
 def by_search(request: PlacementRequest, views: list[InstanceView], held: dict[int, int]) -> int | None:
     """The choice of `least_seconds`, by pricing every instance."""
     room = max(1, min(request.all_tokens, max(view.capacity_tokens for view in views)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 from support.runtime_engines import SHOUT, Acting, ActingConfig
 
@@ -21,6 +23,8 @@ from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.refusals import wait_until_refusing
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
 from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady
+from stretto.references import Reference, load
+from stretto.runtime.instances import ray_values
 from stretto.runtime.instances.ray_demand import (
     RayDemand,
     RayNode,
@@ -29,6 +33,8 @@ from stretto.runtime.instances.ray_demand import (
     parse_address,
     to_avoid,
 )
+from stretto.runtime.instances.ray_values import RayValues
+from stretto.runtime.instances.ray_worker import BatchWorker
 from stretto.runtime.worker import Job, RunBatch
 from stretto.tasks import Task
 
@@ -182,6 +188,9 @@ class LocalWorker:
         answer = self._does[method](*arguments)
         return await answer if asyncio.iscoroutine(answer) else answer
 
+    async def run_batch(self, batch: int, tasks: object) -> Any:
+        return await self.call("run", batch, tasks)
+
     def blame(self) -> None:
         self.is_blamed = True
 
@@ -249,6 +258,59 @@ def test_what_cannot_be_sent_fails_its_batch_alone() -> None:
     assert isinstance(failed, BatchFailed)
     assert isinstance(failed.error, EngineFailure)
     assert "cannot pass through Ray: cannot pickle a lock" in str(failed.error)
+
+
+class Vectors(Acting):
+    """A `BatchEngine` whose answers are as large as its texts say."""
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        return [[np.full(int(size), 7.0) for size in task.inputs["sizes"]] for task in tasks]  # type: ignore
+
+
+@pytest.mark.parametrize(("sizes", "num_left"), [((100, 200), 0), ((20_000, 3, 10_000), 2)])
+def test_large_values_of_a_ray_worker_stay_in_the_object_that_it_returns(
+    sizes: tuple[int, ...], num_left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = object.__new__(BatchWorker)  # a whole one ends this process when its parent ends
+    worker._job, worker._engine = Job("vectors", 7, False, Vectors, None), Vectors(ActingConfig())
+    answer, values = worker.run(3, (Task(1, "q", "step", "embed", {"sizes": sizes}, {}),))
+    answer = pickle.loads(pickle.dumps(answer))
+    assert isinstance(answer.event, BatchDone)
+    (told,) = answer.event.results
+    assert isinstance(told, list)
+    assert sum(isinstance(value, Reference) for value in told) == num_left
+    assert (answer.stored is None) == (values is None) == (not num_left)
+    if answer.stored is not None:
+        answer.stored.object = "the object"
+        monkeypatch.setattr(ray_values, "_object", {"the object": values}.__getitem__)
+    there = pickle.loads(pickle.dumps(told))
+    assert np.array_equal(np.concatenate(load(there)), np.full(sum(sizes), 7.0))  # type: ignore[call-overload]
+
+
+def test_what_a_ray_worker_cannot_fetch_is_sent() -> None:
+    pytest.importorskip("ray")
+    from stretto.runtime.instances.ray_batch import RayBatchInstance
+
+    class Here:
+        def load(self, index: int) -> object:
+            return f"value {index}"
+
+    there = Reference(RayValues([10]), 0)
+    given: list[Task] = []
+
+    async def run() -> None:
+        worker = LocalWorker(run=lambda batch, tasks: given.extend(tasks))
+        cluster: Any = LocalCluster(worker)
+        job = Job("acting", 7, False, Acting, ActingConfig())
+        instance = RayBatchInstance(job, lambda event: None, cluster, RayDemand(1, 0))
+        inputs = {"texts": [Reference(Here(), 5), there]}
+        instance.send(RunBatch(3, (Task(1, "q", "step", "call", inputs, {}),)))
+        while not given:
+            await asyncio.sleep(0)
+        await instance.close()
+
+    asyncio.run(run())
+    assert given[0].inputs == {"texts": ["value 5", there]}
 
 
 def test_an_engine_that_cannot_be_constructed_is_reported() -> None:

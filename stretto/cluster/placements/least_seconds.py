@@ -2,9 +2,10 @@
 
 Predicted end: the prefills already there, the prefill of what the instance does not hold, and a decode step
 with all that run there for each token of the answer. To this comes the time by which the prefill delays
-those that decode there. In a tie, an instance that holds the beginning of the prompt wins. An instance that
-is computing at least half of the prompt right now comes before all: the request waits there for
-blocks that it would compute again elsewhere.
+those that decode there. Where a part of the prompt was prefilled for the same query, any other instance has
+to be better by a margin. In a tie, an instance that holds the beginning of the prompt wins. An instance that
+is computing at least half of the prompt right now comes before all: the request waits there for blocks that
+it would compute again elsewhere.
 
 Source: Teola §6 (load balancing). Differs: seconds instead of occupied KV slots, and held prefixes count.
 Preble §4.2, where a prefix that is longer than the rest decides the place.
@@ -20,6 +21,10 @@ from stretto.cluster.placement import Choice, KeyUse, Left, Placement, Placement
 
 _MAX_HOLDERS = 8
 """Number of holders of a prefix to compare for each space, besides the least loaded instances."""
+_LEAVE_MARGIN = 0.1
+"""Share of its predicted seconds by which an instance must be better than the one that has prefilled the
+beginning of the prompt for the same query. A prediction errs by about so much: neighbours end, others come.
+"""
 
 
 class LeastSeconds(Placement):
@@ -89,6 +94,8 @@ class LeastSeconds(Placement):
             "decode_s": view.profile.decode_s(view.num_running + 1) * request.expected_output,
             "delay_s": view.num_decoding * prefill_s,
         }
+        if request.hints and view.id not in request.hints:
+            terms["leave_s"] = _LEAVE_MARGIN * sum(terms.values())
         reason = f"ends first; holds {held} of {request.num_tokens} tokens"
         return Choice(view.id, held, terms, reason)
 

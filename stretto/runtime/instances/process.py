@@ -14,10 +14,12 @@ from multiprocessing.connection import Connection
 
 from stretto.errors import BadReply, ConfigError, EngineFailure, EngineUnavailable
 from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost
+from stretto.references import load_task
 from stretto.runtime.devices import Sealed, claim
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.outbox import Outbox
 from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
+from stretto.runtime.shared_memory import Region, Segment, SharedMemory, Writer
 from stretto.runtime.worker import CloseEngine, Command, Job, RunBatch, not_started, serve
 
 
@@ -29,21 +31,35 @@ class _Start:
     threads: int | None
     job: Job
     executable_and_config: Sealed
+    memory: Region | Writer | None  # pickled as a region, it arrives as a writer
 
 
 class ProcessInstance:
     """An instance of an engine that runs in a spawned process.
 
+    Args:
+        memory: where it leaves large results and finds those of others; without it, they are sent.
+
     Raises:
         ConfigError: the executable or its configuration does not pickle.
     """
 
-    def __init__(self, job: Job, post: Post, devices: Sequence[str] = (), threads: int | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        post: Post,
+        devices: Sequence[str] = (),
+        threads: int | None = None,
+        memory: SharedMemory | None = None,
+    ) -> None:
+        self._region = None if memory is None else memory.region()
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
         try:
             sealed = Sealed((job.executable, job.config))
-            start = _Start(devices, threads, replace(job, executable=_unopened, config=None), sealed)
+            start = _Start(
+                devices, threads, replace(job, executable=_unopened, config=None), sealed, self._region
+            )
             self._process = context.Process(target=_serve_process, args=(start, theirs), daemon=True)
             self._process.start()
         except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -61,7 +77,7 @@ class ProcessInstance:
     def send(self, command: Command) -> None:
         """Hand a command (such as to run a batch) to the process, without waiting for anything."""
         try:
-            message = pickle.dumps(command)
+            message = pickle.dumps(self._sendable(command))
         except Exception as error:
             assert isinstance(command, RunBatch)
             failure = EngineFailure(f"its inputs cannot be sent to a process: {error}")
@@ -89,12 +105,22 @@ class ProcessInstance:
         self._outbox.join(CLOSE_TIMEOUT_S)
         self._receiver.join(CLOSE_TIMEOUT_S)
         self._ours.close()
+        if self._region is not None:
+            self._region.close()
+
+    def _sendable(self, command: Command) -> Command:
+        """Return a command with the values that the process cannot fetch by itself."""
+        if not isinstance(command, RunBatch):
+            return command
+        fetched = None if self._region is None else Segment
+        return RunBatch(command.batch, tuple(load_task(task, but=fetched) for task in command.tasks))
 
     def _receive_events(self) -> None:
         job, post = self._job, self._post
+        loads = pickle.loads if self._region is None else self._region.loads
         while True:
             try:
-                event = self._ours.recv()
+                event = loads(self._ours.recv_bytes())
             except (EOFError, OSError):
                 how = "died"
                 break
@@ -105,6 +131,7 @@ class ProcessInstance:
             post(event)
             if isinstance(event, InstanceLost):
                 return
+            del event  # its values are freed while this thread waits for the next one
         if not self._is_closing:
             self._process.join(CLOSE_TIMEOUT_S)
             what = f"{job.engine}/{job.instance} {how} with exit code {self._process.exitcode}"
@@ -112,12 +139,13 @@ class ProcessInstance:
 
 
 class _PipeInbox:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, memory: Writer | None) -> None:
         self._connection = connection
+        self._loads = pickle.loads if memory is None else memory.loads
 
     def get(self) -> Command:
         try:
-            command: Command = self._connection.recv()
+            command: Command = self._loads(self._connection.recv_bytes())
         except EOFError:
             return CloseEngine()
         return command
@@ -132,13 +160,19 @@ def _unopened(_: object) -> object:
 
 def _serve_process(start: _Start, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes this process
+    memory = start.memory
+    assert not isinstance(memory, Region)
 
     def post(event: Event) -> None:
         try:
+            if memory is not None and isinstance(event, BatchDone):
+                event = replace(event, results=memory.leave(event.results))
             message = pickle.dumps(event)
         except Exception as error:
             if not isinstance(event, BatchDone):
                 raise
+            if memory is not None:
+                memory.take_back()
             failure = BadReply(f"its results cannot leave the process: {error}")
             message = pickle.dumps(BatchFailed(event.engine, event.instance, event.batch, failure))
         connection.send_bytes(message)
@@ -149,4 +183,4 @@ def _serve_process(start: _Start, connection: Connection) -> None:
     except BaseException as error:
         post(not_started(start.job, error))
         return
-    serve(replace(start.job, executable=executable, config=config), _PipeInbox(connection), post)
+    serve(replace(start.job, executable=executable, config=config), _PipeInbox(connection, memory), post)

@@ -13,12 +13,16 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from stretto.errors import ConfigError, EngineUnavailable
+from stretto.messages import Event
 from stretto.runtime.instances.ray_demand import RayDemand, RayNode, check_feasible, parse_address, to_avoid
+from stretto.runtime.instances.ray_values import Answer
 from stretto.runtime.instances.ray_worker import Worker
 from stretto.runtime.worker import typed
+from stretto.tasks import Task
 
 try:
     import ray
@@ -121,7 +125,22 @@ class RayWorker:
             StrettoError: the method raised it, or another exception that is its cause.
             TypeError: an argument does not pickle.
         """
-        reply = getattr(self._actor, method).remote(*arguments)
+        return await self._answer(getattr(self._actor, method).remote(*arguments))
+
+    async def run_batch(self, batch: int, tasks: Sequence[Task]) -> Event:
+        """Run one batch of tasks on the worker; return the event that reports its results or its failure.
+
+        Large values stay on the worker's node. This node's store gets a copy, which outlives the worker's
+        node; no process of ours reads it. The arguments and errors are those of `call`.
+        """
+        reply, values = self._actor.run.options(num_returns=2).remote(batch, tasks)
+        answer: Answer = await self._answer(reply)
+        if answer.stored is not None:
+            await self._answer(values)
+            answer.stored.object = values
+        return answer.event
+
+    async def _answer(self, reply: Any) -> Any:
         try:
             return await asyncio.wrap_future(reply.future())
         except ray.exceptions.RayTaskError as error:

@@ -1,4 +1,7 @@
-"""A batch engine in a worker of a Ray cluster. Batches and answers go through Ray."""
+"""A batch engine in a worker of a Ray cluster. Batches and answers go through Ray.
+
+Large values in them go from worker to worker.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from dataclasses import replace
 
 from stretto.errors import EngineFailure, EngineUnavailable, StrettoError
 from stretto.messages import BatchFailed, InstanceReady
+from stretto.references import load_task
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.ray import RayCluster, RayWorker, pickled
 from stretto.runtime.instances.ray_demand import RayDemand
+from stretto.runtime.instances.ray_values import RayValues
 from stretto.runtime.instances.ray_worker import BatchWorker
 from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
 from stretto.runtime.worker import Command, ForgetQuery, Job, RunBatch, died, not_started
@@ -63,7 +68,8 @@ class RayBatchInstance:
 
     async def _run_batch(self, command: RunBatch) -> None:
         try:
-            self._post(await self._worker.call("run", command.batch, command.tasks))
+            tasks = tuple(load_task(task, but=RayValues) for task in command.tasks)
+            self._post(await self._worker.run_batch(command.batch, tasks))
         except EngineUnavailable as error:
             self._die(error)
         except Exception as error:

@@ -13,10 +13,15 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stretto.engines.contract import BatchEngine
 from stretto.engines.server_process.config import ServerProcessConfig
-from stretto.messages import Event
+from stretto.messages import BatchDone
 from stretto.runtime.devices import claim
+from stretto.runtime.instances.ray_values import LEAST_ANSWER_BYTES, Answer, RayValues
+from stretto.runtime.large_values import set_apart
 from stretto.runtime.worker import Job, run_batch
 from stretto.tasks import Task
 
@@ -48,9 +53,18 @@ class BatchWorker(Worker):
         self._job = replace(job, executable=executable, config=config)
         self._engine: BatchEngine = executable(config)
 
-    def run(self, batch: int, tasks: tuple[Task, ...]) -> Event:
-        """Run one batch of tasks; return the event that reports its results or its failure."""
-        return run_batch(self._job, self._engine, batch, tasks)
+    def run(self, batch: int, tasks: tuple[Task, ...]) -> tuple[Answer, NDArray[np.uint8] | None]:
+        """Run one batch of tasks; return the event that reports its results or its failure, and the bytes of
+        its large values, which Ray keeps apart.
+        """
+        event = run_batch(self._job, self._engine, batch, tasks)
+        if not isinstance(event, BatchDone):
+            return Answer(event), None
+        stored = RayValues([])
+        left, data = set_apart(event.results, stored, stored.ends, LEAST_ANSWER_BYTES)
+        if not data:
+            return Answer(event), None
+        return Answer(replace(event, results=left), stored), np.frombuffer(data, np.uint8)
 
     def release(self, query: str) -> None:
         """Let the engine of this Ray worker free what it keeps for a query (one run of an app) that has

@@ -6,7 +6,7 @@ A place to run is one file in this folder, a function in `PLACES`, and its name 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto.deployment import Engine, Replica, RunsIn
@@ -16,17 +16,29 @@ from stretto.runtime.instances.loop import LoopInstance
 from stretto.runtime.instances.process import ProcessInstance
 from stretto.runtime.instances.server import ServerInstance
 from stretto.runtime.instances.thread import ThreadInstance
+from stretto.runtime.shared_memory import SharedMemory
 from stretto.runtime.worker import Job
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
 
-Place: TypeAlias = "Callable[[Job, Replica, Post, RayCluster | None], Instance]"
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the instances of a runtime share: the Ray cluster that they may run in, and memory for large
+    values.
+    """
+
+    cluster: RayCluster | None = None
+    memory: SharedMemory | None = None
+
+
+Place: TypeAlias = Callable[[Job, Replica, Post, Shared], Instance]
 """Starts an instance somewhere. Raises ConfigError if the replica cannot run there."""
 
 
 def start_instance(
-    engine: Engine, instance: int, replica: Replica, post: Post, cluster: RayCluster | None = None
+    engine: Engine, instance: int, replica: Replica, post: Post, shared: Shared | None = None
 ) -> Instance:
     """Start an instance of `replica` in the place that the replica names: on the event loop, in a thread, in
     a process, or in a Ray cluster.
@@ -37,22 +49,23 @@ def start_instance(
         ConfigError: the replica cannot run in the place that it names.
     """
     job = Job(engine.name, instance, engine.is_llm, replica.executable, replica.instance_config())
-    return PLACES[replica.runs_in](job, replica, post, cluster)
+    return PLACES[replica.runs_in](job, replica, post, shared or Shared())
 
 
-def _on_the_loop(job: Job, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
+def _on_the_loop(job: Job, replica: Replica, post: Post, shared: Shared) -> Instance:
     return ServerInstance(job, post) if job.is_llm else LoopInstance(job, post)
 
 
-def _in_a_thread(job: Job, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
+def _in_a_thread(job: Job, replica: Replica, post: Post, shared: Shared) -> Instance:
     return ThreadInstance(job, post)
 
 
-def _in_a_process(job: Job, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
-    return ProcessInstance(job, post, replica.devices, replica.threads)
+def _in_a_process(job: Job, replica: Replica, post: Post, shared: Shared) -> Instance:
+    return ProcessInstance(job, post, replica.devices, replica.threads, shared.memory)
 
 
-def _in_ray(job: Job, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
+def _in_ray(job: Job, replica: Replica, post: Post, shared: Shared) -> Instance:
+    cluster = shared.cluster
     if cluster is None:
         raise ConfigError(
             f"engine {job.engine!r}: runs_in 'ray' needs a cluster; give the runtime a ray_address"
