@@ -11,6 +11,7 @@ import asyncio
 import reprlib
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -33,6 +34,7 @@ from stretto.messages import (
     Submit,
 )
 from stretto.observer import Observer, Observers
+from stretto.runtime.conditions import idle_conditions
 from stretto.runtime.input_checks import (
     check_app,
     check_criteria,
@@ -91,7 +93,8 @@ class Runtime:
         self.observers = Observers(observers)
         profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
         self.vocabulary = vocabulary
-        self.plan_cache = PlanCache(profiles, vocabulary)
+        idle = idle_conditions(given)
+        self.plan_cache = PlanCache(profiles, vocabulary, lambda: replace(idle, busy=self.system.busy_llms()))
         self.system = System(given, self.plan_cache.expand, vocabulary, prompt_space)
         self.machine = machine
         self.ray_address = ray_address
@@ -168,7 +171,7 @@ class Runtime:
         inputs: Mapping[str, object],
         *,
         configuration: Configuration | None = None,
-        passes: str | Iterable[str] = "all",
+        passes: str | Iterable[str] = "weighed",
         deadline_s: float | None = None,
         tenant: str = "",
         objective: Objective = "throughput",
@@ -177,7 +180,9 @@ class Runtime:
 
         Args:
             configuration: settings of this query, by component of the app.
-            passes: "all", "none", or names of passes (functions that rewrite the app's graph).
+            passes: "weighed" for those passes (functions that rewrite the app's graph) that are predicted to
+                pay at the present load, "all", "none", or names. Passes that are named are applied in any
+                case.
             deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
             tenant: owner of the query. Caches are never shared between tenants.
             objective: "latency" has its requests served before those for "throughput", and keeps LLM
@@ -201,7 +206,7 @@ class Runtime:
         inputs: Mapping[str, object],
         *,
         configuration: Configuration | None = None,
-        passes: str | Iterable[str] = "all",
+        passes: str | Iterable[str] = "weighed",
         deadline_s: float | None = None,
         tenant: str = "",
         objective: Objective = "throughput",
@@ -223,7 +228,7 @@ class Runtime:
     async def open_session(
         self,
         *,
-        passes: str | Iterable[str] = "all",
+        passes: str | Iterable[str] = "weighed",
         deadline_s: float | None = None,
         tenant: str = "",
         objective: Objective = "throughput",
@@ -260,7 +265,7 @@ class Runtime:
         inputs: Mapping[str, object],
         *,
         configuration: Configuration | None = None,
-        passes: str | Iterable[str] = "all",
+        passes: str | Iterable[str] = "weighed",
         deadline_s: float | None = None,
         tenant: str = "",
         objective: Objective = "throughput",
@@ -287,7 +292,7 @@ class Runtime:
         inputs: Mapping[str, object],
         *,
         configuration: Configuration | None = None,
-        passes: str | Iterable[str] = "all",
+        passes: str | Iterable[str] = "weighed",
         deadline_s: float | None = None,
         tenant: str = "",
         objective: Objective = "throughput",
@@ -385,7 +390,9 @@ class Runtime:
             await cluster.leave()
 
     def _pass_names(self, passes: str | Iterable[str]) -> tuple[str, ...]:
-        """Return names of passes in the order they run. Raises ConfigError if there is no such pass."""
+        """Return names of passes in the order they run, or `WEIGHED`. Raises ConfigError if there is no such
+        pass.
+        """
         names = passes if isinstance(passes, str) or not isinstance(passes, Iterable) else list(passes)
         if not isinstance(names, str) and not (
             isinstance(names, list) and all(isinstance(name, str) for name in names)
