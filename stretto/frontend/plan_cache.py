@@ -116,9 +116,9 @@ class PlanCache:
         kept = tuple(name for name in known if name not in left_out)
         return compile_graph(optimised, self.profiles, ops, passes=kept, verdicts=verdicts)
 
-    def _load(self, passes: tuple[str, ...]) -> frozenset[str]:
-        """Return what a plan with these passes depends on in the present load."""
-        return self._conditions_now().busy if passes == WEIGHED else frozenset()
+    def _load(self, passes: tuple[str, ...]) -> int:
+        """Return the part of the present load that a plan with these passes depends on."""
+        return self._conditions_now().num_others if passes == WEIGHED else 0
 
     def _compiled(self, graph: Graph, passes: tuple[str, ...], *, is_verified: bool = True) -> ExecutionGraph:
         """Return the execution graph of a graph, from the cache if an equal one was compiled before."""

@@ -23,6 +23,7 @@ from stretto.errors import ConfigError, InternalError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
+from stretto.graph.passes.predict import rounded_load
 from stretto.messages import (
     AddInstance,
     Cancel,
@@ -94,7 +95,9 @@ class Runtime:
         profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
         self.vocabulary = vocabulary
         idle = idle_conditions(given)
-        self.plan_cache = PlanCache(profiles, vocabulary, lambda: replace(idle, busy=self.system.busy_llms()))
+        self.plan_cache = PlanCache(
+            profiles, vocabulary, lambda: replace(idle, num_others=rounded_load(len(self._queries)))
+        )
         self.system = System(given, self.plan_cache.expand, vocabulary, prompt_space)
         self.machine = machine
         self.ray_address = ray_address

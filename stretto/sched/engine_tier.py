@@ -168,11 +168,6 @@ class EngineTier:
         """Return whether no engine has work that waits or runs."""
         return all(scheduler.is_idle() for scheduler in self.schedulers.values())
 
-    def busy_llms(self) -> frozenset[str]:
-        """Return the names of the LLM engines with a request that waits or shares its instance."""
-        llms = ((name, one) for name, one in self.schedulers.items() if isinstance(one, LLMScheduler))
-        return frozenset(name for name, scheduler in llms if scheduler.is_busy())
-
     def check_engines(self, egraph: ExecutionGraph) -> None:
         """Check that there is an engine of the right kind for each step of a compiled graph. Raises
         ConfigError.

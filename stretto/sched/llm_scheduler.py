@@ -354,10 +354,6 @@ class LLMScheduler:
         num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
         return engine_picture(fleet, num_waiting, running)
 
-    def is_busy(self) -> bool:
-        """Return whether a request waits, or shares its instance with another."""
-        return bool(self.queue) or self._loads.num_running > len(self.instances.fleet.live)
-
     def is_idle(self) -> bool:
         """Return whether no request waits or runs."""
         return not self.queue and not self._placing.bound() and not self._loads.num_running

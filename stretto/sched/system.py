@@ -113,10 +113,6 @@ class System:
             tuple(scheduler.picture() for scheduler in self.schedulers.values()),
         )
 
-    def busy_llms(self) -> frozenset[str]:
-        """Return the names of the LLM engines with a request that waits or shares its instance."""
-        return self._engines.busy_llms()
-
     def check_invariants(self) -> None:
         """Check the state of every scheduler, and that no query (run of an app) waits for ever because no
         engine has work.

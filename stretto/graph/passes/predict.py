@@ -31,46 +31,55 @@ class Conditions:
         cores: number of cores that the engines in `threads` share.
         threads: number of these cores that an engine computes on. Engines that compute elsewhere are left
             out.
-        busy: names of the LLM engines that serve other requests now, side by side or in turn.
+        num_others: number of other queries that run now, roughly: see `rounded_load`.
     """
 
     profiles: Profiles = field(default_factory=dict)
     instances: Mapping[str, int] = field(default_factory=dict)
     cores: int = 1
     threads: Mapping[str, int] = field(default_factory=dict)
-    busy: frozenset[str] = frozenset()
+    num_others: int = 0
+
+
+def rounded_load(num_queries: int) -> int:
+    """Return a number of queries rounded down to a power of two, or 0, so that few loads are told apart."""
+    return 1 << num_queries.bit_length() - 1 if num_queries > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The predicted seconds of one run of a graph (an app), and the seconds that each LLM works for it.
+    """The predicted seconds of one run of a graph (an app), and those in which LLMs prefill for it.
 
-    The work of other engines is left out, as passes do not change it: a busy one takes what is waiting
-    together, so that further calls cost no further fixed time.
+    Prefills are the only work that passes change: tokens are decoded and items handled all the same, and a
+    busy batch engine takes what is waiting together, so that further calls cost no further fixed time.
     """
 
     seconds: float
-    llm_work_s: Mapping[str, float]
+    prefill_s: float
 
 
 def predict(graph: Graph, conditions: Conditions, ops: Ops) -> Prediction:
     """Predict the seconds of one run of a graph (an app) whose engines do nothing else."""
     schedule = _Schedule(graph, conditions, ops)
     seconds = schedule.run_s()
-    return Prediction(seconds, schedule.llm_work_s)
+    return Prediction(seconds, schedule.prefill_s)
 
 
 class _Schedule:
     """A schedule of all parts of a graph: each starts when what it waits for has ended, an instance of its
     engine is free, and so are enough cores. Earlier parts of the graph come first.
+
+    A prefill shares the steps of its LLM with the decodes that are running, and makes them longer. The first
+    of equal prefills leaves its work in the prefix cache.
     """
 
     def __init__(self, graph: Graph, conditions: Conditions, ops: Ops) -> None:
-        self.llm_work_s: dict[str, float] = {}
+        self.prefill_s = 0.0
         self._graph = graph
         self._conditions = conditions
         self._parts = cut(graph, conditions.profiles, ops)
         self._ended: set[str] = set()
+        self._prefilled: set[tuple[object, ...]] = set()
         self._num_running: dict[str, int] = {}
         self._num_batches: dict[str, int] = {}
         self._free_cores = conditions.cores
@@ -82,6 +91,9 @@ class _Schedule:
         now_s = 0.0
         while ready or running:
             for batch, seconds in self._start(ready):
+                first = self._parts[batch[0]].primitive
+                if first.op == "prefill":
+                    running = self._delayed(running, first.engine or "", seconds)
                 heapq.heappush(running, (now_s + seconds, batch))
             now_s, batch = heapq.heappop(running)
             self._end(self._parts[batch[0]])
@@ -113,6 +125,19 @@ class _Schedule:
                 waiting.append(place)
         ready[:] = waiting
         return [(batch, self._batch_s(batch)) for batch, _ in started]
+
+    def _delayed(
+        self, running: list[tuple[float, list[int]]], engine: str, seconds: float
+    ) -> list[tuple[float, list[int]]]:
+        """Return what is running, with the decodes of an LLM engine delayed by a prefill of some seconds."""
+        share_s = seconds / self._conditions.instances.get(engine, 1)
+        delayed = []
+        for end_s, batch in running:
+            primitive = self._parts[batch[0]].primitive
+            is_slowed = primitive.op == "decode" and primitive.engine == engine
+            delayed.append((end_s + share_s if is_slowed else end_s, batch))
+        heapq.heapify(delayed)
+        return delayed
 
     def _joins(self, part: Part, batch: list[int]) -> bool:
         """Return whether the engine takes a part into a batch that starts now."""
@@ -151,7 +176,7 @@ class _Schedule:
         return self._conditions.profiles.get(primitive.engine or "", DEFAULT_PROFILE)
 
     def _batch_s(self, batch: list[int]) -> float:
-        """Return the seconds of a batch that starts now. Those of an LLM are added to its work."""
+        """Return the seconds of a batch that starts now; those of a prefill are added to `prefill_s`."""
         first = self._parts[batch[0]]
         primitive, profile = first.primitive, self._profile(first.primitive)
         if primitive.engine is None:
@@ -159,19 +184,23 @@ class _Schedule:
         if primitive.op == "decode":
             limit = primitive.setting("max_tokens")
             tokens = limit if isinstance(limit, int) else Decode().max_tokens
-            seconds = profile.per_output_s * tokens * first.share
-        elif primitive.op == "prefill":
-            seconds = profile.batch_s(self._missing_tokens(primitive)) * first.num_items
-        else:
-            num_items = sum(self._parts[place].num_items for place in batch)
-            num_calls = -(-num_items // profile.max_efficient_batch)
-            return num_calls * profile.base_s + num_items * profile.per_unit_s
-        self.llm_work_s[primitive.engine] = self.llm_work_s.get(primitive.engine, 0.0) + seconds
-        return seconds
+            return profile.per_output_s * tokens * first.share
+        if primitive.op == "prefill":
+            missing = self._missing_tokens(primitive)
+            seconds = profile.batch_s(missing) * first.num_items if missing else 0.0
+            self.prefill_s += seconds
+            return seconds
+        num_items = sum(self._parts[place].num_items for place in batch)
+        num_calls = -(-num_items // profile.max_efficient_batch)
+        return num_calls * profile.base_s + num_items * profile.per_unit_s
 
     def _missing_tokens(self, prefill: Primitive) -> int:
         """Return the tokens of a prompt that an LLM has to compute if the prefill starts now."""
         prompt = prefill.prompt
+        key = (prefill.engine, prompt, tuple((arg.port, arg.ref) for arg in prefill.args if arg.port != HINT))
+        if key in self._prefilled:
+            return 0
+        self._prefilled.add(key)
         start = next((i for i, part in enumerate(prompt) if not isinstance(part, Constant)), len(prompt))
         hint = prefill.arg(HINT)
         if hint is not None and hint.ref.name in self._ended:

@@ -1,8 +1,8 @@
 """Weighs passes: keeps those that are predicted to save at least as many seconds as they cost.
 
 A pass saves the seconds by which a query becomes shorter, on engines that do nothing else. It costs the
-seconds by which a query becomes longer, and those that others wait: a second of further work of a busy LLM
-delays each request that it serves by a second. A pass that a user has added is not weighed, because nothing
+seconds by which a query becomes longer, and those that others wait: a second of further work of an LLM delays
+each other query by a second. A pass that a user has added is not weighed, because nothing
 is known of its purpose. No pass is weighed for a graph with an engine whose profile is unknown.
 """
 
@@ -22,8 +22,6 @@ WEIGHED = ("weighed",)
 """The choice of those passes that are predicted to pay, in place of names of passes. A pass that is named is
 applied in any case."""
 
-_NUM_OTHERS = 4
-"""Number of other requests that a busy LLM is assumed to serve."""
 _ROUNDING_S = 1e-9
 _UNKNOWN = Profile()
 
@@ -89,9 +87,8 @@ def _unknown_engine(graph: Graph, conditions: Conditions) -> str | None:
 
 
 def _judge(name: str, before: Prediction, after: Prediction, conditions: Conditions) -> Verdict:
-    gains_s = [before.seconds - after.seconds]
-    for engine in sorted(conditions.busy & before.llm_work_s.keys()):
-        gains_s.append(_NUM_OTHERS * (before.llm_work_s[engine] - after.llm_work_s[engine]))
+    for_others_s = min(0.0, before.prefill_s - after.prefill_s) * conditions.num_others
+    gains_s = [before.seconds - after.seconds, for_others_s]
     saves_s = sum(gain_s for gain_s in gains_s if gain_s > 0)
     costs_s = -sum(gain_s for gain_s in gains_s if gain_s < 0)
     is_kept = costs_s <= saves_s + _ROUNDING_S
