@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from hashlib import blake2b
 
 from benchmarks.common.virtual_engines import two_letter_words
@@ -28,7 +28,10 @@ from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.frontend.plan_cache import PlanCache
+from stretto.graph.passes.predict import rounded_load
 from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.messages import Event, Submit
+from stretto.runtime.conditions import idle_conditions
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.op_prices import Prices
@@ -166,11 +169,21 @@ def run(testbed: Testbed, scheme: Scheme, asked: Sequence[QueryArrival]) -> Ran:
     """
     engines = testbed.engines(scheme)
     driver = _driver(engines, testbed, scheme)
-    plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
+    arrived: list[str] = []
+    idle = replace(idle_conditions(engines), threads={})
+    plan_cache = PlanCache(
+        idle.profiles,
+        conditions_now=lambda: replace(idle, num_others=rounded_load(len(arrived) - len(driver.replies))),
+    )
     apps = templates()
-    plans = {app: plan_cache.plan(apps[app], {}, scheme.passes) for app in {q.app for q in asked}}
+
+    def arrive(query: QueryArrival) -> Sequence[Event]:
+        egraph = plan_cache.plan(apps[query.app], {}, scheme.passes)
+        arrived.append(query.name)
+        return (Submit(query.name, egraph, query.inputs, passes=scheme.passes),)
+
     for query in asked:
-        driver.submit(query.name, plans[query.app], query.inputs, at_s=query.at_s)
+        driver.at(query.at_s, partial(arrive, query))
     replies = driver.run()
     latencies_s = {}
     outputs = {}

@@ -20,6 +20,9 @@ from stretto.graph.passes.base import DEFAULT_PROFILE, TOKENS_PER_SLOT, Profiles
 from stretto.graph.passes.parts import Part, cut
 from stretto.tasks import Decode
 
+_TOKENS_PER_ITEM = 20
+"""Assumed length of an item that an LLM writes: a question of a dozen words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
@@ -182,9 +185,7 @@ class _Schedule:
         if primitive.engine is None:
             return 0.0
         if primitive.op == "decode":
-            limit = primitive.setting("max_tokens")
-            tokens = limit if isinstance(limit, int) else Decode().max_tokens
-            return profile.per_output_s * tokens * first.share
+            return profile.per_output_s * _output_tokens(primitive) * first.share
         if primitive.op == "prefill":
             missing = self._missing_tokens(primitive)
             seconds = profile.batch_s(missing) * first.num_items if missing else 0.0
@@ -207,6 +208,13 @@ class _Schedule:
             start = max(start, len(self._graph.by_name[hint.ref.name].prompt))
         own = prompt[start:]
         return sum(num_tokens(part.text) if isinstance(part, Constant) else TOKENS_PER_SLOT for part in own)
+
+
+def _output_tokens(decode: Primitive) -> int:
+    """Return the assumed length of an output: its limit, or less for a list of so many items."""
+    limit, items = decode.setting("max_tokens"), decode.setting("max_items")
+    tokens = limit if isinstance(limit, int) else Decode().max_tokens
+    return min(tokens, items * _TOKENS_PER_ITEM) if isinstance(items, int) else tokens
 
 
 def _is_llm(primitive: Primitive) -> bool:
