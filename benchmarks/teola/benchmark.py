@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Report, Row, Value
 from benchmarks.teola.compare import Compared, Scenario, compare
+from benchmarks.teola.examples import example_rows
 from benchmarks.teola.goals import goals
 from benchmarks.teola.overhead import orchestration_s
 from benchmarks.teola.schemes import ALL, OURS, PARALLEL, PIPELINED, SCHEMES, Scheme
@@ -83,7 +84,7 @@ def measure(size: TeolaSize, options: BenchmarkOptions) -> Report:
         *bench.batching(),
         *bench.overhead(),
     ]
-    rows += [*bench.sharing(), *bench.variants(), *speed_rows()]
+    rows += [*bench.examples(), *bench.sharing(), *bench.variants(), *speed_rows()]
     return Report(
         "teola", options.seed, {**asdict(size), "quick": options.quick}, tuple(rows), goals(main, rows), NOTES
     )
@@ -228,6 +229,11 @@ class _Bench:
         note = "graph optimisation 1.3-3 %, communication 3.1-6.2 %: remote procedure calls across servers"
         rows.append(Row(OVERHEAD, PAPER, {"orchestration_share": "0.044-0.092"}, "quoted", note))
         return rows
+
+    def examples(self) -> list[Row]:
+        """Rows of the paper's introductory examples."""
+        self._say("teola: Figures 1, 3 and 4")
+        return example_rows(self._known, min(8, self._size.num_queries), self._seeds[0])
 
     def sharing(self) -> list[Row]:
         """Rows of two apps at once."""

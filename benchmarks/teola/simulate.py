@@ -37,6 +37,7 @@ from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.op_prices import Prices
 from stretto.sim.synthetic_output import OutputSource, SyntheticOutput, output_as_of
 from stretto.tasks import Decode, LLMTask
+from stretto.trace.summary import summarise
 
 SMALL = "7B"
 MAX_RUNNING = 32
@@ -96,6 +97,7 @@ class Testbed:
     lengths: DrawnLengths = DrawnLengths()
     speeds: str = "measured"
     llm_instances: int = 2
+    max_running: int = MAX_RUNNING
 
     @property
     def llms(self) -> Mapping[str, ModelClass]:
@@ -137,7 +139,7 @@ class Testbed:
                     instances=self.llm_instances,
                     contract="llm",
                     max_batch=model.kv_tokens,
-                    max_running=MAX_RUNNING,
+                    max_running=self.max_running,
                     keeps_state=True,
                     timeout_s=None,
                     profile=model.profile() if scheme else model.least(),
@@ -150,10 +152,11 @@ class Testbed:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Results of a run, by query."""
+    """Results of a run, by query; and the seconds in which each engine was busy."""
 
     latencies_s: Mapping[str, float]
     outputs: Mapping[str, Mapping[str, object]]
+    busy_s: Mapping[str, float]
 
     @property
     def every_s(self) -> list[float]:
@@ -195,7 +198,8 @@ def run(testbed: Testbed, scheme: Scheme, asked: Sequence[QueryArrival]) -> Ran:
         assert span.end_s is not None
         latencies_s[query.name] = span.end_s - span.start_s
         outputs[query.name] = reply.outputs
-    return Ran(latencies_s, outputs)
+    busy_s = {row.engine: row.busy_s for row in summarise(driver.recorder).engines}
+    return Ran(latencies_s, outputs, busy_s)
 
 
 def _driver(engines: list[Deployment], testbed: Testbed, scheme: Scheme) -> VirtualDriver:
@@ -204,7 +208,7 @@ def _driver(engines: list[Deployment], testbed: Testbed, scheme: Scheme) -> Virt
             SchedulerConfig(
                 num_blocks=model.kv_tokens // _BLOCK_TOKENS,
                 block_tokens=_BLOCK_TOKENS,
-                max_running=MAX_RUNNING,
+                max_running=testbed.max_running,
                 max_batch_tokens=STEP_TOKENS,
             ),
             model.cost,
