@@ -57,12 +57,15 @@ class _Cutter:
 
     def _cut(self, primitive: Primitive) -> None:
         streamed = self._streamed_items(primitive)
-        length = min((self._lengths.get(arg.ref.name, 1) for arg in primitive.args if arg.each), default=1)
+        length = 1
         if streamed:
             ranges = [(item, item + 1) for item in range(streamed)]
-        else:
-            piece = min((arg.piece or length for arg in primitive.args if arg.each), default=length)
+        elif each := [arg for arg in primitive.args if arg.each]:
+            length = min(self._lengths.get(arg.ref.name, 1) for arg in each)
+            piece = min(arg.piece or length for arg in each)
             ranges = [(lo, min(lo + piece, length)) for lo in range(0, length, piece)]
+        else:
+            ranges = [(0, 1)]
         pieces = self._pieces[primitive.name] = []
         for lo, hi in ranges:
             place = len(self.parts)

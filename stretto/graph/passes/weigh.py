@@ -75,7 +75,7 @@ def weigh(
             weighed = changed
         else:
             del kept[name]
-    return optimise(graph, conditions.profiles, kept, ops), tuple(verdicts)
+    return optimise(graph, conditions.profiles, kept, ops, begun=weighed), tuple(verdicts)
 
 
 def _unknown_engine(graph: Graph, conditions: Conditions) -> str | None:
