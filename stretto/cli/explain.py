@@ -23,6 +23,8 @@ from stretto.frontend.choices import Choices
 from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
+from stretto.graph.ops import Ops
+from stretto.graph.passes.base import Profiles
 from stretto.graph.passes.pipeline import run_passes
 from stretto.graph.passes.predict import Conditions
 from stretto.graph.passes.weigh import WEIGHED, Verdict, weigh
@@ -79,15 +81,16 @@ def explain(
     weighed: dict[str, Verdict] = {}
     predictions = ""
     if names == WEIGHED:
+        names = tuple(DEFAULT.passes)
         weighed = {verdict.name: verdict for verdict in weigh(graph, idle, DEFAULT.passes)[1]}
-        names = tuple(name for name in DEFAULT.passes if name not in weighed or weighed[name].is_kept)
         predictions = _predictions(graph, idle, weighed)
+    left_out = {name: f"  {verdict.reason}\n" for name, verdict in weighed.items() if not verdict.is_kept}
     lengths = _lengths(docs, graph, max_bytes, is_strict=strict)
     steps = [("p-graph", graph, print_graph(graph))]
-    chosen = {name: DEFAULT.passes[name] for name in names}
+    chosen = {name: _leave if name in left_out else DEFAULT.passes[name] for name in names}
     for number, (name, changed) in enumerate(run_passes(graph, profiles, chosen)):
         if number < len(chosen) or changed is not graph:  # later sweeps that change nothing are not shown
-            steps.append((name, changed, _difference(graph, changed)))
+            steps.append((name, changed, left_out.get(name) or _difference(graph, changed)))
         graph = changed
     if predictions:
         steps.append(("passes, as predicted", graph, predictions))
@@ -106,6 +109,11 @@ def explain(
         sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in steps]
         parsing.write("--html", html, graph_page(template.name, sections))
         console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _leave(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
+    """Leave a graph as it is: stands for a pass that is left out."""
+    return graph
 
 
 def _settings(template: Template) -> str:

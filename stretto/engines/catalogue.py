@@ -1,9 +1,9 @@
 """The engines of this machine, ready to register: what the command line and the examples run on.
 
-Profiles were measured on two cores of a server CPU without a GPU; `stretto profile` measures others. Embedding
-is that of chunks of 256 tokens, on both cores; what a token adds to reranking was not measured. The LLM is the
-small model that ships with Stretto, where a prefill takes at least a step; the LLM server is vLLM on one thread
-with the same model.
+Profiles were measured on two cores of a server CPU without a GPU; `stretto profile` measures others.
+Embedding is that of chunks of 256 tokens, on both cores; what a token adds to reranking was not measured. The
+LLM is the small model that ships with Stretto, where a prefill takes at least a step. The LLM server is vLLM
+on one thread, with the same model.
 """
 
 from __future__ import annotations
