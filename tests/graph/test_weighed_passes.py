@@ -8,7 +8,7 @@ import pytest
 
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.costs.profile import Profile
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, GraphError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Template
 from stretto.graph.graph import Graph
@@ -105,6 +105,14 @@ def test_a_pass_of_the_user_is_always_kept() -> None:
     weighed, found = weigh(naive_rag().lower({}), CROWDED, {**PASSES, "rename": rename})
     assert weighed.name == "renamed"
     assert found[-1] == Verdict("rename", True, "not weighed: it is no pass of Stretto's own")
+
+
+def test_a_pass_of_the_user_that_breaks_the_graph_is_named() -> None:
+    def forget(graph: Graph, profiles: object, ops: object) -> Graph:
+        return Graph(graph.name, graph.inputs, graph.primitives[1:], (), graph.outputs)
+
+    with pytest.raises(GraphError, match="pass forget: "):
+        weigh(naive_rag().lower({}), ALONE, {"forget": forget, **PASSES})
 
 
 # --- predictions

@@ -15,7 +15,7 @@ from stretto.costs.profile import Profile
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS, Ops
 from stretto.graph.passes.base import Pass
-from stretto.graph.passes.pipeline import PASSES, optimise
+from stretto.graph.passes.pipeline import PASSES, apply_pass, optimise
 from stretto.graph.passes.predict import Conditions, Prediction, predict
 
 WEIGHED = ("weighed",)
@@ -58,12 +58,16 @@ def weigh(
     before: Prediction | None = None
     weighed = graph
     for name, run_pass in passes.items():
-        changed = run_pass(weighed, conditions.profiles, ops)
+        is_own = PASSES.get(name) is run_pass
+        if is_own:
+            changed = run_pass(weighed, conditions.profiles, ops)
+        else:
+            changed = apply_pass(name, run_pass, weighed, conditions.profiles, ops)
         if changed is weighed or changed == weighed:
             continue
         if unknown is not None:
             verdicts.append(Verdict(name, True, f"not weighed: the profile of {unknown} is unknown"))
-        elif PASSES.get(name) is not run_pass:
+        elif not is_own:
             verdicts.append(Verdict(name, True, "not weighed: it is no pass of Stretto's own"))
             before = None
         else:
