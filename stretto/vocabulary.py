@@ -24,6 +24,7 @@ from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS, Ops, OpSpec
 from stretto.graph.passes.base import Pass
 from stretto.graph.passes.pipeline import PASSES
+from stretto.graph.passes.weigh import WEIGHED
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import NewOrder
 
@@ -88,8 +89,8 @@ class Vocabulary:
         """
         _check_callable("pass", name, function)
         order = _added(self.passes, "pass", name)
-        if name in ("all", "none"):
-            raise ConfigError(f"pass {name!r}: the name stands for {name} of the passes")
+        if name in ("all", "none", *WEIGHED):
+            raise ConfigError(f"pass {name!r}: the name stands for a choice of passes")
         if before is not None:
             if before not in self.passes:
                 raise ConfigError(f"there is no pass {before!r}; there are {', '.join(self.passes)}")
@@ -131,9 +132,9 @@ class Vocabulary:
         return replace(self, placements={**self.placements, name: placement})
 
     def select_passes(self, names: str | Collection[str]) -> tuple[str, ...]:
-        """Return the chosen names of passes (functions that rewrite graphs), in pipeline order.
+        """Return the chosen names of passes (functions that rewrite graphs), in pipeline order; or `WEIGHED`.
 
-        `names` is "all", "none", "a,b,c" or a collection of names.
+        `names` is "weighed", "all", "none", "a,b,c" or a collection of names.
 
         Raises:
             ConfigError: there is no such pass.
@@ -144,6 +145,8 @@ class Vocabulary:
             raise ConfigError(f"passes must be names of passes, got {names!r:.80}")
         if isinstance(names, str):
             names = [] if names == "none" else [name.strip() for name in names.split(",")]
+        if tuple(names) == WEIGHED:
+            return WEIGHED
         if unknown := [name for name in names if name not in self.passes]:
             raise ConfigError(f"there is no pass {unknown[0]!r}; there are {', '.join(self.passes)}")
         return tuple(name for name in self.passes if name in names)

@@ -190,7 +190,7 @@ def test_a_vocabulary_cannot_be_changed() -> None:
         (lambda v: v.with_pass("sign", signing("x")), "the pass 'sign' is there already"),
         (lambda v: v.with_pass("split_stages", signing("x")), "the pass 'split_stages' is there already"),
         (lambda v: v.with_pass("a,b", signing("x")), "pass 'a,b': a name is letters"),
-        (lambda v: v.with_pass("none", signing("x")), "pass 'none': the name stands for none"),
+        (lambda v: v.with_pass("none", signing("x")), "pass 'none': the name stands for a choice"),
         (lambda v: v.with_pass("new", signing("x"), before="?"), "there is no pass '?'; there are prune_"),
         (lambda v: v.with_expansion("grow", growing("")), "the expansion 'grow' is there already"),
         (lambda v: v.with_policy("least_work", own_policy("")), "the policy 'least_work' is there already"),

@@ -18,6 +18,7 @@ from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.passes.pipeline import PASSES, optimise
+from stretto.graph.passes.weigh import WEIGHED
 from stretto.messages import Action, AddInstance, Event, InstanceReady, Submit
 from stretto.sched.system import System
 from stretto.sim.driver import VirtualDriver
@@ -61,6 +62,7 @@ def _steps(template: Template) -> list[tuple[str, Callable[[], object], int]]:
         ("passes", lambda: optimise(graph, PROFILES, PASSES), 1),
         ("compile", lambda: compile_graph(optimised, PROFILES), 1),
         ("lower, passes, compile", lambda: PlanCache(PROFILES).plan(template, {}, _PASSES), 1),
+        ("lower, weighed passes, compile", lambda: PlanCache(PROFILES).plan(template, {}, WEIGHED), 1),
         ("found in the cache", lambda: plan_cache.plan(template, {}, _PASSES), _CALLS),
     ]
 

@@ -27,7 +27,7 @@ from benchmarks.common.scripted_apps import fresh_questions
 from benchmarks.rag.runs import Ask, Timed, as_they_arrive, asking, one_by_one
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
-from benchmarks.teola.schemes import HAND_WRITTEN, OURS, PAPERS, SCHEMES
+from benchmarks.teola.schemes import CHOICES, HAND_WRITTEN, OURS, PAPERS, SCHEMES, Scheme
 from stretto.core import Document
 from stretto.trace.summary import quantile
 
@@ -35,6 +35,8 @@ LATENCIES = "median seconds of a query, engines of this machine"
 SPEED_UPS = "speed-up of ours, median of queries, engines of this machine"
 SPREADS = "10th to 90th percentile of queries"
 ALONE, TOGETHER = "alone", "together"
+
+_SCHEMES: Mapping[str, Scheme] = {**SCHEMES, **CHOICES}
 
 Results: TypeAlias = dict[tuple[str, str], dict[str, Timed]]
 """Results by (app, workload), then by scheme."""
@@ -51,7 +53,7 @@ class RagSize:
     """
 
     apps: tuple[str, ...] = ("search", "naive", "advanced")
-    schemes: tuple[str, ...] = tuple(SCHEMES)
+    schemes: tuple[str, ...] = (*SCHEMES, *CHOICES)
     num_queries: int = 6
     rounds: int = 3
     max_s: float = 360.0
@@ -105,7 +107,7 @@ async def _run(
         asks: dict[str, Ask] = {}
         for name in size.schemes:
             options.say(f"rag: loading models of {name}")
-            asks[name] = await asking(stack, SCHEMES[name], checkpoint, documents, size.answer_tokens)
+            asks[name] = await asking(stack, _SCHEMES[name], checkpoint, documents, size.answer_tokens)
         start_s = time.perf_counter()
         for number, app in enumerate(size.apps, 1):
             due_s = start_s + size.max_s * number / len(size.apps)
@@ -190,7 +192,9 @@ def _goals(results: Results) -> tuple[Goal, ...]:
         for answers in zip(*(one.outputs for one in timed.values()), strict=True)
     )
     goals = [Goal("queries that schemes answer differently", different, 0, "lower")]
-    for whom, names in (("the paper's schemes", PAPERS), ("hand-written", (HAND_WRITTEN,))):
+    whoms = {"the paper's schemes": PAPERS, "hand-written": (HAND_WRITTEN,)}
+    whoms |= {name: (name,) for name in CHOICES}
+    for whom, names in whoms.items():
         for workload in (ALONE, TOGETHER):
             if ratios := speed_ups(names, workload):
                 goals.append(

@@ -66,13 +66,16 @@ async def _in_runtime(
     answer_tokens: int,
 ) -> Ask:
     runtime = await stack.enter_async_context(Runtime(engines))
-    plans = {
-        app: runtime.plan_cache.plan(template, configuration(app, answer_tokens), scheme.passes)
-        for app, template in templates().items()
-    }
+    apps = templates()
 
     async def ask(app: str, question: str, tenant: str) -> Mapping[str, object]:
-        return await runtime.run(plans[app], inputs_of(app, question, documents), tenant=tenant)
+        return await runtime.run(
+            apps[app],
+            inputs_of(app, question, documents),
+            configuration=configuration(app, answer_tokens),
+            passes=scheme.passes,
+            tenant=tenant,
+        )
 
     return ask
 

@@ -25,6 +25,19 @@ def goals(main: Main, rows: Sequence[Row]) -> tuple[Goal, ...]:
     def over_papers(ones: Sequence[Compared]) -> list[float]:
         return [one.speed_up(OURS, name) for one in ones for name in PAPERS if name not in one.overloaded]
 
+    def at_low_load(app: str, paper: float) -> str:
+        """Name of a goal, with the bound if no schedule reaches the paper's figure."""
+        most = _greatest(
+            [
+                one.mean_s(name) / one.bound_s
+                for one in every(0, 0.25, app)
+                for name in PAPERS
+                if name not in one.overloaded
+            ]
+        )
+        bound = f" (no schedule: above {most:.2f})" if most < paper else ""
+        return f"{app}: the same, low load{bound}"
+
     def over_hand_written(ones: Sequence[Compared]) -> list[float]:
         return [one.speed_up(OURS, HAND_WRITTEN) for one in ones]
 
@@ -41,9 +54,9 @@ def goals(main: Main, rows: Sequence[Row]) -> tuple[Goal, ...]:
             _greatest(over_papers(every(0, 1, "search"))),
             1.79,
         ),
-        "naive: the same, low load": (_greatest(over_papers(every(0, 0.25, "naive"))), 1.62),
+        at_low_load("naive", 1.62): (_greatest(over_papers(every(0, 0.25, "naive"))), 1.62),
         "naive: the same, high load": (_greatest(over_papers(every(0.75, 1, "naive"))), 1.46),
-        "advanced: the same, low load": (_greatest(over_papers(every(0, 0.25, "advanced"))), 2.09),
+        at_low_load("advanced", 2.09): (_greatest(over_papers(every(0, 0.25, "advanced"))), 2.09),
         "advanced: the same, high load": (_greatest(over_papers(every(0.75, 1, "advanced"))), 1.68),
         "speed-up over the paper's schemes, at least": (min(over_papers(everywhere)), 1.0),
         "speed-up over hand-written, at least": (min(over_hand_written(everywhere)), 1.0),

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stretto.graph.passes.pipeline import PASSES
+from stretto.graph.passes.weigh import WEIGHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,17 @@ SCHEMES: Mapping[str, Scheme] = {
         Scheme("LlamaDistPC-PO", ("prune_order",), "per_invocation"),
         Scheme("LlamaDistPC-TO", ("prune_order",), "throughput"),
         Scheme(HAND_WRITTEN, _HAND_PASSES, "throughput", fill_timeout_s=0.0),
-        Scheme(OURS, ALL, "least_work"),
+        Scheme(OURS, WEIGHED, "least_work"),
     )
 }
+CHOICES: Mapping[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("ours, no passes", (), "least_work"),
+        Scheme("ours, all passes", ALL, "least_work"),
+    )
+}
+"""Ours with other choices of passes than those that are predicted to pay."""
 PAPERS = tuple(name for name in SCHEMES if name not in (OURS, HAND_WRITTEN))
 """Names of the paper's baselines."""
 

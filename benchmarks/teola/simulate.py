@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from hashlib import blake2b
 
 from benchmarks.common.virtual_engines import two_letter_words
@@ -28,12 +28,16 @@ from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.frontend.plan_cache import PlanCache
+from stretto.graph.passes.predict import rounded_load
 from stretto.llm.local_scheduler import SchedulerConfig
+from stretto.messages import Event, Submit
+from stretto.runtime.conditions import idle_conditions
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.op_prices import Prices
 from stretto.sim.synthetic_output import OutputSource, SyntheticOutput, output_as_of
 from stretto.tasks import Decode, LLMTask
+from stretto.trace.summary import summarise
 
 SMALL = "7B"
 MAX_RUNNING = 32
@@ -93,6 +97,7 @@ class Testbed:
     lengths: DrawnLengths = DrawnLengths()
     speeds: str = "measured"
     llm_instances: int = 2
+    max_running: int = MAX_RUNNING
 
     @property
     def llms(self) -> Mapping[str, ModelClass]:
@@ -134,7 +139,7 @@ class Testbed:
                     instances=self.llm_instances,
                     contract="llm",
                     max_batch=model.kv_tokens,
-                    max_running=MAX_RUNNING,
+                    max_running=self.max_running,
                     keeps_state=True,
                     timeout_s=None,
                     profile=model.profile() if scheme else model.least(),
@@ -147,10 +152,11 @@ class Testbed:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Results of a run, by query."""
+    """Results of a run, by query; and the seconds in which each engine was busy."""
 
     latencies_s: Mapping[str, float]
     outputs: Mapping[str, Mapping[str, object]]
+    busy_s: Mapping[str, float]
 
     @property
     def every_s(self) -> list[float]:
@@ -166,11 +172,21 @@ def run(testbed: Testbed, scheme: Scheme, asked: Sequence[QueryArrival]) -> Ran:
     """
     engines = testbed.engines(scheme)
     driver = _driver(engines, testbed, scheme)
-    plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
+    arrived: list[str] = []
+    idle = replace(idle_conditions(engines), threads={})
+    plan_cache = PlanCache(
+        idle.profiles,
+        conditions_now=lambda: replace(idle, num_others=rounded_load(len(arrived) - len(driver.replies))),
+    )
     apps = templates()
-    plans = {app: plan_cache.plan(apps[app], {}, scheme.passes) for app in {q.app for q in asked}}
+
+    def arrive(query: QueryArrival) -> Sequence[Event]:
+        egraph = plan_cache.plan(apps[query.app], {}, scheme.passes)
+        arrived.append(query.name)
+        return (Submit(query.name, egraph, query.inputs, passes=scheme.passes),)
+
     for query in asked:
-        driver.submit(query.name, plans[query.app], query.inputs, at_s=query.at_s)
+        driver.at(query.at_s, partial(arrive, query))
     replies = driver.run()
     latencies_s = {}
     outputs = {}
@@ -182,7 +198,8 @@ def run(testbed: Testbed, scheme: Scheme, asked: Sequence[QueryArrival]) -> Ran:
         assert span.end_s is not None
         latencies_s[query.name] = span.end_s - span.start_s
         outputs[query.name] = reply.outputs
-    return Ran(latencies_s, outputs)
+    busy_s = {row.engine: row.busy_s for row in summarise(driver.recorder).engines}
+    return Ran(latencies_s, outputs, busy_s)
 
 
 def _driver(engines: list[Deployment], testbed: Testbed, scheme: Scheme) -> VirtualDriver:
@@ -191,7 +208,7 @@ def _driver(engines: list[Deployment], testbed: Testbed, scheme: Scheme) -> Virt
             SchedulerConfig(
                 num_blocks=model.kv_tokens // _BLOCK_TOKENS,
                 block_tokens=_BLOCK_TOKENS,
-                max_running=MAX_RUNNING,
+                max_running=testbed.max_running,
                 max_batch_tokens=STEP_TOKENS,
             ),
             model.cost,

@@ -6,6 +6,8 @@ import difflib
 import inspect
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,13 +23,20 @@ from stretto.frontend.choices import Choices
 from stretto.frontend.template import Template
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
+from stretto.graph.ops import Ops
+from stretto.graph.passes.base import Profiles
 from stretto.graph.passes.pipeline import run_passes
+from stretto.graph.passes.predict import Conditions
+from stretto.graph.passes.weigh import WEIGHED, Verdict, weigh
 from stretto.graph.text import print_graph
 from stretto.graph.unroll import unroll
+from stretto.runtime.conditions import idle_conditions
 from stretto.trace.drawing import draw_graph
 from stretto.trace.html import graph_page
 from stretto.vocabulary import DEFAULT
 
+_MANY = 8
+"""Number of other queries that stands for a high load."""
 _LONG_CONSTANT = re.compile(r'("(?:[^"\\]|\\.){24})(?:[^"\\]|\\.)+"')
 
 
@@ -37,7 +46,7 @@ def explain(
     ] = None,
     docs: options.Docs = None,
     app: options.App = options.ADVANCED,
-    passes: options.Passes = "all",
+    passes: options.Passes = "weighed",
     engines: options.EnginesFile = None,
     settings: options.Settings = None,
     list_settings: Annotated[
@@ -52,7 +61,7 @@ def explain(
     max_bytes: options.MaxBytes = options.MAX_BYTES,
     strict: options.Strict = False,
 ) -> None:
-    """Show an app's graph before, between and after the passes."""
+    """Show an app's graph before, between and after the passes, and what these are predicted to save."""
     console = Console()
     if question is not None:
         parsing.checked_question(question)
@@ -65,16 +74,26 @@ def explain(
     assembled = assemble(
         EngineOptions(file=engines), searches=app == options.SEARCH, default_llm=STAND_IN
     )  # plans need no model
-    profiles = {engine.name: engine.profile for engine in assembled.deployments}
+    idle = idle_conditions(assembled.deployments)
+    profiles = idle.profiles
     graph = template.lower(parsing.configuration(settings))
     names = DEFAULT.select_passes(passes)
+    weighed: dict[str, Verdict] = {}
+    predictions = ""
+    if names == WEIGHED:
+        names = tuple(DEFAULT.passes)
+        weighed = {verdict.name: verdict for verdict in weigh(graph, idle, DEFAULT.passes)[1]}
+        predictions = _predictions(graph, idle, weighed)
+    left_out = {name: f"  {verdict.reason}\n" for name, verdict in weighed.items() if not verdict.is_kept}
     lengths = _lengths(docs, graph, max_bytes, is_strict=strict)
     steps = [("p-graph", graph, print_graph(graph))]
-    chosen = {name: DEFAULT.passes[name] for name in names}
+    chosen = {name: _leave if name in left_out else DEFAULT.passes[name] for name in names}
     for number, (name, changed) in enumerate(run_passes(graph, profiles, chosen)):
         if number < len(chosen) or changed is not graph:  # later sweeps that change nothing are not shown
-            steps.append((name, changed, _difference(graph, changed)))
+            steps.append((name, changed, left_out.get(name) or _difference(graph, changed)))
         graph = changed
+    if predictions:
+        steps.append(("passes, as predicted", graph, predictions))
     depths = {node.name: node.depth for node in compile_graph(graph, profiles).nodes}
     steps.append(("e-graph", graph, print_graph(graph)))
     for heading, _, text in steps:
@@ -90,6 +109,11 @@ def explain(
         sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in steps]
         parsing.write("--html", html, graph_page(template.name, sections))
         console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _leave(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
+    """Leave a graph as it is: stands for a pass that is left out."""
+    return graph
 
 
 def _settings(template: Template) -> str:
@@ -132,6 +156,17 @@ def _lengths(docs: list[Path] | None, graph: Graph, max_bytes: int, *, is_strict
             assert isinstance(chunks, list)
             lengths[primitive.name] = sum(map(len, chunks))
     return lengths
+
+
+def _predictions(graph: Graph, idle: Conditions, weighed: Mapping[str, Verdict]) -> str:
+    """Text with what each pass is predicted to save and cost, for a query alone and beside others."""
+    _, verdicts = weigh(graph, replace(idle, num_others=_MANY), DEFAULT.passes)
+    busy = {verdict.name: verdict.reason for verdict in verdicts}
+    rows = [("", "alone", f"beside {_MANY} others")]
+    rows += [(name, verdict.reason, busy.get(name, "-")) for name, verdict in weighed.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "".join(f"  {line}\n" for line in lines)
 
 
 def _difference(before: Graph, after: Graph) -> str:

@@ -31,7 +31,11 @@ Docs = Annotated[
 ]
 Passes = Annotated[
     str,
-    typer.Option("--passes", help="Graph passes: all, none, or names joined by commas.", metavar="NAMES"),
+    typer.Option(
+        "--passes",
+        help="Graph passes: weighed (those predicted to pay), all, none, or names joined by commas.",
+        metavar="NAMES",
+    ),
 ]
 Settings = Annotated[
     list[str] | None,

@@ -50,7 +50,8 @@ def replay_run(
         str | None,
         typer.Option(
             "--passes",
-            help="Simulate these graph passes: all, none, or names joined by commas.",
+            help="Simulate these graph passes: weighed (those predicted to pay), all, none, or names joined "
+            "by commas.",
             metavar="NAMES",
         ),
     ] = None,

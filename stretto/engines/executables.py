@@ -79,7 +79,7 @@ def _server(module: str, name: str, *more_places: RunsIn, **fixed: object) -> Ex
     module = f"stretto.engines.{module}"
     config = f"{name}Config"
     places: tuple[RunsIn, ...] = ("loop", *more_places)
-    return Executable("llm", "llm", module, name, config, "loop", places, PROFILES["llm"], fixed=fixed)
+    return Executable("llm", "llm", module, name, config, "loop", places, PROFILES["llm-server"], fixed=fixed)
 
 
 EXECUTABLES: Mapping[str, Executable] = {

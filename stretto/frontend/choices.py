@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stretto.errors import ConfigError
 from stretto.graph.graph import Primitive
 from stretto.graph.ops import Ops
+from stretto.graph.passes.weigh import WEIGHED
 from stretto.graph.strategy import Strategy
 
 if TYPE_CHECKING:  # a vocabulary has the expansions of components, which have choices
@@ -28,7 +29,8 @@ class Choices:
     Attributes:
         hints: hints of its steps, in place of those of the component's class; None leaves these. Each step
             gets those that it can keep. Texts stand for names with commas between.
-        passes: passes that may change its steps: "all", "none" or names; None allows all.
+        passes: passes that may change its steps: "all", "none" or names; None allows all. Whether they do is
+            up to the passes of the query.
         timeout_s: seconds, waiting included, after which an attempt of a step counts as failed.
         retries: number of further attempts of a step that failed.
         backoff_s: seconds before the first further attempt. Each later one waits twice as long.
@@ -65,6 +67,8 @@ def with_choices(
         if not any(_keeps(hint, primitive, ops) for primitive in primitives):
             raise ConfigError(f"the hint {hint!r} needs {HINTS[hint]}, and the component has none")
     passes = None if choices.passes is None else vocabulary.select_passes(_given("passes", choices.passes))
+    if passes == WEIGHED:
+        raise ConfigError('passes of a component are "all", "none" or names: they are weighed for whole apps')
     fallbacks = _fallbacks(choices.fallback, primitives)
     watched = Strategy(passes, choices.timeout_s, choices.retries, choices.backoff_s)
     result = []

@@ -5,7 +5,7 @@ The second query with the same settings costs a dictionary look-up: a graph hold
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from stretto.errors import ConfigError
 from stretto.frontend.choices import NAMES
@@ -14,6 +14,8 @@ from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.passes.base import Profiles
 from stretto.graph.passes.pipeline import optimise
+from stretto.graph.passes.predict import Conditions
+from stretto.graph.passes.weigh import WEIGHED, weigh
 from stretto.graph.verify import verify
 from stretto.vocabulary import DEFAULT, Vocabulary
 
@@ -24,12 +26,23 @@ class PlanCache:
     """A compiler from app templates to graphs that can be run, with a cache of those that it made.
 
     Queries (runs) with the same steps and optimisation passes share one graph, whichever template, settings
-    or expansion they come from: what is compiled is found by its structure.
+    or expansion they come from: what is compiled is found by its structure. Where passes are weighed, the
+    present load counts too, as far as it is one of the few kinds of load that `Conditions` knows.
+
+    Args:
+        conditions_now: function that returns the present conditions, by which passes are weighed; None stands
+            for one idle instance of each engine.
     """
 
-    def __init__(self, profiles: Profiles, vocabulary: Vocabulary = DEFAULT) -> None:
+    def __init__(
+        self,
+        profiles: Profiles,
+        vocabulary: Vocabulary = DEFAULT,
+        conditions_now: Callable[[], Conditions] | None = None,
+    ) -> None:
         self.profiles = profiles
         self.vocabulary = vocabulary
+        self._conditions_now = conditions_now or (lambda: Conditions(profiles))
         self._plans: dict[object, ExecutionGraph] = {}
         self._of_templates: dict[object, ExecutionGraph] = {}
 
@@ -59,7 +72,7 @@ class PlanCache:
             for component, chosen in configuration.items()
             for name, value in chosen.items()
         )
-        key = (template, settings, passes)
+        key = (template, settings, passes, self._load(passes))
         try:
             found = self._of_templates.get(key)
         except TypeError as error:
@@ -90,16 +103,26 @@ class PlanCache:
         return self._compiled(graph, passes, is_verified=False)
 
     def compile(self, graph: Graph, passes: tuple[str, ...]) -> ExecutionGraph:
-        """Optimise a verified graph with the named passes (rewriting functions), compile it, and return the
-        result without caching it.
+        """Optimise a verified graph with the named passes (rewriting functions), or with those that are
+        predicted to pay if `passes` is `WEIGHED`; compile it, and return the result without caching it.
         """
         known, ops = self.vocabulary.passes, self.vocabulary.ops
-        chosen = {name: function for name, function in known.items() if name in passes}
-        return compile_graph(optimise(graph, self.profiles, chosen, ops), self.profiles, ops)
+        if passes != WEIGHED:
+            chosen = {name: function for name, function in known.items() if name in passes}
+            optimised = optimise(graph, self.profiles, chosen, ops)
+            return compile_graph(optimised, self.profiles, ops, passes=tuple(chosen))
+        optimised, verdicts = weigh(graph, self._conditions_now(), known, ops)
+        left_out = {verdict.name for verdict in verdicts if not verdict.is_kept}
+        kept = tuple(name for name in known if name not in left_out)
+        return compile_graph(optimised, self.profiles, ops, passes=kept, verdicts=verdicts)
+
+    def _load(self, passes: tuple[str, ...]) -> int:
+        """Return the part of the present load that a plan with these passes depends on."""
+        return self._conditions_now().num_others if passes == WEIGHED else 0
 
     def _compiled(self, graph: Graph, passes: tuple[str, ...], *, is_verified: bool = True) -> ExecutionGraph:
         """Return the execution graph of a graph, from the cache if an equal one was compiled before."""
-        key = (graph, _types(graph), passes)
+        key = (graph, _types(graph), passes, self._load(passes))
         found = self._plans.get(key)
         if found is None:
             if not is_verified:

@@ -15,6 +15,7 @@ from stretto.costs.profile import Profile
 from stretto.errors import ConfigError
 from stretto.graph.graph import HINT, WHEN, Constant, Graph, Primitive, Slot
 from stretto.graph.ops import OPS, Ops, OpSpec
+from stretto.graph.passes.weigh import Verdict
 from stretto.graph.strategy import NO_STRATEGY, Strategy
 from stretto.graph.verify import sort_topologically
 from stretto.tasks import Decode
@@ -182,6 +183,8 @@ class ExecutionGraph:
         streamed: the outputs that the text of a decode or `expand` may be shown as, by node id.
         ops: specifications of the ops that `graph` uses.
         engine_nodes: one node for each engine, and kind of engine, that the graph needs.
+        passes: names of the optimisation passes that were applied.
+        verdicts: decisions about the passes that were weighed.
         tables: the same connections as a running graph keeps them.
     """
 
@@ -195,18 +198,27 @@ class ExecutionGraph:
     streamed: Mapping[int, tuple[StreamedOutput, ...]]
     ops: Ops
     engine_nodes: tuple[Node, ...]
+    passes: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
     tables: Tables = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", Tables.of(self.nodes, self.readers, self.followers))
 
 
-def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS) -> ExecutionGraph:
+def compile_graph(
+    graph: Graph,
+    profiles: Mapping[str, Profile],
+    ops: Ops = OPS,
+    *,
+    passes: tuple[str, ...] = (),
+    verdicts: tuple[Verdict, ...] = (),
+) -> ExecutionGraph:
     """Compile a verified graph for running: number its steps and values, measure depths, and fuse prefills
     with decodes.
 
     A prefill is fused with its decode, to run as one LLM request, if that decode is the only reader. `graph`
-    is not verified again.
+    is not verified again. `passes` and `verdicts` are attributes of the result.
 
     Raises:
         ConfigError: a decode has an unknown setting, or a setting with an unusable value.
@@ -284,6 +296,8 @@ def compile_graph(graph: Graph, profiles: Mapping[str, Profile], ops: Ops = OPS)
         _streamed(graph, node_ids, values),
         ops,
         _engine_nodes(nodes),
+        passes,
+        verdicts,
     )
 
 

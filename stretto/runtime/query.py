@@ -17,7 +17,9 @@ class QueryOptions(TypedDict, total=False):
 
     Attributes:
         configuration: settings of this query, by component of the app.
-        passes: "all" (the default), "none", or names of passes (functions that rewrite the app's graph).
+        passes: "weighed" (the default) for those passes (functions that rewrite the app's graph) that are
+            predicted to pay at the present load, "all", "none", or names. Passes that are named are applied
+            in any case.
         deadline_s: seconds from now after which the query ends with `DeadlineExceeded`.
         tenant: owner of the query. Caches are never shared between tenants.
         objective: "latency" has its requests served before those for "throughput" (the default), and keeps

@@ -27,6 +27,9 @@ class RunningQueries:
         self._is_draining = False
         self._all_ended = asyncio.Event()
 
+    def __len__(self) -> int:
+        return len(self._queries)
+
     @property
     def ids(self) -> list[str]:
         """Ids of the queries and sessions that run now."""

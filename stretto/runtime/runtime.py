@@ -23,6 +23,7 @@ from stretto.errors import ConfigError, InternalError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
+from stretto.graph.passes.predict import rounded_load
 from stretto.messages import (
     AddInstance,
     Cancel,
@@ -35,6 +36,7 @@ from stretto.messages import (
 )
 from stretto.observer import Observer, Observers
 from stretto.record import record
+from stretto.runtime.conditions import idle_conditions
 from stretto.runtime.input_checks import (
     check_app,
     check_criteria,
@@ -103,7 +105,10 @@ class Runtime:
         self.observers = Observers(observers)
         profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
         self.vocabulary = vocabulary
-        self.plan_cache = PlanCache(profiles, vocabulary)
+        idle = idle_conditions(given)
+        self.plan_cache = PlanCache(
+            profiles, vocabulary, lambda: replace(idle, num_others=rounded_load(len(self._queries)))
+        )
         self.system = System(given, self.plan_cache.expand, vocabulary, prompt_space)
         self.machine = machine
         self.ray_address = ray_address
@@ -211,7 +216,7 @@ class Runtime:
     async def open_session(
         self,
         *,
-        passes: str | Iterable[str] = "all",
+        passes: str | Iterable[str] = "weighed",
         deadline_s: float | None = None,
         tenant: str = "",
         objective: Objective = "throughput",
@@ -358,7 +363,9 @@ class Runtime:
             await cluster.leave()
 
     def _pass_names(self, passes: str | Iterable[str]) -> tuple[str, ...]:
-        """Return names of passes in the order they run. Raises ConfigError if there is no such pass."""
+        """Return names of passes in the order they run, or `WEIGHED`. Raises ConfigError if there is no such
+        pass.
+        """
         names = passes if isinstance(passes, str) or not isinstance(passes, Iterable) else list(passes)
         if not isinstance(names, str) and not (
             isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -389,7 +396,7 @@ class Runtime:
         inputs: Mapping[str, object],
         *,
         configuration: Configuration | None = None,
-        passes: str | Iterable[str] = "all",
+        passes: str | Iterable[str] = "weighed",
         deadline_s: float | None = None,
         tenant: str = "",
         objective: Objective = "throughput",

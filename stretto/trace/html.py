@@ -21,7 +21,7 @@ from stretto.trace.drawing import colours_of, draw_graph
 from stretto.trace.lanes import horizon_s, lanes, origin_s, pack, running_s
 from stretto.trace.recorder import Recorder, Span
 from stretto.trace.summary import Summary, summarise
-from stretto.trace.tables import engine_table, query_table, tiles
+from stretto.trace.tables import engine_table, pass_table, query_table, tiles
 
 _HELP = (
     "Wheel: zoom. Drag: move. Double click or <kbd>0</kbd>: all. Click a bar or a query: only that query, "
@@ -57,6 +57,7 @@ def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
             _scroll(query_table(summary, colours), "tall"),
             about="The bars show what a query waited for, one after the other, from submission to reply.",
         ),
+        *(_section("Passes", _scroll(table)) for table in [pass_table(recorder.queries.values())] if table),
         *(
             _section(graph.name, _scroll(draw_graph(given, title="", engines=engines)))
             for graph, given in drawn.items()

@@ -11,6 +11,7 @@ from itertools import islice
 
 from stretto.cluster.messages import StopInstance
 from stretto.errors import ConfigError
+from stretto.graph.passes.weigh import Verdict
 from stretto.messages import (
     Action,
     Admit,
@@ -73,7 +74,8 @@ class Span:
 class QuerySpan:
     """The time of a query (one run of an app), from its submission to its reply.
 
-    `end_s` is None while it runs, and `outcome` says how it ended.
+    `end_s` is None while it runs, and `outcome` says how it ended. `verdicts` are the decisions about the
+    passes that were weighed for its graph.
     """
 
     query: str
@@ -81,6 +83,7 @@ class QuerySpan:
     start_s: float
     end_s: float | None = None
     outcome: str = "running"
+    verdicts: tuple[Verdict, ...] = ()
 
 
 MAX_SPANS = 100_000
@@ -123,7 +126,7 @@ class Recorder(Observer):
             case LLMReport(engine, instance, report):
                 self._on_report((engine, instance, report.task), event, now_s)
             case Submit(query, egraph):
-                self.queries[query] = QuerySpan(query, egraph.graph.name, now_s)
+                self.queries[query] = QuerySpan(query, egraph.graph.name, now_s, verdicts=egraph.verdicts)
                 self._num_running_queries += 1
             case Open(query):
                 self.queries[query] = QuerySpan(query, "session", now_s)

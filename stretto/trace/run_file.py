@@ -33,6 +33,7 @@ from stretto.costs.tokens import num_tokens
 from stretto.deployment import Deployment
 from stretto.errors import StrettoError, UserError
 from stretto.graph.graph import Graph
+from stretto.graph.passes.weigh import WEIGHED
 from stretto.graph.text import print_graph
 from stretto.messages import (
     Action,
@@ -347,7 +348,7 @@ class RunRecorder(Observer):
                 "arrival_s": query.arrival_s - self._zero_s,
                 "latency_s": now_s - query.arrival_s,
                 "error": None if error is None else f"{type(error).__name__}: {error}",
-                "passes": list(submit.passes),
+                "passes": list(submit.egraph.passes if submit.passes == WEIGHED else submit.passes),
                 "inputs": {port: _input(value) for port, value in submit.inputs.items()},
                 "spans": [asdict(span) for span in query.spans],
                 "tenant": submit.tenant,

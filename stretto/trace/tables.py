@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from statistics import median, quantiles
 
+from stretto.trace.recorder import QuerySpan
 from stretto.trace.summary import EngineRow, QueryRow, Summary
 
 
@@ -75,6 +77,19 @@ def query_table(summary: Summary, colours: Mapping[str, str]) -> str:
         heads,
         (_query_cells(i, row, colours, longest_s, zero_s) for i, row in enumerate(summary.queries)),
     )
+
+
+def pass_table(queries: Iterable[QuerySpan]) -> str:
+    """Return a table of the passes that were weighed for queries (runs of an app), and why each was kept or
+    left out, as HTML; empty if none was.
+    """
+    counts = Counter((query.graph, verdict) for query in queries for verdict in query.verdicts)
+    rows = (
+        f"<tr><td>{escape(graph)}</td><td>{escape(verdict.name)}</td><td>{escape(verdict.reason)}</td>"
+        f'<td class="number">{count:,}</td></tr>'
+        for (graph, verdict), count in counts.items()
+    )
+    return _table(["graph", "pass", "predicted", "#queries"], rows) if counts else ""
 
 
 def _query_cells(

@@ -36,6 +36,10 @@ def test_explain_shows_each_graph_and_what_each_pass_changed(stretto: CommandLin
     assert places == sorted(places)
     assert "\n- order indexed > queries.prompt" in ended.out
     assert "each~" in ended.out[places[-3] :]
+    assert "\nsplit_prefill\n  left out: saves 0 ms, costs " in ended.out
+    predicted = ended.out[ended.out.index("\npasses, as predicted\n") : places[-3]]
+    assert all(heading in predicted for heading in headings[1:])
+    assert "beside 8 others" in predicted
 
 
 def test_explain_shows_what_the_user_chose_for_a_component(stretto: CommandLine) -> None:

@@ -86,7 +86,7 @@ def test_a_file_is_what_it_says() -> None:
     server, remote = llm.replicas
     assert (server.executable, server.runs_in, server.port) == (ServerProcess, "loop", 8001)
     assert server.devices == ("cuda:0",)
-    assert server.profile == PROFILES["llm"]
+    assert server.profile == PROFILES["llm-server"]
     assert server.config == ServerProcessConfig(
         "vllm", "some/model", memory_share=0.5, arguments=("--enforce-eager",)
     )

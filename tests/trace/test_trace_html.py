@@ -14,6 +14,7 @@ from support.worked_example import e_graph, p_graph
 
 from stretto.errors import BadReply
 from stretto.graph.compile import compile_graph
+from stretto.graph.passes.weigh import Verdict
 from stretto.trace.drawing import draw_graph
 from stretto.trace.html import graph_page, trace_page, write_trace
 from stretto.trace.recorder import Part, QuerySpan, Recorder, Span
@@ -124,6 +125,15 @@ def test_a_failed_query_says_why() -> None:
     page = trace_page(run.recorder)
     assert "no &lt;b&gt;scores&lt;/b&gt;" in page
     assert any(span["outcome"].startswith("failed") for span in _data(page)["spans"])
+
+
+def test_a_trace_says_why_passes_were_left_out() -> None:
+    left_out = Verdict("split_prefill", False, "left out: saves 1 ms, costs <2 ms>", 0.001, 0.002)
+    recorder = Recorder()
+    recorder.queries["q1"] = QuerySpan("q1", "app", 0.0, 1.0, "done", (left_out,))
+    page = trace_page(recorder)
+    assert "<td>split_prefill</td><td>left out: saves 1 ms, costs &lt;2 ms&gt;</td>" in page
+    assert "left out" not in trace_page(Recorder())
 
 
 def test_an_empty_recording_is_a_page() -> None:

@@ -21,7 +21,7 @@ def ask(
     ] = None,
     docs: options.Docs = None,
     app: options.App = options.ADVANCED,
-    passes: options.Passes = "all",
+    passes: options.Passes = "weighed",
     engines: options.EnginesFile = None,
     llm: options.Llms = None,
     api: options.Api = None,

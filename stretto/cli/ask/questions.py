@@ -32,7 +32,7 @@ class Questions:
     Attributes:
         template: the app.
         configuration: settings of the app, by component.
-        passes: graph passes to run: "all", "none", or names joined by commas.
+        passes: graph passes to run: "weighed", "all", "none", or names joined by commas.
         collection: name of the collection that the documents are stored in.
         documents: documents that still have to be indexed.
         recorder: observer of the run that also reports the progress of indexing.

@@ -15,6 +15,7 @@ from stretto.cli.ask.questions import Questions
 from stretto.cli.indexing import NAME, indexing_template
 from stretto.deployment import Deployment
 from stretto.frontend.plan_cache import PlanCache
+from stretto.runtime.conditions import idle_conditions
 from stretto.trace.chrome import chrome_trace
 from stretto.trace.html import write_trace
 from stretto.trace.recorder import Recorder
@@ -29,7 +30,8 @@ def write_traces(
 
     Returns whether that succeeded. A failure is printed, not raised, so that it hides no earlier error.
     """
-    plan_cache = PlanCache({engine.name: engine.profile for engine in engines})
+    idle = idle_conditions(engines)
+    plan_cache = PlanCache(idle.profiles, conditions_now=lambda: idle)
     passes = DEFAULT.select_passes(run.passes)
     plans = [plan_cache.plan(run.template, run.configuration, passes)]
     if run.indexes_first:

@@ -18,7 +18,7 @@ Pass: TypeAlias = Callable[[Graph, Profiles, Ops], Graph]
 """An optimisation pass: returns a graph with the same results; with nothing to do, the graph it was given."""
 
 DEFAULT_PROFILE = Profile()
-_TOKENS_PER_SLOT = 64
+TOKENS_PER_SLOT = 64
 
 
 def with_primitives(graph: Graph, primitives: list[Primitive]) -> Graph:
@@ -33,5 +33,5 @@ def is_worth_a_prefill(parts: PromptParts, profile: Profile) -> bool:
     It pays if prefilling them takes at least as long as an extra request costs. Token counts are guesses,
     because the values of variables are not known when a graph is optimised.
     """
-    tokens = sum(num_tokens(part.text) if isinstance(part, Constant) else _TOKENS_PER_SLOT for part in parts)
+    tokens = sum(num_tokens(part.text) if isinstance(part, Constant) else TOKENS_PER_SLOT for part in parts)
     return tokens > 0 and tokens * profile.per_unit_s >= profile.base_s

@@ -32,9 +32,18 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
 _MAX_SWEEPS = 100
 
 
-def optimise(graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS) -> Graph:
+def optimise(
+    graph: Graph,
+    profiles: Profiles,
+    passes: Mapping[str, Pass],
+    ops: Ops = OPS,
+    *,
+    begun: Graph | None = None,
+) -> Graph:
     """Optimise a graph: run the rewriting functions `passes` in order, again and again until none changes the
     graph, and verify the result.
+
+    `begun` is the graph after a first round of these passes, if that has been run.
 
     Verification is most of the cost, so only the final graph is verified. If that fails, the passes run again
     and each is verified, to find the one at fault.
@@ -42,9 +51,9 @@ def optimise(graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: 
     Raises:
         GraphError: a pass broke the graph, or the passes never come to an end; the message names them.
     """
-    optimised = graph
+    optimised = graph if begun is None else begun
     try:
-        for _, changed in run_passes(graph, profiles, passes, ops):
+        for _, changed in run_passes(optimised, profiles, passes, ops):
             optimised = changed
         if optimised is not graph:
             verify(optimised, ops)

@@ -1,0 +1,42 @@
+"""The conditions by which passes are weighed, taken from the deployments of a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stretto.deployment import Deployment, Replica
+from stretto.engines.processor import num_cores
+from stretto.graph.passes.predict import Conditions
+
+
+def idle_conditions(deployments: Iterable[Deployment], cores: int | None = None) -> Conditions:
+    """Return the conditions of a runtime with these deployments (engines with their replicas) and no work.
+
+    `cores` is the number of cores of this machine; None asks the system.
+    """
+    given = [deployment for deployment in deployments if deployment.replicas]
+    count = cores or num_cores()
+    threads = {one.name: num_threads(one.replicas[0], count) for one in given}
+    return Conditions(
+        {one.name: one.profile for one in given},
+        {one.name: len(one.replicas) for one in given},
+        count,
+        {name: number for name, number in threads.items() if number},
+    )
+
+
+def num_threads(replica: Replica, cores: int) -> int:
+    """Return the number of this machine's cores on which a replica (copy of an engine) computes.
+
+    It is 0 for a replica on an accelerator, on another machine or behind a URL, as far as its declaration
+    tells.
+    """
+    config = replica.config
+    if replica.runs_in in ("loop", "ray") or getattr(config, "url", None):
+        return 0
+    device = getattr(config, "device", None)
+    if str(device).startswith("cuda") or any(not name.startswith("cpu") for name in replica.devices):
+        return 0
+    if replica.threads is not None:
+        return min(replica.threads, cores)
+    return min(getattr(config, "num_threads", 1) or cores, cores)
