@@ -1,8 +1,8 @@
 """Fast chained hashes of a prompt's blocks, by which a router or a placement policy (the rule that chooses an
 instance) finds a prompt's beginning in its index.
 
-A hash has 8 bytes and depends on all of the prompt up to its block's end. It is a multilinear hash: a block's
-words are multiplied by fixed random numbers and added, so are the blocks' sums, and everything is modulo 2^64.
+A hash has 8 bytes and depends on all of the prompt up to its block's end. It is a multilinear hash: a
+block's words are multiplied by fixed random numbers and added, so are the blocks' sums, all modulo 2^64.
 All blocks are hashed in a few calls of numpy, ten times as fast as with one call a block.
 
 The hashes are not cryptographic. They only serve to choose an instance: a collision costs time and never

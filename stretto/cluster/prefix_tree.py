@@ -180,24 +180,17 @@ class PrefixTree:
                 yield instance
             holders ^= lowest
 
-    def used_s(self, instance: InstanceId, data: bytes) -> float | None:
-        """Return when an instance last used the longest prefix of a prompt that it holds; None without
-        one.
-        """
-        bit, found = 1 << self._places[instance], None
-        for run in self.path(data)[0]:
-            if not run.holders & bit:
-                break
-            found = self._used[instance][run]
-        return found
-
-    def use(self, instance: InstanceId, data: bytes, now_s: float) -> None:
+    def use(self, instance: InstanceId, data: bytes, now_s: float) -> tuple[int, float]:
         """Note that an instance holds a prompt's blocks from `now_s` on: a request was sent there.
 
         What it then holds too much, and what has been unused for the window, is forgotten.
+
+        Returns:
+            how many of the blocks it held before, and when it last used them; minus infinity if it held none.
         """
         path, num_matched = self.path(data)
         bit = 1 << self._places[instance]
+        before = self._before(instance, path, num_matched)
         if path and num_matched < path[-1].start + path[-1].num_blocks:
             is_whole = num_matched * HASH_BYTES == len(data) and path[-1].holders & bit
             if not is_whole:
@@ -217,6 +210,7 @@ class PrefixTree:
         if self._held[instance] > self._capacity[instance]:
             self.evict(instance, math.ceil(self._held[instance] - self._capacity[instance]))
         self._keep_up(instance, now_s)
+        return before
 
     def recent_uses(self, run: Run, now_s: float) -> float:
         """Return the number of requests that used a run lately: one of `rate_s` seconds ago counts as 1/e."""
@@ -268,7 +262,8 @@ class PrefixTree:
         runs = {run for used in self._used.values() for run in used}
         assert runs == set(self._first.values())
         for run in runs:
-            assert run.blocks and self._first[run.blocks[:HASH_BYTES]] is run
+            assert run.blocks
+            assert self._first[run.blocks[:HASH_BYTES]] is run
             assert run.num_children == sum(other.parent is run for other in runs)
             assert run.start == (run.parent.start + run.parent.num_blocks if run.parent else 0)
             assert run.parent is None or run.holders & ~run.parent.holders == 0
@@ -279,6 +274,15 @@ class PrefixTree:
             assert all(order.index(run) < order.index(run.parent) for run in order if run.parent)
         assert self.num_blocks == sum(self._held.values())
         assert self._num_entries == sum(map(len, self._used.values()))
+
+    def _before(self, instance: InstanceId, path: list[Run], num_matched: int) -> tuple[int, float]:
+        """Return how many blocks of a path an instance holds, and when it last used the last of them."""
+        bit, held, used_s = 1 << self._places[instance], 0, -math.inf
+        for run in path:
+            if not run.holders & bit:
+                break
+            held, used_s = min(num_matched, run.start + run.num_blocks), self._used[instance][run]
+        return held, used_s
 
     def _append(self, instance: InstanceId, path: list[Run], rest: bytes, start: int) -> None:
         """Add the blocks `rest` after the last run of `path`, to this run if only the instance holds it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -146,7 +147,13 @@ def test_what_was_used_before_a_time_can_be_forgotten() -> None:
     tree = tree_of()
     for now, path in enumerate(("aa", "bb", "cc")):
         tree.use(0, chain(path), now)
-    assert tree.used_s(0, chain("bbx")) == 1
-    assert tree.used_s(0, chain("x")) is None
     tree.forget_unused_since(0, 1)
     assert [held(tree, path) for path in ("aa", "bb", "cc")] == [{}, {}, {0: 2}]
+
+
+def test_a_use_tells_what_was_held_before() -> None:
+    tree = tree_of()
+    assert tree.use(0, chain("aab"), 1.0) == (0, -math.inf)
+    assert tree.use(1, chain("aac"), 2.0) == (0, -math.inf)
+    assert tree.use(0, chain("aacd"), 3.0) == (2, 1.0)
+    assert tree.use(0, chain("aa"), 4.0) == (2, 3.0)
