@@ -145,6 +145,10 @@ class InstanceTable:
         """Return the `InstanceView` (state and load) of an instance; None if the table does not have it."""
         return self._views.get(instance)
 
+    def __len__(self) -> int:
+        """Return the number of instances."""
+        return len(self._views)
+
     def __iter__(self) -> Iterator[InstanceView]:
         """Iterate over all views, in the order in which they joined."""
         return iter(self._views.values())

@@ -101,6 +101,10 @@ class PrefixIndex:
         """Return the tree of the prefixes that were sent to instances of a space; None without one."""
         return self._trees.get(space)
 
+    def has_reports(self, instance: InstanceId) -> bool:
+        """Return whether an instance reports what its cache holds."""
+        return instance in self._reporting
+
     def held(self, request: PlacementRequest) -> Held:
         """Return what instances hold of a request's prompt."""
         tokens: dict[InstanceId, int] = {}
