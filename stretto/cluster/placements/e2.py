@@ -2,8 +2,8 @@
 
 A prompt of which more is held than missing goes to an instance that holds its key portion, the longest part
 of the held prefix. Any other goes where its cost is lowest: the load of the last requests, what it evicts,
-and its own prefill. Three rules come on top. A prompt that is explored goes to an instance whose requests are
-nearly all held, because its compute is free. What exploits the most loaded instance goes to the least loaded
+and its own prefill. Three rules come on top. A prompt that is explored goes to an instance that has hardly
+any prefills, because its compute is free. What exploits the most loaded instance goes to the least loaded
 one while the first has more than 1.5 times the load. A prompt may also be copied to the least loaded instance
 while its queue has doubled.
 
@@ -28,8 +28,10 @@ from stretto.record import record
 
 HISTORY = 300
 """Number of requests whose load counts (H)."""
-HIT_IMBALANCE = 0.9
-"""Held share of an instance's prompts from which it is bound by decodes (IMBALR)."""
+DECODE_IMBALANCE = 0.9
+"""Share of decode units among an instance's requests from which it is bound by decodes (IMBALR)."""
+DECODE_UNIT = 0.9
+"""Held share of a prompt from which its request counts as a decode unit: it has hardly any prefill."""
 LOAD_IMBALANCE = 1.5
 """Ratio of the largest load to the smallest from which exploits are redirected (Th_bal)."""
 WARM_UP = 50
@@ -46,6 +48,11 @@ class _Past:
     num_missing: int
     num_output: int
     num_waiting: int
+
+    @property
+    def is_decode_unit(self) -> bool:
+        """Whether nearly all of its prompt was held."""
+        return self.num_missing <= (1.0 - DECODE_UNIT) * self.num_tokens
 
 
 class E2(ScoredPlacement):
@@ -69,8 +76,8 @@ class E2(ScoredPlacement):
         longest = max(map(held.of, options))
         if longest > request.num_tokens - longest:
             return self._exploit(request, options, held, now_s)
-        ratio, busiest = max(((self._hit_ratio(view), view) for view in options), key=lambda pair: pair[0])
-        if ratio > HIT_IMBALANCE:
+        ratio, busiest = max(((self._decode_ratio(view), view) for view in options), key=lambda pair: pair[0])
+        if ratio > DECODE_IMBALANCE:
             return self._chosen(request, [busiest], held, now_s, "explore: it is bound by decodes")
         return self._chosen(request, options, held, now_s, "explore: lowest cost")
 
@@ -125,7 +132,7 @@ class E2(ScoredPlacement):
             past = [one for one in self._history if one.instance == instance]
             assert sums == [
                 len(past),
-                sum(one.num_tokens for one in past),
+                sum(one.is_decode_unit for one in past),
                 sum(one.num_missing for one in past),
             ]
         assert self._num_output == sum(one.num_output for one in self._history)
@@ -171,9 +178,9 @@ class E2(ScoredPlacement):
         choice = super().best(request, options, held, now_s)
         return Choice(choice.instance, choice.held_tokens, choice.terms, reason)
 
-    def _hit_ratio(self, view: InstanceView) -> float:
-        _, num_tokens, num_missing = self._sums.get(view.id, (0, 0, 0))
-        return 1.0 - num_missing / num_tokens if num_tokens else 0.0
+    def _decode_ratio(self, view: InstanceView) -> float:
+        num, num_units, _ = self._sums.get(view.id, (0, 0, 0))
+        return num_units / num if num else 0.0
 
     def _queue_has_doubled(self, view: InstanceView) -> bool:
         """Whether the queue that requests met at an instance has doubled over the history."""
@@ -185,6 +192,6 @@ class E2(ScoredPlacement):
     def _add(self, past: _Past, sign: int) -> None:
         sums = self._sums.setdefault(past.instance, [0, 0, 0])
         sums[0] += sign
-        sums[1] += sign * past.num_tokens
+        sums[1] += sign * past.is_decode_unit
         sums[2] += sign * past.num_missing
         self._num_output += sign * past.num_output

@@ -19,14 +19,16 @@ Source: own; one score of locality and load instead of Preble's two cases and it
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from stretto.cluster.eviction import victims
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.placement import Binds, PlacementRequest
+from stretto.cluster.prefix_index import Held
 from stretto.cluster.scored_placement import ScoredPlacement
 
-_SLOWDOWN = 0.5
-"""Share of a prefill by which it delays each decode beside it: chunks are computed along with decodes."""
+_STRAGGLER = 2.0
+"""Slowness of an instance, relative to the other instances, from which it counts. Less is due to the load."""
 _MOVE_S = 0.05
 """Seconds that a move must save."""
 
@@ -37,24 +39,32 @@ class Stretto(ScoredPlacement):
     """
 
     binds: Binds = "early"
+    _usual_slowness = 1.0
     names = ("wait_s", "prefill_s", "eviction_s", "slowdown_s", "decode_s", "move_s")
+
+    def prepare(
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+    ) -> None:
+        """Find the usual slowness of the instances, with which each is compared."""
+        self._usual_slowness = sorted([view.slowness for view in options])[(len(options) - 1) // 2]
 
     def terms(
         self, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
     ) -> tuple[float, ...]:
         """Return the seconds of the request and of those that it delays at an instance."""
         profile, num_running = view.profile, view.num_running
+        slowness = view.slowness / self._usual_slowness
+        if slowness < _STRAGGLER:
+            slowness = 1.0
+        wait_s = request.start_s(view) / view.slowness * slowness
         held_tokens = max(held_tokens, request.computing.get(view.id, 0))
-        prefill_s = view.slowness * profile.batch_s(max(0, request.num_tokens - held_tokens))
-        wait_s = request.start_s(view)
+        prefill_s = slowness * profile.batch_s(max(0, request.num_tokens - held_tokens))
         eviction_s = 0.0
         for victim in victims(self.index, request, view, held_tokens, now_s):
             chance = 1.0 - math.exp(-max(0.0, victim.uses - 1.0))
             eviction_s += chance * profile.per_unit_s * victim.num_tokens / victim.num_holders
         output = request.expected_output
-        decode_s = view.slowness * output * profile.decode_s(num_running + 1)
-        slowdown_s = (
-            view.num_decoding * (_SLOWDOWN * prefill_s) + num_running * output * profile.per_neighbour_s
-        )
+        decode_s = slowness * output * profile.decode_s(num_running + 1)
+        slowdown_s = view.num_decoding * prefill_s + num_running * output * profile.per_neighbour_s
         move_s = 0.0 if request.bound_to in (None, view.id) else _MOVE_S
         return wait_s, prefill_s, eviction_s, slowdown_s, decode_s, move_s
