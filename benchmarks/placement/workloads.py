@@ -1,4 +1,4 @@
-"""The five workloads of Preble's study, made from real texts, with the lengths and the sharing of its Table 1.
+"""The five workloads of Preble's study, made from real texts, with lengths and sharing as in its Table 1.
 
 A prompt is a system prompt, the key portion of its group (a tool, a problem, a video, a document), and an end
 of its own. Its text is cut from real texts where there are any, and a token is four bytes of it. Lengths and
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -177,7 +177,7 @@ def read_pool(corpus: str, data: Path | None) -> bytes:
 
 
 def write_trace(trace: AgentTrace, path: Path) -> None:
-    """Write a trace of sized prompts as Mooncake lines, which `stretto replay` and `stretto workload` read."""
+    """Write a trace of sized prompts as Mooncake lines, as `stretto replay` reads them."""
     with path.open("w", encoding="utf-8") as file:
         for request in trace.requests:
             assert isinstance(request.prompt, SizedPrompt)
@@ -241,9 +241,7 @@ def _prompt_lengths(
     return np.maximum(own, least)
 
 
-def _spread(
-    of: tuple[float, float], num: int, draw: np.random.Generator, *, least: float = 1.0
-) -> _Floats:
+def _spread(of: tuple[float, float], num: int, draw: np.random.Generator, *, least: float = 1.0) -> _Floats:
     """Return the quantiles of a log-normal distribution in random order, with exactly this mean and, as far
     as no value falls below the least, this deviation.
     """

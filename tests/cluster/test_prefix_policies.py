@@ -314,8 +314,7 @@ def test_e2_counts_load_eviction_and_prefill() -> None:
     view = fleet.table.get(0)
     assert view is not None
     terms = E2.terms(fleet.policy, prompt((3, 640)), view, 0, 0.0)  # type: ignore[arg-type]
-    decode_s = 10 * GPU.decode_s(2) / 2
-    assert terms[0] == pytest.approx(2 * (0.005 + decode_s) + 0.0001 * 1280)
+    assert terms[0] == pytest.approx(2 * (0.005 + 10 * 0.02) + 0.0001 * 1280)
     assert terms[1] == pytest.approx(0.0001 * 640)
     assert terms[2] == pytest.approx(0.005 + 0.0001 * 640)
 

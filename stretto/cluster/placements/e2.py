@@ -97,8 +97,7 @@ class E2(ScoredPlacement):
         num, _, num_missing = self._sums.get(view.id, (0, 0, 0))
         mean_output = self._num_output / max(1, len(self._history))
         profile = view.profile
-        decode_s = mean_output * profile.decode_s(max(1, view.num_running)) / max(1, view.num_running)
-        return num * (profile.base_s + decode_s) + profile.per_unit_s * num_missing
+        return num * (profile.base_s + mean_output * profile.per_output_s) + profile.per_unit_s * num_missing
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
         """Put a request into the history."""

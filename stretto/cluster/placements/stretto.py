@@ -4,14 +4,14 @@ others.
 The terms, all in seconds:
 
 - wait: until its prefill begins there, in the queue and behind the prefills of others;
-- prefill: of what the instance does not hold;
+- prefill: of what the instance does not hold. The busier all instances are, the more later requests wait for
+  it too, so that it counts 1 / (1 - utilisation)² times;
 - eviction: the prefills that what it evicts will cost, as far as others are likely to ask for it again;
 - slowdown: the delay of all requests that decode there, by the prefill and by one more sequence in each step;
-- decode: of its own answer, beside those that run there.
+- decode: of its own answer, beside those that run there;
+- move: what a move to another instance must save, where the request waits at one already.
 
-A prefix is copied where waiting for it costs more than computing it again. A prefix that many requests use is
-copied earlier: a part of the prefill is paid by the later requests that find the copy. A request with slack
-(time before its query is late) waits for a held prefix as long as the slack lasts.
+A prefix is thus copied where waiting for it costs more than computing it again does to all.
 
 Source: own; one score of locality and load instead of Preble's two cases and its thresholds (§4.2).
 """
@@ -23,12 +23,18 @@ from collections.abc import Sequence
 
 from stretto.cluster.eviction import victims
 from stretto.cluster.instances import InstanceView
-from stretto.cluster.placement import Binds, PlacementRequest
-from stretto.cluster.prefix_index import Held
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.placement import Binds, Dispatched, Joined, Left, PlacementEvent, PlacementRequest
+from stretto.cluster.prefix_index import Held, PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement
 
 _STRAGGLER = 2.0
 """Slowness of an instance, relative to the other instances, from which it counts. Less is due to the load."""
+_CHUNK_TOKENS = 512
+"""Tokens of a chunk of a prefill, which delays the decodes beside it."""
+_UTILISATION_S = 30.0
+"""Seconds after which a prefill counts as 1/e of one in the utilisation."""
+_MOST_UTILISATION = 0.5
 _MOVE_S = 0.05
 """Seconds that a move must save."""
 
@@ -39,8 +45,15 @@ class Stretto(ScoredPlacement):
     """
 
     binds: Binds = "early"
-    _usual_slowness = 1.0
     names = ("wait_s", "prefill_s", "eviction_s", "slowdown_s", "decode_s", "move_s")
+
+    def __init__(self, index: PrefixIndex | None = None) -> None:
+        super().__init__(index)
+        self._usual_slowness = 1.0
+        self._missing_tokens = 0.0
+        self._counted_s = self._now_s = 0.0
+        self._first_s: float | None = None
+        self._num_instances = 0
 
     def prepare(
         self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
@@ -65,6 +78,36 @@ class Stretto(ScoredPlacement):
             eviction_s += chance * profile.per_unit_s * victim.num_tokens / victim.num_holders
         output = request.expected_output
         decode_s = slowness * output * profile.decode_s(num_running + 1)
-        slowdown_s = view.num_decoding * prefill_s + num_running * output * profile.per_neighbour_s
+        chunk_s = profile.batch_s(_CHUNK_TOKENS)
+        delay = max(0.0, 1.0 - profile.per_output_s / chunk_s) if chunk_s else 0.0
+        slowdown_s = view.num_decoding * delay * prefill_s + num_running * output * profile.per_neighbour_s
+        busy = (1.0 - self.utilisation(profile.per_unit_s, now_s)) ** -2
         move_s = 0.0 if request.bound_to in (None, view.id) else _MOVE_S
-        return wait_s, prefill_s, eviction_s, slowdown_s, decode_s, move_s
+        return wait_s, busy * prefill_s, eviction_s, slowdown_s, decode_s, move_s
+
+    def utilisation(self, per_token_s: float, now_s: float) -> float:
+        """Return the share of the time that instances have spent on prefills lately, at most 0.5."""
+        if not self._num_instances or self._first_s is None:
+            return 0.0
+        lately = self._missing_tokens * math.exp(min(0.0, self._counted_s - now_s) / _UTILISATION_S)
+        seen_s = _UTILISATION_S * (1.0 - math.exp(min(0.0, self._first_s - now_s - 1.0) / _UTILISATION_S))
+        return min(_MOST_UTILISATION, per_token_s * lately / (seen_s * self._num_instances))
+
+    def observe(self, event: PlacementEvent) -> None:
+        """Update the index, the number of instances and the time after an event."""
+        match event:
+            case Dispatched(at_s=at_s):
+                self._now_s = max(self._now_s, at_s)
+                self._first_s = self._now_s if self._first_s is None else self._first_s
+            case Joined():
+                self._num_instances += 1
+            case Left():
+                self._num_instances -= 1
+        super().observe(event)
+
+    def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
+        """Count the tokens that an instance has to prefill."""
+        missing = request.num_tokens - self.index.held(request).tokens.get(instance, 0)
+        faded = math.exp((self._counted_s - self._now_s) / _UTILISATION_S)
+        self._missing_tokens = self._missing_tokens * faded + missing
+        self._counted_s = self._now_s
