@@ -8,7 +8,6 @@ Source: Preble §3, Table 1.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from stretto.record import record
@@ -97,14 +96,14 @@ def _nodes(path: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[int, in
             start = end
 
 
-def summarise_sharing(requests: Sequence[Shared]) -> Mapping[str, tuple[float, float]]:
-    """Return the mean and the standard deviation of each quantity of Preble's Table 1.
+def quantities(requests: Sequence[Shared]) -> Mapping[str, Sequence[float]]:
+    """Return the values of each quantity of Preble's Table 1, by name.
 
     Shares are between 0 and 1. The number of requests that share a key portion is that of key portions which
-    several requests have.
+    several requests have; 0 stands alone if there are none.
     """
     sharers = {one.key: one.num_sharers for one in requests if one.num_sharers > 1}
-    quantities: Mapping[str, Sequence[float]] = {
+    return {
         "prompt_tokens": [one.prompt.num_tokens for one in requests],
         "output_tokens": [one.prompt.output_tokens for one in requests],
         "shared_share": [one.shared_tokens / max(1, one.prompt.num_tokens) for one in requests],
@@ -112,7 +111,6 @@ def summarise_sharing(requests: Sequence[Shared]) -> Mapping[str, tuple[float, f
         "key_sharers": list(sharers.values()) or [0],
         "prompt_to_output": [one.prompt.num_tokens / max(1, one.prompt.output_tokens) for one in requests],
     }
-    return {name: (statistics.fmean(of), statistics.pstdev(of)) for name, of in quantities.items()}
 
 
 def found_share(requests: Sequence[Shared]) -> float:
