@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.placement import PlacementRequest
 from stretto.cluster.prefix_index import PrefixIndex
-from stretto.cluster.prefix_tree import Run
+from stretto.cluster.prefix_tree import PrefixTree, Run
 from stretto.record import record
 
 _MAX_VICTIMS = 8
@@ -33,18 +33,22 @@ class Victim:
 
 def victims(
     index: PrefixIndex, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
-) -> Iterator[Victim]:
-    """Yield what an instance would evict to compute a request, the oldest first, at most 8 parts.
+) -> Iterable[Victim]:
+    """Return what an instance would evict to compute a request, the oldest first, at most 8 parts.
 
     Nothing is known of an instance that reports its cache, or whose capacity is unknown.
     """
     tree, key = index.tree(view.space), request.keys.get(view.space)
-    if tree is None or key is None or tree.place(view.id) is None or index.has_reports(view.id):
-        return
-    size = key.block_tokens
-    excess = tree.num_held(view.id) + (request.num_tokens - held_tokens) // size - tree.capacity(view.id)
-    if excess <= 0 or excess == math.inf:
-        return
+    if tree is None or key is None:
+        return ()
+    num_new = (request.num_tokens - held_tokens) // key.block_tokens
+    excess = tree.excess(view.id, num_new)
+    if excess <= 0 or index.has_reports(view.id):
+        return ()
+    return _oldest(tree, view, excess, key.block_tokens, now_s)
+
+
+def _oldest(tree: PrefixTree, view: InstanceView, excess: float, size: int, now_s: float) -> Iterator[Victim]:
     for number, (run, _) in enumerate(tree.oldest(view.id)):
         if excess <= 0 or number == _MAX_VICTIMS:
             return

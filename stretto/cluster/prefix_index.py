@@ -47,19 +47,23 @@ class Held:
     """How many tokens of one prompt the instances hold.
 
     Attributes:
-        tokens: the number for the instances that hold most, at most 16 of them for each space.
+        tokens: the number for the instances that hold most, about 16 of them for each space.
     """
 
-    __slots__ = ("_of", "tokens")
+    __slots__ = ("_of_others", "tokens")
 
-    def __init__(self, tokens: dict[InstanceId, int], of: Callable[[InstanceView], int]) -> None:
+    def __init__(
+        self, tokens: dict[InstanceId, int], of_others: Callable[[InstanceView], int] | None = None
+    ) -> None:
         self.tokens = tokens
-        self._of = of
+        self._of_others = of_others
 
     def of(self, view: InstanceView) -> int:
         """Return how many tokens of the prompt an instance holds."""
         found = self.tokens.get(view.id)
-        return self._of(view) if found is None else found
+        if found is None:
+            return 0 if self._of_others is None else self._of_others(view)
+        return found
 
 
 @record
@@ -109,6 +113,7 @@ class PrefixIndex:
         """Return what instances hold of a request's prompt."""
         tokens: dict[InstanceId, int] = {}
         masks: dict[str, list[tuple[int, int]]] = {}
+        is_complete = not self._reporting
         for space, key in request.keys.items():
             if (tree := self._trees.get(space)) is None:
                 continue
@@ -120,6 +125,7 @@ class PrefixIndex:
                         tokens[instance] = min(num_blocks * size, request.num_tokens)
                     seen |= new
                     if len(tokens) >= _MAX_HOLDERS:
+                        is_complete = False
                         break
             if self._reporting:
                 for instance in self.reported.holders(key.blocks, _MAX_HOLDERS):
@@ -128,7 +134,14 @@ class PrefixIndex:
                         tokens[instance] = min(max(found, tokens.get(instance, 0)), request.num_tokens)
         for instance, hinted in request.hints.items():
             tokens[instance] = min(max(hinted, tokens.get(instance, 0)), request.num_tokens)
+        if is_complete:
+            return Held(tokens)
         return Held(tokens, lambda view: self._num_held(request, masks, view))
+
+    def held_by(self, instance: InstanceId, request: PlacementRequest) -> int:
+        """Return how many tokens an instance held of a request that runs or waits there, when it came."""
+        sent, key = self._sent.get(instance, {}).get(id(request)), self._key(instance, request)
+        return 0 if sent is None or key is None else sent.num_held * key.block_tokens
 
     def observe(self, event: PlacementEvent) -> None:
         """Update the index after an event: an instance joined or left, reported its cache, or a request was

@@ -132,6 +132,13 @@ class PrefixTree:
         """Return how many blocks an instance can hold at most."""
         return self._capacity[instance]
 
+    def excess(self, instance: InstanceId, num_blocks: int) -> float:
+        """Return how many blocks an instance must evict to hold `num_blocks` more; negative if there is
+        room, minus infinity if it has not joined.
+        """
+        capacity = self._capacity.get(instance, math.inf)
+        return self._held.get(instance, 0) + num_blocks - capacity
+
     def limit(self, instance: InstanceId, capacity_blocks: float) -> None:
         """Set how many blocks an instance can hold at most, and evict what is more."""
         self._capacity[instance] = capacity_blocks

@@ -114,6 +114,7 @@ class ScoredPlacement(Placement):
     def observe(self, event: PlacementEvent) -> None:
         """Update the index of what instances hold, and whose turn it was, after an event."""
         unbound, self._unbound = self._unbound, None
+        self.index.observe(event)
         match event:
             case Unbound(_, request):
                 self._unbound = request
@@ -122,11 +123,10 @@ class ScoredPlacement(Placement):
                 self.placed(instance, request)
             case Left(instance):
                 self._last_turn.pop(instance, None)
-        self.index.observe(event)
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
-        """Note that a request has got an instance, to wait or to run there; the index does not know it yet.
-        Does nothing by default.
+        """Note that a request has got an instance, to wait or to run there. `index.held_by` says what the
+        instance held then. Does nothing by default.
         """
         return
 

@@ -101,7 +101,7 @@ class E2(ScoredPlacement):
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
         """Put a request into the history."""
-        held = self.index.held(request).tokens.get(instance, 0)
+        held = self.index.held_by(instance, request)
         num_waiting = self._num_waiting.get(instance, 0)
         past = _Past(
             instance, request.num_tokens, request.num_tokens - held, request.expected_output, num_waiting

@@ -59,8 +59,8 @@ class Scorers(ScoredPlacement):
         )
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
-        """Note which instance gets a prompt that no instance holds."""
-        if not self.index.held(request).tokens:
+        """Note which instance gets a prompt of which it holds nothing."""
+        if not self.index.held_by(instance, request):
             self._num_cold += 1
             self._cold[instance] = self._num_cold
 
