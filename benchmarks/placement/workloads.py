@@ -16,11 +16,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from stretto.agent_traces.requests import AgentRequest, AgentTrace, SizedPrompt, checked_trace
 from stretto.errors import UserError
@@ -247,8 +247,10 @@ def _spread(of: tuple[float, float], num: int, draw: np.random.Generator, *, lea
     """
     mean, deviation = of
     variance = np.log(1 + (deviation / mean) ** 2)
-    values = np.exp(np.log(mean) - variance / 2 + np.sqrt(variance) * ndtri((np.arange(num) + 0.5) / num))
+    normal = np.array([NormalDist().inv_cdf((place + 0.5) / num) for place in range(num)])
+    values: _Floats = np.exp(np.log(mean) - variance / 2 + np.sqrt(variance) * normal)
     for _ in range(20):
         values = mean + (values - values.mean()) * (deviation / max(float(values.std()), 1e-9))
         values = np.maximum(values, least)
-    return draw.permutation(values)
+    draw.shuffle(values)
+    return values
