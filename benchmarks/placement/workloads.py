@@ -220,7 +220,8 @@ def _growing(groups: NDArray[np.int64], mean_tokens: float) -> _Floats:
     sizes = np.diff(np.r_[starts, len(groups)])
     step = np.arange(len(groups)) - np.repeat(starts, sizes)
     share = (step + 0.5) / np.repeat(sizes, sizes)
-    return np.maximum(8.0, 2.5 * mean_tokens * share**1.5)
+    lengths: _Floats = np.maximum(8.0, 2.5 * mean_tokens * share**1.5)
+    return lengths
 
 
 def _prompt_lengths(
