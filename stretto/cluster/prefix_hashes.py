@@ -23,6 +23,8 @@ from stretto.cluster.block_hashes import BlockHash, Hasher
 HASH_BYTES = 8
 """Length of a hash in bytes."""
 
+_BLOCK = np.uint64(0x632BE59BD9B4E019)
+"""Number that each block adds, so that blocks of zeros count."""
 _Words: TypeAlias = NDArray[np.uint64]
 _WORD = np.dtype("<u4")
 
@@ -105,6 +107,7 @@ class PrefixHasher:
             return PackedHashes(b"")
         words = np.frombuffer(data, _WORD, num_blocks * width).reshape(num_blocks, width)
         sums: _Words = words.astype(np.uint64) @ self._factors
+        sums += _BLOCK
         sums *= self._places_of(num_blocks)
         np.add.accumulate(sums, out=sums)
         sums += np.uint64(root)

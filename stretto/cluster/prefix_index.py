@@ -105,6 +105,10 @@ class PrefixIndex:
         """Return the tree of the prefixes that were sent to instances of a space; None without one."""
         return self._trees.get(space)
 
+    def space_of(self, instance: InstanceId) -> str | None:
+        """Return the name of an instance's space (tokenizer and block length); None if it has not joined."""
+        return self._spaces.get(instance)
+
     def has_reports(self, instance: InstanceId) -> bool:
         """Return whether an instance reports what its cache holds."""
         return instance in self._reporting

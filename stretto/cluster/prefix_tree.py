@@ -12,6 +12,8 @@ instance has no children there.
     runs        first[a] -> run(a b c d)        holders {0, 1}
                 first[e] -> run(e f g h)        holders {0}; instance 0 holds 7 blocks of the prompt
 
+Two different beginnings may have the same hash. Then the tree does not know the later one of them.
+
 Source: Preble §4.2 (global prefix trees). Differs: hashes of blocks instead of tokens, a dict instead of
 pointers, and the number of requests of a node decays instead of ending with a window.
 """
@@ -153,8 +155,12 @@ class PrefixTree:
         """
         path: list[Run] = []
         at, first = 0, self._first
+        parent: Run | None = None
         while (run := first.get(data[at : at + HASH_BYTES])) is not None:
+            if run.parent is not parent or run.start * HASH_BYTES != at:
+                break
             path.append(run)
+            parent = run
             end = at + len(run.blocks)
             if data[at:end] != run.blocks:
                 return path, (at + _num_common(data[at:end], run.blocks)) // HASH_BYTES
@@ -201,7 +207,10 @@ class PrefixTree:
         if path and num_matched < path[-1].start + path[-1].num_blocks:
             is_whole = num_matched * HASH_BYTES == len(data) and path[-1].holders & bit
             if not is_whole:
-                path[-1] = self._split(path[-1], num_matched - path[-1].start)
+                cut = path.pop()
+                head = self._split(cut, num_matched - cut.start)
+                num_matched = cut.start if head is None else num_matched
+                path += [] if head is None else [head]
         if rest := data[num_matched * HASH_BYTES :]:
             self._append(instance, path, rest, num_matched)
         used = self._used[instance]
@@ -292,7 +301,12 @@ class PrefixTree:
         return held, used_s
 
     def _append(self, instance: InstanceId, path: list[Run], rest: bytes, start: int) -> None:
-        """Add the blocks `rest` after the last run of `path`, to this run if only the instance holds it."""
+        """Add the blocks `rest` after the last run of `path`, to this run if only the instance holds it.
+
+        Nothing happens if the hash of the first of them is in use at another place.
+        """
+        if rest[:HASH_BYTES] in self._first:
+            return
         bit = 1 << self._places[instance]
         last = path[-1] if path else None
         if last is not None and not last.num_children and last.holders == bit:
@@ -304,12 +318,15 @@ class PrefixTree:
             last.num_children += 1
         path.append(run)
 
-    def _split(self, run: Run, num_blocks: int) -> Run:
-        """Cut the first blocks off a run; return the new run that has them.
+    def _split(self, run: Run, num_blocks: int) -> Run | None:
+        """Cut the first blocks off a run; return the new run that has them. Return None, and change nothing,
+        if the hash of the next block is in use at another place.
 
         For the instances that hold it the new run counts as used just now: it goes after its child.
         """
         cut = num_blocks * HASH_BYTES
+        if run.blocks[cut : cut + HASH_BYTES] in self._first:
+            return None
         head = Run(run.blocks[:cut], run.parent, run.start)
         head.holders, head.uses, head.used_s, head.num_children = run.holders, run.uses, run.used_s, 1
         run.blocks, run.parent, run.start = run.blocks[cut:], head, run.start + num_blocks
@@ -359,8 +376,11 @@ def _parents(run: Run) -> Iterator[Run]:
 
 
 def _num_common(data: bytes, blocks: bytes) -> int:
-    """Return the length in bytes of the whole blocks that two sequences of chained hashes have in common."""
-    low, high = 0, min(len(data), len(blocks)) // HASH_BYTES
+    """Return the length in bytes of the blocks that two sequences of chained hashes have in common.
+
+    Their first hashes are equal.
+    """
+    low, high = 1, min(len(data), len(blocks)) // HASH_BYTES
     while low < high:
         middle = (low + high + 1) // 2
         place = slice((middle - 1) * HASH_BYTES, middle * HASH_BYTES)

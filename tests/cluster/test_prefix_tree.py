@@ -157,3 +157,18 @@ def test_a_use_tells_what_was_held_before() -> None:
     assert tree.use(1, chain("aac"), 2.0) == (0, -math.inf)
     assert tree.use(0, chain("aacd"), 3.0) == (2, 1.0)
     assert tree.use(0, chain("aa"), 4.0) == (2, 3.0)
+
+
+HASHES = st.lists(st.sampled_from([b"aaaaaaaa", b"bbbbbbbb", b"cccccccc"]), min_size=1, max_size=6)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), HASHES), max_size=40))
+def test_equal_hashes_of_different_beginnings_do_no_harm(used: Sequence[tuple[int, Sequence[bytes]]]) -> None:
+    tree = tree_of(8)
+    for now, (instance, hashes) in enumerate(used):
+        tree.use(instance, b"".join(hashes), now)
+        tree.check_invariants()
+        assert all(num_blocks <= len(hashes) for num_blocks, _ in tree.levels(b"".join(hashes)))
+    for instance in range(3):
+        tree.leave(instance)
+    assert tree.num_runs == 0
