@@ -151,6 +151,12 @@ _ALL = (
         (("advanced RAG on vLLM, float32", "median_s"), ("advanced RAG on vLLM, bfloat16", "median_s")),
     ),
     Benchmark(
+        "placement",
+        "Placement by prefixes: cost of a decision, workloads like Preble's, and policies in the simulator",
+        "benchmarks.placement.benchmark",
+        (("decisions per second of a core, 2,000 tokens, 4 instances", "best_per_s"),),
+    ),
+    Benchmark(
         "fleet",
         "Programs on the same emulated fleet of GPU servers: Stretto and a hand-written one, under load",
         "benchmarks.fleet.benchmark",

@@ -9,6 +9,7 @@ from pathlib import Path
 from stretto.agent_traces.formats import agent_format, read_agent_trace
 from stretto.agent_traces.load_report import summarise
 from stretto.cli.load_table import print_load_report
+from stretto.cluster.placements.table import PLACEMENTS
 from stretto.costs.presets import Preset, load_preset
 from stretto.costs.profile import Profile
 from stretto.costs.shape import check_fits
@@ -45,25 +46,28 @@ def replay_agents(
     policy: str | None,
     model: str | None,
     device: str | None,
+    placement: str | None = None,
     *,
     as_json: bool,
 ) -> None:
     """Replay a trace of agents on simulated instances of an LLM, and print what was measured.
 
     Raises:
-        ConfigError: an engine, a policy, a model or a device is unknown.
+        ConfigError: an engine, a policy, a placement, a model or a device is unknown.
         TraceError: the trace does not fit its format.
     """
     if unknown := [name for name in instances if name != _ENGINE]:
         raise ConfigError(f"there is no engine {unknown[0]!r} in a trace of agents; there is {_ENGINE}")
     if policy is not None and policy not in ORDERS:
         raise ConfigError(f"there is no policy {policy!r}; there are {', '.join(ORDERS)}")
+    if placement is not None and placement not in PLACEMENTS:
+        raise ConfigError(f"there is no placement {placement!r}; there are {', '.join(PLACEMENTS)}")
     preset = load_preset(device or DEFAULT_DEVICE)
     sizes = preset.model(model or DEFAULT_MODEL)
     if preset.hardware is None:
         raise ConfigError(f"preset {preset.name} has no step costs")
     kv_tokens = check_fits(sizes, preset.hardware, 1)
-    llm = _llm(instances.get(_ENGINE, 1), policy, kv_tokens)
+    llm = _llm(instances.get(_ENGINE, 1), policy, placement, kv_tokens)
     model_of = _models(preset, sizes.name, kv_tokens)
     trace = read_agent_trace(file)
     report = summarise(trace, simulate_agents(trace, llm, model_of))
@@ -73,8 +77,9 @@ def replay_agents(
         print_load_report(report)
 
 
-def _llm(instances: int, policy: str | None, kv_tokens: int) -> Deployment:
-    settings = {} if policy is None else {"policy": policy}
+def _llm(instances: int, policy: str | None, placement: str | None, kv_tokens: int) -> Deployment:
+    chosen = {"policy": policy, "placement": placement}
+    settings = {name: value for name, value in chosen.items() if value is not None}
     return deploy(
         _ENGINE,
         FakeLLM,

@@ -71,6 +71,14 @@ def replay_run(
             metavar="NAME",
         ),
     ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            "--placement",
+            help="Placement policy that chooses the instance of each request of a trace of agents.",
+            metavar="NAME",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run a recorded run again in simulation, as it was and with other engines, policies or passes.
@@ -81,9 +89,9 @@ def replay_run(
     if is_agent_trace(file):
         if passes is not None:
             raise UserError("--passes: a trace of agents has no graphs to rewrite")
-        replay_agents(file, _numbers(instances or ()), policy, model, device, as_json=as_json)
+        replay_agents(file, _numbers(instances or ()), policy, model, device, placement, as_json=as_json)
         return
-    for option, value in (("--model", model), ("--device", device)):
+    for option, value in (("--model", model), ("--device", device), ("--placement", placement)):
         if value is not None:
             raise UserError(f"{option} is for traces of agents; {file} is none")
     change = WhatIf(_numbers(instances or ()) or None, policy, passes)

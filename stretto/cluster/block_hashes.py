@@ -54,19 +54,5 @@ class Hasher:
             hashes.append(parent)
 
 
-def hash_bytes(data: bytes, block_bytes: int, salt: str) -> list[BlockHash]:
-    """Return the chained hashes of the full blocks of `data`, each of `block_bytes` bytes. A hash depends on
-    all bytes before its block's end.
-
-    `salt` differs by tenant, so that tenants share no hashes.
-    """
-    hashes: list[BlockHash] = []
-    parent = Hasher(block_bytes).root(salt)
-    for end in range(block_bytes, len(data) + 1, block_bytes):
-        parent = _chained(parent, data[end - block_bytes : end])
-        hashes.append(parent)
-    return hashes
-
-
 def _chained(parent: BlockHash, data: bytes) -> BlockHash:
     return blake2b(data, digest_size=16, key=parent).digest()

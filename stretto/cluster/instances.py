@@ -103,6 +103,8 @@ class InstanceTable:
         self._order = LoadOrder()
         self._hosts = LoadOrder() if with_full else None
         self._suspects: dict[InstanceId, None] = {}
+        self._groups: dict[Profile, int] = {}
+        self._group_of: dict[InstanceId, tuple[Profile, int]] = {}
         self._capacities: list[int] = []
 
     def join(self, view: InstanceView) -> None:
@@ -121,6 +123,7 @@ class InstanceTable:
         if self._hosts is not None:
             self._hosts.remove(instance)
         self._suspects.pop(instance, None)
+        self._group_of.pop(instance, None)
 
     def changed(self, instance: InstanceId) -> None:
         """Move an instance to its new place in the table, which is sorted by load, because the fields of its
@@ -128,10 +131,10 @@ class InstanceTable:
         """
         view = self._views[instance]
         if view.state == "serving":
-            load = self._load(view)
-            self._order.update(instance, view.profile, view.room_tokens, load)
+            load, group = self._load(view), self._group(view)
+            self._order.update(instance, group, view.room_tokens, load)
             if self._hosts is not None:
-                self._hosts.update(instance, view.profile, view.capacity_tokens, load)
+                self._hosts.update(instance, group, view.capacity_tokens, load)
         else:
             self._order.remove(instance)
             if self._hosts is not None:
@@ -144,6 +147,10 @@ class InstanceTable:
     def get(self, instance: InstanceId) -> InstanceView | None:
         """Return the `InstanceView` (state and load) of an instance; None if the table does not have it."""
         return self._views.get(instance)
+
+    def __len__(self) -> int:
+        """Return the number of instances."""
+        return len(self._views)
 
     def __iter__(self) -> Iterator[InstanceView]:
         """Iterate over all views, in the order in which they joined."""
@@ -210,6 +217,14 @@ class InstanceTable:
         assert self._hosts is not None, "the table was made without full instances"
         found = [self._views[instance] for instance in self._hosts.least_loaded(room)]
         return found or self._to_probe(room, now_s)
+
+    def _group(self, view: InstanceView) -> int:
+        """Return the number of the group of instances with a view's profile, whose hash takes long."""
+        known = self._group_of.get(view.id)
+        if known is None or known[0] is not view.profile:
+            number = self._groups.setdefault(view.profile, len(self._groups))
+            known = self._group_of[view.id] = view.profile, number
+        return known[1]
 
     def _to_probe(self, room: int, now_s: float) -> list[InstanceView]:
         suspects = [self._views[instance] for instance in self._suspects]

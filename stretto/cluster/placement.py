@@ -17,7 +17,7 @@ The scheduler owns the queues and the moves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Literal, Protocol, TypeAlias
 
@@ -43,7 +43,7 @@ class PromptKey:
     Policies compare it with the blocks that instances hold in their caches.
     """
 
-    blocks: tuple[BlockHash, ...]
+    blocks: Sequence[BlockHash]
     block_tokens: int
 
 
@@ -112,11 +112,14 @@ class Choice:
 class Joined:
     """Event for a placement policy (the rule that chooses instances): an instance can take work.
 
-    `space` names the tokenizer and block length for which prompts have keys there, "" if they have none.
+    Attributes:
+        space: names the tokenizer and block length for which prompts have keys there, "" if they have none.
+        cache_tokens: tokens that its prefix cache can hold; None if that is unknown.
     """
 
     instance: InstanceId
     space: str
+    cache_tokens: int | None = None
 
 
 @record
@@ -150,10 +153,14 @@ class Dispatched:
     run there.
 
     The event `Ended` follows when it has left.
+
+    Attributes:
+        at_s: present time, by which what has not been used for long is forgotten.
     """
 
     instance: InstanceId
     request: PlacementRequest
+    at_s: float = 0.0
 
 
 @record

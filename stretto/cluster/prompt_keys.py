@@ -17,15 +17,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from stretto.cluster.block_hashes import BlockHash, Hasher, hash_bytes
+from stretto.cluster.block_hashes import BlockHash, Hasher
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import KeyUse, PromptKey
+from stretto.cluster.prefix_hashes import PrefixHasher, salted_root
 from stretto.core import Prompt
 from stretto.deployment import Replica
 from stretto.errors import UserError
 
 _BLOCK_BYTES = 256
 _BYTES_PER_TOKEN = 4
+_HASHER = PrefixHasher(_BLOCK_BYTES // _BYTES_PER_TOKEN)
 _NO_KEYS: Mapping[str, PromptKey] = MappingProxyType({})
 _MAX_KEPT = 1024
 """Keys that are kept: a request is placed more than once, and many prompts are sent again."""
@@ -137,7 +139,7 @@ class PromptKeys:
 def _compute_key(space: PromptSpace, prompt: Prompt, tenant: str) -> PromptKey:
     """Return the key of a prompt, without blocks if it is no text: its instance will refuse it."""
     try:
-        return PromptKey(tuple(space.hashes(prompt, tenant)), space.block_tokens)
+        return PromptKey(space.hashes(prompt, tenant), space.block_tokens)
     except UserError:
         return PromptKey((), space.block_tokens)
 
@@ -148,7 +150,7 @@ def _hash_text(prompt: Prompt, tenant: str) -> Sequence[BlockHash]:
         data = "".join(texts).encode("utf-8", "surrogatepass")
     except TypeError as error:
         raise UserError("a segment of the prompt is no text") from error
-    return hash_bytes(data, _BLOCK_BYTES, tenant)
+    return _HASHER.hash_buffer(data, salted_root(tenant))
 
 
 BYTES = PromptSpace("bytes", _BLOCK_BYTES // _BYTES_PER_TOKEN, _hash_text)

@@ -95,7 +95,7 @@ class InstanceLoads:
             self._output_keys[instance] = replica.output_key
             num_slots = replica.num_slots or self._engine.max_running
             space = self._keys.join(instance, replica)
-            self._tell(Joined(instance, space))
+            self._tell(Joined(instance, space, replica.kv_tokens))
             view = InstanceView(instance, replica.profile, self._budget(replica), num_slots, space)
             self._table.join(view)
 
@@ -140,7 +140,7 @@ class InstanceLoads:
         """Add a request that is sent to its instance to the load of that instance."""
         self._running.setdefault(running.instance, {})[running.task] = running
         self._num_running += 1
-        self._tell(Dispatched(running.instance, running.placed))
+        self._tell(Dispatched(running.instance, running.placed, running.handed_s))
         if self._binds_early and (view := self._table.get(running.instance)) is not None:
             running.first_s = view.prefill_s + running.prefill_s
         self._change(running.instance, running.num_tokens, running.prefill_s)

@@ -8,7 +8,7 @@ conversation goes on with its simulated answers, so that its turns share prefixe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stretto.agent_traces.load_report import RequestTimes
@@ -25,6 +25,7 @@ from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import OutputSource, filler, filler_output, lengths_by_query, token_ids
 from stretto.sim.synthetic_workloads import request_graph
 from stretto.tasks import Done, Usage
+from stretto.vocabulary import DEFAULT, Vocabulary
 
 UNKNOWN_OUTPUT_TOKENS = 256
 """Length of the answers whose length a trace does not tell."""
@@ -36,12 +37,17 @@ def simulate_agents(
     trace: AgentTrace,
     llm: Deployment,
     model_of: Callable[[OutputSource], Callable[[Replica], SimulatedModel]],
+    *,
+    observers: Iterable[Observer] = (),
+    vocabulary: Vocabulary = DEFAULT,
 ) -> list[RequestTimes]:
     """Replay a trace on a simulated LLM engine; return the times of each request, by their ends.
 
     Args:
         model_of: function from the source of the answers, whose lengths are those of the trace, to the
             simulated model of each replica.
+        observers: notified of everything as it happens.
+        vocabulary: the policies and placements that the engine may name.
     """
     lengths = {request.id: _output_tokens(request) for request in trace.requests}
     simulated = model_of(filler_output(lengths_by_query(lengths)))
@@ -50,7 +56,8 @@ def simulate_agents(
         [llm],
         models={llm.name: lambda replica: replace(simulated(replica), tokenize=agent_tokens)},
         keeps=False,
-        observers=(load.observer,),
+        observers=(load.observer, *observers),
+        vocabulary=vocabulary,
         on_reply=load.on_reply,
     )
     load.attach(driver)

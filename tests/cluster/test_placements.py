@@ -27,7 +27,7 @@ PLAIN = PlacementRequest(num_tokens=100, expected_output=10)
 
 
 def table(policy: Placement, *views: InstanceView) -> InstanceTable:
-    instances = InstanceTable(policy.load)
+    instances = InstanceTable(policy.load, with_full=policy.binds != "late")
     for view in views:
         instances.join(view)
     return instances
@@ -135,7 +135,31 @@ def test_least_loaded_counts_what_others_sent() -> None:
     assert policy.choose(PLAIN, instances, 0.0).instance == 0
 
 
-@pytest.mark.parametrize("make", PLACEMENTS.values(), ids=PLACEMENTS)
+LATE = {name: new for name, new in PLACEMENTS.items() if new().binds == "late"}
+EARLY = {name: new for name, new in PLACEMENTS.items() if name not in LATE}
+
+
+@pytest.mark.parametrize("make", EARLY.values(), ids=EARLY)
+def test_a_policy_that_binds_early_names_full_instances_too(make: Callable[[], Placement]) -> None:
+    policy = make()
+    views = [
+        InstanceView(0, SLOW, 1000, state="starting"),
+        InstanceView(1, SLOW, 1000, num_slots=3, num_running=3, running_tokens=300),
+        InstanceView(2, SLOW, 90),
+    ]
+    suspect = InstanceView(3, FAST, 1000, state="suspect", probe_s=1.0)
+    instances = table(policy, *views, suspect)
+    assert policy.choose(PLAIN, instances, 0.0).instance == 1
+    views[1].state = "draining"
+    instances.changed(1)
+    assert policy.choose(PLAIN, instances, 2.0).instance == 3, "a suspect is the last resort"
+    assert policy.choose(PLAIN, instances, 0.5) is None
+    suspect.num_running = 1
+    instances.changed(3)
+    assert policy.choose(PLAIN, instances, 2.0) is None, "it gets one at a time"
+
+
+@pytest.mark.parametrize("make", LATE.values(), ids=LATE)
 def test_only_instances_that_serve_and_have_room_are_chosen(make: Callable[[], Placement]) -> None:
     policy = make()
     views = [
@@ -149,7 +173,7 @@ def test_only_instances_that_serve_and_have_room_are_chosen(make: Callable[[], P
     assert policy.choose(PlacementRequest(num_tokens=100), instances, 0.0).instance == 3
 
 
-@pytest.mark.parametrize("make", PLACEMENTS.values(), ids=PLACEMENTS)
+@pytest.mark.parametrize("make", LATE.values(), ids=LATE)
 def test_a_suspect_is_the_last_resort_and_gets_one_at_a_time(make: Callable[[], Placement]) -> None:
     policy = make()
     suspect, serving = InstanceView(0, FAST, 1000, state="suspect", probe_s=1.0), InstanceView(1, SLOW, 1000)
@@ -164,7 +188,7 @@ def test_a_suspect_is_the_last_resort_and_gets_one_at_a_time(make: Callable[[], 
     assert policy.choose(PLAIN, instances, 1.0) is None
 
 
-@pytest.mark.parametrize("make", PLACEMENTS.values(), ids=PLACEMENTS)
+@pytest.mark.parametrize("make", LATE.values(), ids=LATE)
 def test_a_request_larger_than_all_instances_runs_alone_on_the_largest(make: Callable[[], Placement]) -> None:
     policy = make()
     large = InstanceView(1, SLOW, 50, running_tokens=1)

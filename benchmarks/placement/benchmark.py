@@ -1,0 +1,221 @@
+"""`stretto bench placement`: what a decision costs, whether the workloads are like the paper's, and what each
+policy makes of them in the simulator.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from benchmarks.placement.simulated import Outcome, simulate
+from benchmarks.placement.speed import (
+    Deciding,
+    buffers,
+    bytes_per_token,
+    decision_times_us,
+    decisions_per_s,
+    event_blocks_per_s,
+    hashes_per_s,
+)
+from benchmarks.placement.workloads import BLOCK_TOKENS, SHAPES, BlockIds, Request, make_requests, make_trace
+from benchmarks.registry import BenchmarkOptions
+from benchmarks.report import Goal, Report, Row
+from stretto.agent_traces.sharing import KnownPrompt, Shared, found_share, quantities, study_prompts
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.trace.summary import quantile
+
+SPEED = "decisions per second of a core, 2,000 tokens, 4 instances"
+WORKLOADS = "workloads beside Table 1 of the Preble paper (mean, deviation)"
+POLICIES = "policies in the simulator, Mistral-7B on A6000"
+_NUM_TOKENS = 2000
+_NUM_TOOLS = 200
+_TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "toolbench": {"prompt_tokens": (1835, 742), "shared_share": (0.85, 0.13), "key_share": (0.76, 0.16)},
+    "embodied": {"prompt_tokens": (2285, 471), "shared_share": (0.97, 0.14), "key_share": (0.76, 0.12)},
+    "programming": {"prompt_tokens": (3871, 1656), "shared_share": (0.97, 0.074), "key_share": (0.78, 0.13)},
+    "video": {"prompt_tokens": (9865, 5976), "shared_share": (0.88, 0.32), "key_share": (0.99, 0.002)},
+    "document": {"prompt_tokens": (23474, 6105), "shared_share": (0.91, 0.24), "key_share": (0.94, 0.15)},
+}
+_OUTPUTS: Mapping[str, tuple[float, float]] = {
+    "toolbench": (43, 16),
+    "embodied": (16, 13),
+    "programming": (190, 343),
+    "video": (4, 1.5),
+    "document": (16, 9.9),
+}
+_SHARERS: Mapping[str, tuple[float, float]] = {
+    "toolbench": (39, 64),
+    "embodied": (48, 8),
+    "programming": (126, 2157),
+    "video": (8.6, 2),
+    "document": (18, 8.6),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSize:
+    """Sizes of the benchmark.
+
+    Attributes:
+        policies: policies whose decisions are timed.
+        decisions: decisions of one timed run.
+        runs: number of timed runs; the best counts, because other work on the machine slows the rest down.
+        history: decisions after which the speed is measured again.
+        requests: requests of each workload that is compared with the paper.
+        simulated: (workload, number of requests, requests a second for each instance) of each simulation.
+        compared: policies that are simulated.
+        instances: numbers of instances that are simulated.
+        seeds: number of seeds of each simulation.
+    """
+
+    policies: tuple[str, ...] = ("round_robin", "lmetric", "prefix_threshold", "e2", "stretto")
+    decisions: int = 1000
+    runs: int = 12
+    history: tuple[int, int] = (10_000, 100_000)
+    requests: int = 4000
+    simulated: tuple[tuple[str, int, float], ...] = (
+        ("toolbench", 1500, 6.0),
+        ("toolbench", 1500, 12.0),
+        ("embodied", 1500, 7.5),
+        ("programming", 400, 1.0),
+        ("video", 600, 1.25),
+        ("document", 200, 0.4),
+    )
+    compared: tuple[str, ...] = tuple(PLACEMENTS)
+    instances: tuple[int, ...] = (2, 4, 8)
+    seeds: int = 5
+
+
+QUICK = PlacementSize(
+    policies=("round_robin", "stretto"),
+    decisions=300,
+    runs=5,
+    history=(1000, 3000),
+    requests=400,
+    simulated=(("toolbench", 150, 8.0),),
+    compared=("round_robin", "lmetric", "stretto"),
+    instances=(2,),
+    seeds=1,
+)
+
+
+def run_benchmark(options: BenchmarkOptions) -> Report:
+    """Run the benchmark: some hours, or a minute if `quick`."""
+    return measure(QUICK if options.quick else PlacementSize(), options)
+
+
+def measure(size: PlacementSize, options: BenchmarkOptions) -> Report:
+    """Make all tables, as large as `size` says."""
+    rows, goals = _speed(size, options)
+    rows += _workloads(size, options)
+    rows += _policies(size, options)
+    notes = (
+        "speeds are of CPU time, the best of several runs; a decision includes hashing, choosing, noting it",
+        "texts are made up without --data" if options.data is None else f"texts of {options.data}",
+        "a token is four bytes of text",
+    )
+    return Report("placement", options.seed, asdict(size), tuple(rows), tuple(goals), notes)
+
+
+def _speed(size: PlacementSize, options: BenchmarkOptions) -> tuple[list[Row], list[Goal]]:
+    rows, best = [], dict[str, float]()
+    stream = buffers(_NUM_TOOLS, _NUM_TOKENS, options.seed)
+    for name in size.policies:
+        options.say(f"decisions of {name}")
+        deciding = Deciding(PLACEMENTS[name]())
+        decisions_per_s(deciding, stream, size.decisions, 2)
+        speeds = decisions_per_s(deciding, stream, size.decisions, size.runs)
+        times_us = decision_times_us(deciding, stream, size.decisions)
+        best[name] = max(speeds)
+        values = {
+            "best_per_s": max(speeds),
+            "median_per_s": statistics.median(speeds),
+            "p99_us": quantile(times_us, 0.99),
+        }
+        rows.append(Row(SPEED, name, values))
+    options.say("decisions after a long history")
+    deciding, marks = Deciding(PLACEMENTS["stretto"]()), []
+    done = 0
+    for mark in size.history:
+        decisions_per_s(deciding, stream, mark - done, 1)
+        done = mark
+        marks.append(max(decisions_per_s(deciding, stream, size.decisions, size.runs)))
+    few, many = size.history
+    rows.append(
+        Row(
+            SPEED,
+            "stretto, after a history",
+            {f"after_{few}_per_s": marks[0], f"after_{many}_per_s": marks[1]},
+        )
+    )
+    hashes = max(hashes_per_s(_NUM_TOKENS, size.decisions, size.runs))
+    blocks = max(event_blocks_per_s(20 * size.decisions, size.runs, options.seed))
+    memory = bytes_per_token(5 * size.decisions, _NUM_TOKENS, _NUM_TOOLS, options.seed)
+    rows.append(
+        Row(
+            "parts of a decision",
+            "index",
+            {"hashes_per_s": hashes, "event_blocks_per_s": blocks, "bytes_per_token": memory},
+        )
+    )
+    return rows, [
+        Goal("decisions of stretto per second of a core", best["stretto"], 30_000, "higher"),
+        Goal(f"the same after {many} over after {few} requests", marks[1] / marks[0], 0.85, "higher"),
+        Goal("blocks of KV events per second of a core", blocks, 100_000, "higher"),
+        Goal("bytes of memory per token held", memory, 2.0, "lower"),
+    ]
+
+
+def _workloads(size: PlacementSize, options: BenchmarkOptions) -> list[Row]:
+    rows = []
+    for name in SHAPES:
+        options.say(f"workload {name}")
+        requests = make_requests(name, size.requests, options.seed, options.data)
+        studied = study(requests)
+        wanted = {**_TABLE_1[name], "output_tokens": _OUTPUTS[name], "key_sharers": _SHARERS[name]}
+        values: dict[str, str | float] = {"found_share": found_share(studied)}
+        for quantity, of in quantities(studied).items():
+            if quantity in wanted:
+                mean, deviation = wanted[quantity]
+                values[quantity] = f"{statistics.fmean(of):.3g}, {statistics.pstdev(of):.2g}"
+                values[f"paper_{quantity}"] = f"{mean:g}, {deviation:g}"
+        rows.append(Row(WORKLOADS, name, values))
+    return rows
+
+
+def study(requests: Sequence[Request]) -> list[Shared]:
+    """Return what the prompts of a workload share."""
+    ids = BlockIds()
+    return study_prompts(
+        KnownPrompt(ids.of(request.text), request.num_tokens, BLOCK_TOKENS, request.output_tokens)
+        for request in requests
+    )
+
+
+def _policies(size: PlacementSize, options: BenchmarkOptions) -> list[Row]:
+    rows = []
+    for workload, num, rate_per_s in size.simulated:
+        for instances in size.instances:
+            found: dict[str, list[Outcome]] = {name: [] for name in size.compared}
+            for seed in range(options.seed, options.seed + size.seeds):
+                requests = make_requests(workload, num, seed, options.data)
+                trace = make_trace(requests, rate_per_s * instances, seed)
+                for name, outcomes in found.items():
+                    options.say(f"{workload}, {instances} instances, seed {seed}, {name}")
+                    outcomes.append(simulate(trace, name, instances))
+            table = f"{POLICIES}: {workload}, {instances} x {rate_per_s:g} requests/s"
+            rows += [Row(table, name, _values(outcomes), "simulated") for name, outcomes in found.items()]
+    return rows
+
+
+def _values(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    means = [one.latency_s[0] for one in outcomes]
+    return {
+        "mean_s": statistics.fmean(means),
+        "spread_s": statistics.pstdev(means),
+        "p99_s": statistics.fmean(one.latency_s[1] for one in outcomes),
+        "first_token_s": statistics.fmean(one.first_s[0] for one in outcomes),
+        "hit_share": statistics.fmean(one.hit_share for one in outcomes),
+        "max_over_mean": statistics.fmean(one.imbalance for one in outcomes),
+    }

@@ -1,0 +1,257 @@
+"""The five workloads of Preble's study, made from real texts, with lengths and sharing as in its Table 1.
+
+A prompt is a system prompt, the key portion of its group (a tool, a problem, a video, a document), and an end
+of its own. Its text is cut from real texts where there are any, and a token is four bytes of it. Lengths and
+numbers of requests are the quantiles of log-normal distributions in random order, moved to the means and
+deviations that are wanted.
+
+Source: Preble §3, Table 1. Differs: texts of other sources (see `CORPORA`), and in "programming" the number
+of requests that share a key portion has a smaller deviation, which only 37,000 requests could have.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.agent_traces.requests import AgentRequest, AgentTrace, SizedPrompt, checked_trace
+from stretto.errors import UserError
+
+BLOCK_TOKENS = 16
+_BLOCK_BYTES = 4 * BLOCK_TOKENS
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The lengths and the sharing of a workload; each pair is a mean and a standard deviation.
+
+    Attributes:
+        corpus: file or folder that the text is cut from, in the folder of data.
+        system_tokens: length of the beginning that all prompts have.
+        prompt_tokens: length of a prompt.
+        output_tokens: length of an answer.
+        sharers: number of requests of a group.
+        end_tokens: length of the end that a prompt has for itself.
+        single_share: share of the requests whose group has no other request.
+        end: kind of a prompt's end. It may be drawn, grow with the length of the group's own part, or go on
+            from the end of the group's request before.
+    """
+
+    corpus: str
+    system_tokens: int
+    prompt_tokens: tuple[float, float]
+    output_tokens: tuple[float, float]
+    sharers: tuple[float, float]
+    end_tokens: tuple[float, float]
+    single_share: float = 0.0
+    end: Literal["drawn", "scales", "grows"] = "drawn"
+
+
+SHAPES: Mapping[str, Shape] = {
+    "toolbench": Shape("toolbench", 150, (1835, 742), (43, 16), (39, 64), (260, 330), 0.012),
+    "embodied": Shape("agent_prompts", 90, (2285, 471), (16, 13), (48, 8), (440, 0), 0.024, end="grows"),
+    "programming": Shape("humaneval", 560, (3871, 1656), (190, 343), (126, 60), (90, 320), 0.004),
+    "video": Shape("", 0, (9865, 5976), (4, 1.5), (8.6, 2.0), (90, 19), 0.115, end="scales"),
+    "document": Shape("books", 13, (23474, 6105), (16, 9.9), (18, 8.6), (1300, 3500), 0.03),
+}
+"""The workloads by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a workload: its prompt as UTF-8 text, the tokens of its answer, and its group."""
+
+    text: bytes
+    output_tokens: int
+    group: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of the prompt."""
+        return len(self.text) // 4
+
+
+def make_requests(
+    name: str, num: int, seed: int = 0, data: Path | None = None, zipf: float | None = None
+) -> list[Request]:
+    """Return requests of a workload, in random order.
+
+    Args:
+        data: folder with the texts; None makes texts up.
+        zipf: exponent of the popularity of groups; None takes the workload's own numbers of requests.
+
+    Raises:
+        UserError: there is no such workload, or its texts are missing.
+    """
+    if name not in SHAPES:
+        raise UserError(f"there is no workload {name!r}; there are {', '.join(SHAPES)}")
+    shape = SHAPES[name]
+    draw = np.random.Generator(np.random.PCG64(seed))
+    pool = read_pool(shape.corpus, data)
+    groups = _groups(shape, num, draw, zipf)
+    ends = _spread(shape.end_tokens, num, draw)
+    if shape.end == "grows":
+        ends = _growing(groups, shape.end_tokens[0])
+    lengths = _prompt_lengths(shape, groups, ends, draw)
+    if shape.end == "scales":
+        ends *= lengths[groups] / lengths[groups].mean()
+    outputs = _spread(shape.output_tokens, num, draw)
+    starts = draw.integers(0, len(pool), int(groups.max()) + 1)
+    order = draw.permutation(num)
+    system = _cut(pool, 7, 4 * shape.system_tokens)
+    made = []
+    for place, one in enumerate(order):
+        group, end = int(groups[one]), int(ends[one])
+        body = f"[{name} {seed} {group}] ".encode() + _cut(pool, int(starts[group]), 4 * int(lengths[group]))
+        if shape.end == "grows":
+            tail = _cut(pool, int(starts[group]) // 2, 4 * end)
+        else:
+            tail = f"[request {seed} {place}] ".encode() + _cut(pool, int(starts[group]) ^ place, 4 * end)
+        text = system + body[: 4 * int(lengths[group])] + tail[: 4 * end]
+        made.append(Request(text, max(1, round(float(outputs[one]))), group))
+    return made
+
+
+def make_trace(
+    requests: Sequence[Request], rate_per_s: float, seed: int = 0, path: Path = Path("made up")
+) -> AgentTrace:
+    """Return requests as a trace with Poisson arrivals. Blocks of 16 tokens say what prompts share."""
+    draw = np.random.Generator(np.random.PCG64([seed, 1]))
+    arrivals_s = np.cumsum(draw.exponential(1 / rate_per_s, len(requests)))
+    ids = BlockIds()
+    return checked_trace(
+        path,
+        [
+            AgentRequest(
+                f"r{number}",
+                number + 1,
+                SizedPrompt(request.num_tokens, ids.of(request.text), BLOCK_TOKENS),
+                float(arrivals_s[number]),
+                output_tokens=request.output_tokens,
+            )
+            for number, request in enumerate(requests)
+        ],
+    )
+
+
+class BlockIds:
+    """Numbers the blocks of prompts: equal beginnings have equal numbers."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[int, bytes], int] = {}
+
+    def of(self, text: bytes) -> tuple[int, ...]:
+        """Return the numbers of a prompt's blocks of 16 tokens; the last may be shorter."""
+        found, parent = [], 0
+        for start in range(0, len(text), _BLOCK_BYTES):
+            block = parent, text[start : start + _BLOCK_BYTES]
+            parent = self._ids.setdefault(block, len(self._ids) + 1)
+            found.append(parent)
+        return tuple(found)
+
+
+def read_pool(corpus: str, data: Path | None) -> bytes:
+    """Return the text from which prompts are cut.
+
+    Raises:
+        UserError: the folder of data has no such texts.
+    """
+    if data is None or not corpus:
+        draw = np.random.Generator(np.random.PCG64(99))
+        return draw.integers(97, 123, 1_000_000, dtype=np.uint8).tobytes()
+    folder = data / corpus
+    files = sorted(one for one in folder.rglob("*") if one.suffix in (".gz", ".jsonl", ".json", ".txt"))
+    if not files:
+        raise UserError(f"{folder}: there are no texts of the workload")
+    texts = [gzip.decompress(one.read_bytes()) if one.suffix == ".gz" else one.read_bytes() for one in files]
+    return b"\n".join(texts)
+
+
+def write_trace(trace: AgentTrace, path: Path) -> None:
+    """Write a trace of sized prompts as Mooncake lines, as `stretto replay` reads them."""
+    with path.open("w", encoding="utf-8") as file:
+        for request in trace.requests:
+            assert isinstance(request.prompt, SizedPrompt)
+            fields = {
+                "timestamp": round(1000 * request.arrival_s, 3),
+                "input_length": request.prompt.num_tokens,
+                "output_length": request.output_tokens,
+                "hash_ids": list(request.prompt.blocks),
+            }
+            file.write(json.dumps(fields) + "\n")
+
+
+def _cut(pool: bytes, start: int, length: int) -> bytes:
+    """Return a part of a text, which begins anew when it ends."""
+    start %= len(pool)
+    part = pool[start : start + length]
+    while len(part) < length:
+        part += pool[: length - len(part)]
+    return part
+
+
+def _groups(shape: Shape, num: int, draw: np.random.Generator, zipf: float | None) -> NDArray[np.int64]:
+    """Return the group of each request, by groups."""
+    num_single = round(shape.single_share * num)
+    num_shared = num - num_single
+    num_groups = max(2, round(num_shared / shape.sharers[0]))
+    if zipf is None:
+        sizes = _spread(shape.sharers, num_groups, draw, least=2.0)
+    else:
+        weights = np.arange(1, num_groups + 1) ** -zipf
+        sizes = np.maximum(2.0, num_shared * weights / weights.sum())
+    ends = np.round(np.cumsum(sizes) * (num_shared / sizes.sum())).astype(int)
+    shared = np.searchsorted(ends, np.arange(num_shared), side="right")
+    return np.concatenate([shared, num_groups + np.arange(num_single)])
+
+
+def _growing(groups: NDArray[np.int64], mean_tokens: float) -> _Floats:
+    """Return the lengths of ends where each request of a group goes on from the one before it."""
+    starts = np.r_[0, np.flatnonzero(np.diff(groups)) + 1]
+    sizes = np.diff(np.r_[starts, len(groups)])
+    step = np.arange(len(groups)) - np.repeat(starts, sizes)
+    share = (step + 0.5) / np.repeat(sizes, sizes)
+    lengths: _Floats = np.maximum(8.0, 2.5 * mean_tokens * share**1.5)
+    return lengths
+
+
+def _prompt_lengths(
+    shape: Shape, groups: NDArray[np.int64], ends: _Floats, draw: np.random.Generator
+) -> _Floats:
+    """Return the length of each group's own part, so that prompts have the wanted mean and deviation."""
+    mean, deviation = shape.prompt_tokens
+    counts = np.bincount(groups).astype(float)
+    own = _spread((mean, deviation), len(counts), draw)
+    wanted = mean - shape.system_tokens - ends.mean()
+    rest = max(1.0, deviation**2 - ends.var()) ** 0.5
+    least = max(32.0, 1.3 * shape.system_tokens)
+    for _ in range(20):
+        own = np.maximum(own, least)
+        now = np.average(own, weights=counts)
+        spread = np.average((own - now) ** 2, weights=counts) ** 0.5
+        own = wanted + (own - now) * (rest / max(spread, 1e-9))
+    return np.maximum(own, least)
+
+
+def _spread(of: tuple[float, float], num: int, draw: np.random.Generator, *, least: float = 1.0) -> _Floats:
+    """Return the quantiles of a log-normal distribution in random order, with exactly this mean and, as far
+    as no value falls below the least, this deviation.
+    """
+    mean, deviation = of
+    variance = np.log(1 + (deviation / mean) ** 2)
+    normal = np.array([NormalDist().inv_cdf((place + 0.5) / num) for place in range(num)])
+    values: _Floats = np.exp(np.log(mean) - variance / 2 + np.sqrt(variance) * normal)
+    for _ in range(20):
+        values = mean + (values - values.mean()) * (deviation / max(float(values.std()), 1e-9))
+        values = np.maximum(values, least)
+    draw.shuffle(values)
+    return values

@@ -1,0 +1,72 @@
+"""`stretto workload`: shows what the prompts of a trace share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from stretto.agent_traces.formats import read_agent_trace
+from stretto.agent_traces.known_prompts import known_prompts
+from stretto.agent_traces.sharing import Shared, found_share, quantities, study_prompts
+from stretto.trace.summary import quantile
+
+_LABELS = {
+    "prompt_tokens": "prompt, tokens",
+    "output_tokens": "output, tokens",
+    "prompt_to_output": "prompt / output",
+    "shared_share": "shared part / prompt",
+    "key_share": "key portion / prompt",
+    "key_sharers": "requests of a key portion",
+}
+
+
+def workload(
+    file: Annotated[
+        Path,
+        typer.Argument(help="Trace of requests, in any format that `stretto load` takes.", metavar="FILE"),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what the prompts of a trace share: the numbers that decide what placement by prefixes can save.
+
+    A part of a prompt is shared if another prompt begins with it too. The key portion is the deepest such
+    part, or own part, that is longer than all before it.
+    """
+    studied = study_prompts(known_prompts(read_agent_trace(file)))
+    table = {name: _distribution(values) for name, values in quantities(studied).items()}
+    if as_json:
+        print(json.dumps(_as_json(studied, table), indent=2))
+        return
+    shown = Table("", box=None, pad_edge=False)
+    for heading in ("mean", "deviation", "p10", "p50", "p90", "largest"):
+        shown.add_column(heading, justify="right")
+    for name, label in _LABELS.items():
+        shown.add_row(label, *(f"{value:.4g}" for value in table[name].values()))
+    console = Console()
+    console.print(shown)
+    console.print(
+        f"{len(studied)} requests; a cache without limit would find {found_share(studied):.1%} of all tokens",
+        highlight=False,
+    )
+
+
+def _distribution(values: Sequence[float]) -> Mapping[str, float]:
+    mean = sum(values) / len(values)
+    return {
+        "mean": mean,
+        "deviation": (sum((value - mean) ** 2 for value in values) / len(values)) ** 0.5,
+        "p10": quantile(values, 0.1),
+        "p50": quantile(values, 0.5),
+        "p90": quantile(values, 0.9),
+        "largest": max(values),
+    }
+
+
+def _as_json(studied: Sequence[Shared], table: Mapping[str, object]) -> Mapping[str, object]:
+    return {"requests": len(studied), "found_share": found_share(studied), **table}

@@ -1,0 +1,95 @@
+"""A snapshot of an index of held prefixes as JSON text, so that a router that starts again knows what its
+workers hold.
+
+Instances are written by names that outlive a process, such as addresses. The blocks that an instance reports
+by KV events are left out, because it reports them again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.prefix_hashes import HASH_BYTES
+from stretto.cluster.prefix_index import PrefixIndex
+from stretto.cluster.prefix_tree import Run
+from stretto.errors import ConfigError
+
+_FORMAT = "stretto held prefixes 1"
+
+
+def take_snapshot(index: PrefixIndex, names: Mapping[InstanceId, str]) -> str:
+    """Return what the named instances hold."""
+    instances = {}
+    for instance, name in names.items():
+        space = index.space_of(instance)
+        tree = None if space is None else index.tree(space)
+        if tree is not None:
+            prefixes = [[_path(run), used_s] for run, used_s in tree.oldest(instance)]
+            instances[name] = {"space": space, "prefixes": prefixes}
+    return json.dumps({"format": _FORMAT, "instances": instances})
+
+
+def restore_snapshot(index: PrefixIndex, text: str, instances: Mapping[str, InstanceId]) -> int:
+    """Put what a snapshot says of instances that are still there into an index; return how many of them.
+
+    An instance whose tokenizer or block length has changed is left out. The index is not changed if the text
+    is no snapshot.
+
+    Args:
+        instances: present ids of instances, by name.
+
+    Raises:
+        ConfigError: the text is no snapshot of this version.
+    """
+    num_restored = 0
+    for name, (space, prefixes) in _read(text).items():
+        instance = instances.get(name)
+        tree = index.tree(space)
+        if instance is None or tree is None or index.space_of(instance) != space:
+            continue
+        for data, used_s in prefixes:
+            tree.use(instance, data, used_s)
+        num_restored += 1
+    return num_restored
+
+
+def _path(run: Run) -> str:
+    """Return the hashes from a prompt's beginning to the end of a run."""
+    parts: list[bytes] = []
+    one: Run | None = run
+    while one is not None:
+        parts.append(one.blocks)
+        one = one.parent
+    return b64encode(b"".join(reversed(parts))).decode("ascii")
+
+
+def _read(text: str) -> dict[str, tuple[str, list[tuple[bytes, float]]]]:
+    try:
+        found: Any = json.loads(text)
+        if found["format"] != _FORMAT:
+            raise ConfigError(f"the snapshot has the format {found['format']!r}, not {_FORMAT!r}")
+        return {
+            str(name): (str(one["space"]), [(_hashes(data), _time(at)) for data, at in one["prefixes"]])
+            for name, one in found["instances"].items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ConfigError("this is no snapshot of held prefixes") from error
+
+
+def _hashes(text: str) -> bytes:
+    data = b64decode(text, validate=True)
+    if not data or len(data) % HASH_BYTES:
+        raise ValueError("not a whole number of hashes")
+    return data
+
+
+def _time(value: Any) -> float:
+    time_s = float(value)
+    if not math.isfinite(time_s):
+        raise ValueError("not a time")
+    return time_s

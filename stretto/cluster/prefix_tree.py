@@ -1,0 +1,391 @@
+"""A tree of the prompt beginnings that instances are believed to hold, because requests were sent there.
+
+A node is a run: consecutive blocks that the same instances hold. A run is split where prompts part, or where
+an instance holds only a part of it. The tree has no pointers to children: block hashes are chained, so that a
+dict from the first block of each run finds the next run of a prompt.
+
+What an instance holds is evicted as its engine would do it, the least recently used blocks first, and from
+the end of a prefix: whenever a run is used, its parents are used after it, so that the oldest run of an
+instance has no children there.
+
+    prompt      [ a b c d | e f g ]             data of the prompt: 8 bytes a block
+    runs        first[a] -> run(a b c d)        holders {0, 1}
+                first[e] -> run(e f g h)        holders {0}; instance 0 holds 7 blocks of the prompt
+
+Two different beginnings may have the same hash. Then the tree does not know the later one of them.
+
+Source: Preble §4.2 (global prefix trees). Differs: hashes of blocks instead of tokens, a dict instead of
+pointers, and the number of requests of a node decays instead of ending with a window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.prefix_hashes import HASH_BYTES
+from stretto.errors import InternalError
+
+_RUN_BYTES = 360
+"""Memory of a run and of its place in one instance's order, without its blocks; as measured."""
+_EXPIRED_AT_ONCE = 4
+
+
+class Run:
+    """Consecutive blocks that the same instances hold.
+
+    Attributes:
+        blocks: hashes of the blocks, 8 bytes each.
+        parent: the run before it; None at a prompt's beginning.
+        start: number of blocks before it.
+        holders: bit set of the places of the instances that hold it.
+        num_children: number of runs that follow it.
+        uses: number of requests that used it; each counts less as time passes.
+        used_s: time of the last use.
+    """
+
+    __slots__ = ("blocks", "holders", "num_children", "parent", "start", "used_s", "uses")
+
+    def __init__(self, blocks: bytes, parent: Run | None, start: int) -> None:
+        self.blocks = blocks
+        self.parent = parent
+        self.start = start
+        self.holders = 0
+        self.num_children = 0
+        self.uses = 0.0
+        self.used_s = 0.0
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of its blocks."""
+        return len(self.blocks) // HASH_BYTES
+
+
+class PrefixTree:
+    """The beginnings of prompts that instances are believed to hold, in blocks.
+
+    Args:
+        window_s: seconds after which what was not used is forgotten.
+        max_bytes: memory beyond which the instance that holds most forgets its oldest runs.
+        rate_s: seconds after which a use counts as 1/e of one.
+    """
+
+    def __init__(
+        self, window_s: float = math.inf, max_bytes: float = math.inf, rate_s: float = math.inf
+    ) -> None:
+        self.window_s = window_s
+        self.max_bytes = max_bytes
+        self.rate_s = rate_s
+        self.num_blocks = 0
+        self._first: dict[bytes, Run] = {}
+        self._places: dict[InstanceId, int] = {}
+        self._at_place: list[InstanceId | None] = []
+        self._used: dict[InstanceId, OrderedDict[Run, float]] = {}
+        self._held: dict[InstanceId, int] = {}
+        self._capacity: dict[InstanceId, float] = {}
+        self._num_entries = 0
+        self._turn = 0
+
+    @property
+    def num_runs(self) -> int:
+        """Number of runs in the tree."""
+        return len(self._first)
+
+    @property
+    def num_bytes(self) -> int:
+        """Estimated memory of the tree, in bytes."""
+        return _RUN_BYTES * self._num_entries + HASH_BYTES * self.num_blocks
+
+    @property
+    def instances(self) -> tuple[InstanceId, ...]:
+        """Ids of the instances that have joined."""
+        return tuple(self._places)
+
+    def join(self, instance: InstanceId, capacity_blocks: float = math.inf) -> None:
+        """Add an instance that holds nothing yet, and at most `capacity_blocks` blocks later."""
+        if instance in self._places:
+            raise InternalError(f"instance {instance} has joined before")
+        place = next((n for n, one in enumerate(self._at_place) if one is None), len(self._at_place))
+        self._at_place[place : place + 1] = [instance]
+        self._places[instance] = place
+        self._used[instance] = OrderedDict()
+        self._held[instance] = 0
+        self._capacity[instance] = capacity_blocks
+
+    def leave(self, instance: InstanceId) -> None:
+        """Forget an instance, in time proportional to what it holds; nothing happens if it is not there."""
+        if instance not in self._places:
+            return
+        self.clear(instance)
+        self._at_place[self._places.pop(instance)] = None
+        del self._used[instance], self._held[instance], self._capacity[instance]
+
+    def clear(self, instance: InstanceId) -> None:
+        """Forget all that an instance holds."""
+        self.evict(instance, self._held[instance])
+
+    def num_held(self, instance: InstanceId) -> int:
+        """Return how many blocks an instance holds in all."""
+        return self._held[instance]
+
+    def capacity(self, instance: InstanceId) -> float:
+        """Return how many blocks an instance can hold at most."""
+        return self._capacity[instance]
+
+    def excess(self, instance: InstanceId, num_blocks: int) -> float:
+        """Return how many blocks an instance must evict to hold `num_blocks` more; negative if there is
+        room, minus infinity if it has not joined.
+        """
+        capacity = self._capacity.get(instance, math.inf)
+        return self._held.get(instance, 0) + num_blocks - capacity
+
+    def limit(self, instance: InstanceId, capacity_blocks: float) -> None:
+        """Set how many blocks an instance can hold at most, and evict what is more."""
+        self._capacity[instance] = capacity_blocks
+        if self._held[instance] > capacity_blocks:
+            self.evict(instance, math.ceil(self._held[instance] - capacity_blocks))
+
+    def path(self, data: bytes) -> tuple[list[Run], int]:
+        """Return the runs with which a prompt begins, and how many of the prompt's blocks they have; only a
+        part of the last run may be the prompt's.
+
+        `data` has the hashes of the prompt's blocks, 8 bytes each.
+        """
+        path: list[Run] = []
+        at, first = 0, self._first
+        parent: Run | None = None
+        while (run := first.get(data[at : at + HASH_BYTES])) is not None:
+            if run.parent is not parent or run.start * HASH_BYTES != at:
+                break
+            path.append(run)
+            parent = run
+            end = at + len(run.blocks)
+            if data[at:end] != run.blocks:
+                return path, (at + _num_common(data[at:end], run.blocks)) // HASH_BYTES
+            at = end
+        return path, at // HASH_BYTES
+
+    def levels(self, data: bytes) -> list[tuple[int, int]]:
+        """Return (number of blocks, bit set of the places of the instances that hold so many of a prompt's
+        first blocks) pairs; the longest prefix is last.
+        """
+        path, num_matched = self.path(data)
+        found, holders = [], -1
+        for run in path:
+            holders &= run.holders
+            if not holders:
+                break
+            found.append((min(num_matched, run.start + len(run.blocks) // HASH_BYTES), holders))
+        return found
+
+    def place(self, instance: InstanceId) -> int | None:
+        """Return the place of an instance in bit sets; None if it has not joined."""
+        return self._places.get(instance)
+
+    def instances_of(self, holders: int) -> Iterator[InstanceId]:
+        """Yield the instances whose places are in a bit set."""
+        while holders:
+            lowest = holders & -holders
+            instance = self._at_place[lowest.bit_length() - 1]
+            if instance is not None:
+                yield instance
+            holders ^= lowest
+
+    def use(self, instance: InstanceId, data: bytes, now_s: float) -> tuple[int, float]:
+        """Note that an instance holds a prompt's blocks from `now_s` on: a request was sent there.
+
+        What it then holds too much, and what has been unused for the window, is forgotten.
+
+        Returns:
+            how many of the blocks it held before, and when it last used them; minus infinity if it held none.
+        """
+        path, num_matched = self.path(data)
+        bit = 1 << self._places[instance]
+        before = self._before(instance, path, num_matched)
+        if path and num_matched < path[-1].start + path[-1].num_blocks:
+            is_whole = num_matched * HASH_BYTES == len(data) and path[-1].holders & bit
+            if not is_whole:
+                cut = path.pop()
+                head = self._split(cut, num_matched - cut.start)
+                num_matched = cut.start if head is None else num_matched
+                path += [] if head is None else [head]
+        if rest := data[num_matched * HASH_BYTES :]:
+            self._append(instance, path, rest, num_matched)
+        used = self._used[instance]
+        for run in reversed(path):
+            if not run.holders & bit:
+                run.holders |= bit
+                self._num_entries += 1
+                self._count(instance, run.num_blocks)
+            used[run] = now_s
+            used.move_to_end(run)
+            run.uses = 1.0 + self.recent_uses(run, now_s)
+            run.used_s = now_s
+        if self._held[instance] > self._capacity[instance]:
+            self.evict(instance, math.ceil(self._held[instance] - self._capacity[instance]))
+        self._keep_up(instance, now_s)
+        return before
+
+    def recent_uses(self, run: Run, now_s: float) -> float:
+        """Return the number of requests that used a run lately: one of `rate_s` seconds ago counts as 1/e."""
+        if now_s <= run.used_s or not run.uses:
+            return run.uses
+        return run.uses * math.exp((run.used_s - now_s) / self.rate_s)
+
+    def oldest(self, instance: InstanceId) -> Iterator[tuple[Run, float]]:
+        """Yield the runs that an instance holds and the times of their last use there, in the order in which
+        they would be evicted.
+        """
+        yield from self._used[instance].items()
+
+    def evict(self, instance: InstanceId, num_blocks: int) -> None:
+        """Forget the least recently used blocks of an instance.
+
+        Fewer than `num_blocks` go where the last run is shared, which is kept whole.
+        """
+        used, bit = self._used[instance], 1 << self._places[instance]
+        while num_blocks > 0 and used:
+            run = next(iter(used))
+            size = run.num_blocks
+            if size <= num_blocks:
+                self._drop(instance, run)
+                num_blocks -= size
+                continue
+            if run.holders == bit and not run.num_children:
+                run.blocks = run.blocks[: (size - num_blocks) * HASH_BYTES]
+                self._count(instance, -num_blocks)
+            return
+
+    def forget_unused_since(self, instance: InstanceId, time_s: float, limit: float = math.inf) -> None:
+        """Forget what an instance has not used after `time_s`, at most `limit` runs of it."""
+        used = self._used[instance]
+        while used and limit > 0:
+            run, used_s = next(iter(used.items()))
+            if used_s > time_s:
+                return
+            self._drop(instance, run)
+            limit -= 1
+
+    def expire(self, now_s: float) -> None:
+        """Forget all that was not used for `window_s`."""
+        for instance in self._used:
+            self.forget_unused_since(instance, now_s - self.window_s)
+
+    def check_invariants(self) -> None:
+        """Check that runs, holders and counts agree. For tests."""
+        runs = {run for used in self._used.values() for run in used}
+        assert runs == set(self._first.values())
+        for run in runs:
+            assert run.blocks
+            assert self._first[run.blocks[:HASH_BYTES]] is run
+            assert run.num_children == sum(other.parent is run for other in runs)
+            assert run.start == (run.parent.start + run.parent.num_blocks if run.parent else 0)
+            assert run.parent is None or run.holders & ~run.parent.holders == 0
+            assert {i for i, used in self._used.items() if run in used} == set(self.instances_of(run.holders))
+        for instance, used in self._used.items():
+            order = list(used)
+            assert self._held[instance] == sum(run.num_blocks for run in order)
+            assert all(order.index(run) < order.index(run.parent) for run in order if run.parent)
+        assert self.num_blocks == sum(self._held.values())
+        assert self._num_entries == sum(map(len, self._used.values()))
+
+    def _before(self, instance: InstanceId, path: list[Run], num_matched: int) -> tuple[int, float]:
+        """Return how many blocks of a path an instance holds, and when it last used the last of them."""
+        bit, held, used_s = 1 << self._places[instance], 0, -math.inf
+        for run in path:
+            if not run.holders & bit:
+                break
+            held, used_s = min(num_matched, run.start + run.num_blocks), self._used[instance][run]
+        return held, used_s
+
+    def _append(self, instance: InstanceId, path: list[Run], rest: bytes, start: int) -> None:
+        """Add the blocks `rest` after the last run of `path`, to this run if only the instance holds it.
+
+        Nothing happens if the hash of the first of them is in use at another place.
+        """
+        if rest[:HASH_BYTES] in self._first:
+            return
+        bit = 1 << self._places[instance]
+        last = path[-1] if path else None
+        if last is not None and not last.num_children and last.holders == bit:
+            last.blocks += rest
+            self._count(instance, len(rest) // HASH_BYTES)
+            return
+        run = self._first[rest[:HASH_BYTES]] = Run(rest, last, start)
+        if last is not None:
+            last.num_children += 1
+        path.append(run)
+
+    def _split(self, run: Run, num_blocks: int) -> Run | None:
+        """Cut the first blocks off a run; return the new run that has them. Return None, and change nothing,
+        if the hash of the next block is in use at another place.
+
+        For the instances that hold it the new run counts as used just now: it goes after its child.
+        """
+        cut = num_blocks * HASH_BYTES
+        if run.blocks[cut : cut + HASH_BYTES] in self._first:
+            return None
+        head = Run(run.blocks[:cut], run.parent, run.start)
+        head.holders, head.uses, head.used_s, head.num_children = run.holders, run.uses, run.used_s, 1
+        run.blocks, run.parent, run.start = run.blocks[cut:], head, run.start + num_blocks
+        self._first[head.blocks[:HASH_BYTES]] = head
+        self._first[run.blocks[:HASH_BYTES]] = run
+        for instance in self.instances_of(run.holders):
+            used = self._used[instance]
+            used[head] = used[run]
+            self._num_entries += 1
+            for after in _parents(head):
+                used.move_to_end(after)
+        return head
+
+    def _drop(self, instance: InstanceId, run: Run) -> None:
+        del self._used[instance][run]
+        self._num_entries -= 1
+        run.holders &= ~(1 << self._places[instance])
+        self._count(instance, -run.num_blocks)
+        if not run.holders:
+            del self._first[run.blocks[:HASH_BYTES]]
+            if run.parent is not None:
+                run.parent.num_children -= 1
+
+    def _count(self, instance: InstanceId, num_blocks: int) -> None:
+        self._held[instance] += num_blocks
+        self.num_blocks += num_blocks
+
+    def _keep_up(self, instance: InstanceId, now_s: float) -> None:
+        """Do a little upkeep: expiry for this instance and one other, and the bound of the memory."""
+        if self.window_s < math.inf:
+            places = len(self._at_place)
+            self._turn = (self._turn + 1) % places
+            other = self._at_place[self._turn]
+            for one in {instance: None, other: None}:
+                if one is not None:
+                    self.forget_unused_since(one, now_s - self.window_s, _EXPIRED_AT_ONCE)
+        while self.max_bytes < self.num_bytes:
+            largest = max(self._used, key=lambda one: len(self._used[one]))
+            self._drop(largest, next(iter(self._used[largest])))
+
+
+def _parents(run: Run) -> Iterator[Run]:
+    one: Run | None = run
+    while one is not None:
+        yield one
+        one = one.parent
+
+
+def _num_common(data: bytes, blocks: bytes) -> int:
+    """Return the length in bytes of the blocks that two sequences of chained hashes have in common.
+
+    Their first hashes are equal.
+    """
+    low, high = 1, min(len(data), len(blocks)) // HASH_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        place = slice((middle - 1) * HASH_BYTES, middle * HASH_BYTES)
+        if data[place] == blocks[place]:
+            low = middle
+        else:
+            high = middle - 1
+    return low * HASH_BYTES

@@ -1,0 +1,168 @@
+"""What placement policies have in common that give each instance a score: the look-up of held prefixes, the
+instances to compare, and how ties are broken.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import count
+
+from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.load_order import Load
+from stretto.cluster.messages import InstanceId
+from stretto.cluster.placement import (
+    Binds,
+    Bound,
+    Choice,
+    Dispatched,
+    KeyUse,
+    Left,
+    Placement,
+    PlacementEvent,
+    PlacementRequest,
+    Unbound,
+)
+from stretto.cluster.prefix_index import Held, PrefixIndex
+
+_COMPARED = 32
+"""Number of instances up to which all are compared. Of more, only those that hold most of the prompt and the
+least loaded ones are."""
+
+
+class ScoredPlacement(Placement):
+    """A placement policy that chooses the instance with the lowest score.
+
+    A score is the sum of the terms of `terms`. Of equal scores, the instance wins where the request waits
+    least, then the one with the fewest requests, then the one that was chosen longest ago.
+
+    Attributes:
+        names: names of the terms, in order.
+        index: what the instances hold.
+    """
+
+    binds: Binds = "final"
+    uses_keys: KeyUse = "always"
+    names: tuple[str, ...] = ()
+
+    def __init__(self, index: PrefixIndex | None = None) -> None:
+        self.index = PrefixIndex() if index is None else index
+        self._turns = count(1)
+        self._last_turn: dict[InstanceId, int] = {}
+        self._unbound: PlacementRequest | None = None
+
+    def load(self, instance: InstanceView) -> Load:
+        """Return the load by which instances are sorted: the predicted seconds by which the requests there
+        delay one more, and the number of these requests.
+        """
+        return instance.backlog_s, num_requests(instance)
+
+    def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
+        """Return the instance with the lowest score, with the terms of its score; None if none can take the
+        request.
+        """
+        held = self.index.held(request)
+        options = hosts_of(request, instances, held, now_s)
+        if not options:
+            return None
+        return self.best(request, options, held, now_s)
+
+    def best(
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+    ) -> Choice:
+        """Return the best of some instances, of which there is at least one."""
+        lowest: tuple[float, ...] = ()
+        chosen, chosen_tokens = options[0], 0
+        chosen_terms: tuple[float, ...] = ()
+        self.prepare(request, options, held, now_s)
+        for view in options:
+            tokens = held.of(view)
+            terms = self.terms(request, view, tokens, now_s)
+            score = sum(terms)
+            if lowest and score > lowest[0]:
+                continue
+            rank = (
+                score,
+                request.start_s(view),
+                num_requests(view),
+                self._last_turn.get(view.id, 0),
+                view.id,
+            )
+            if not lowest or rank < lowest:
+                lowest, chosen, chosen_terms, chosen_tokens = rank, view, terms, tokens
+        named = dict(zip(self.names, chosen_terms, strict=True))
+        return Choice(chosen.id, chosen_tokens, named, self.reason(request, chosen_tokens))
+
+    def prepare(
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+    ) -> None:
+        """Compute what the terms of all instances need, before `terms` is called for each. Does nothing by
+        default.
+        """
+        return
+
+    @abstractmethod
+    def terms(
+        self, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
+    ) -> tuple[float, ...]:
+        """Return the terms of an instance's score, in the order of `names`; a lower sum is better."""
+
+    def reason(self, request: PlacementRequest, held_tokens: int) -> str:
+        """Return the reason for a choice in words, for traces."""
+        return f"lowest score; holds {held_tokens} of {request.num_tokens} tokens"
+
+    def observe(self, event: PlacementEvent) -> None:
+        """Update the index of what instances hold, and whose turn it was, after an event."""
+        unbound, self._unbound = self._unbound, None
+        self.index.observe(event)
+        match event:
+            case Unbound(_, request):
+                self._unbound = request
+            case Bound(instance, request) | Dispatched(instance, request) if request is not unbound:
+                self._last_turn[instance] = next(self._turns)
+                self.placed(instance, request)
+            case Left(instance):
+                self._last_turn.pop(instance, None)
+
+    def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
+        """Note that a request has got an instance, to wait or to run there. `index.held_by` says what the
+        instance held then. Does nothing by default.
+        """
+        return
+
+
+def num_requests(view: InstanceView) -> int:
+    """Return the number of requests that run or wait at an instance, those of other clients included."""
+    known = view.num_running + view.num_waiting
+    reported = view.reported
+    return known if reported is None else max(known, reported.num_running + reported.num_waiting)
+
+
+def missing_tokens(view: InstanceView) -> float:
+    """Return the predicted number of tokens of the prefills that run or wait at an instance.
+
+    The number is that of its seconds of prefills, by its cost profile.
+    """
+    per_token_s = view.profile.per_unit_s
+    return (view.prefill_s + view.waiting_s) / per_token_s if per_token_s else 0.0
+
+
+def hosts_of(
+    request: PlacementRequest, instances: InstanceTable, held: Held, now_s: float
+) -> list[InstanceView]:
+    """Return the instances to compare for a request: of a small fleet all that serve and could run it, of a
+    large one the least loaded and those that hold most of it.
+
+    If none serves, suspect ones (perhaps down) that may be tried with a request are returned.
+    """
+    room = instances.room_for(request.all_tokens)
+    if len(instances) <= _COMPARED:
+        found = [view for view in instances if view.state == "serving" and view.capacity_tokens >= room]
+        return found or instances.hosts(room, now_s)
+    options = {view.id: view for view in instances.hosts(room, now_s)}
+    near = (*held.tokens, *(() if request.bound_to is None else (request.bound_to,)))
+    for instance in near:
+        view = instances.get(instance)
+        if view is not None and instances.can_host(instance, room):
+            options[instance] = view
+    return list(options.values())

@@ -1,0 +1,354 @@
+"""Policies that follow held prefixes: their rules, case by case, and what other routers got wrong."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.placement import (
+    Choice,
+    Dispatched,
+    Ended,
+    Joined,
+    Left,
+    Placement,
+    PlacementRequest,
+    PromptKey,
+)
+from stretto.cluster.placements.e2 import E2, HISTORY, WARM_UP
+from stretto.cluster.placements.lmetric import LMetric
+from stretto.cluster.placements.loadaware import LoadAware
+from stretto.cluster.placements.oracle_partition import OraclePartition, partition
+from stretto.cluster.placements.prefix_threshold import PrefixThreshold
+from stretto.cluster.placements.scorers import Scorers
+from stretto.cluster.placements.stretto import Stretto
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.cluster.prefix_hashes import PackedHashes, PrefixHasher
+from stretto.cluster.scored_placement import ScoredPlacement
+from stretto.costs.profile import Profile
+
+HASHER = PrefixHasher(64)
+GPU = Profile(base_s=0.005, per_unit_s=0.0001, per_output_s=0.02, per_neighbour_s=0.0005)
+PREFIX_POLICIES = [name for name, new in PLACEMENTS.items() if issubclass(type(new()), ScoredPlacement)]
+
+
+class Fleet:
+    """Instances, a policy, and the requests that it has placed."""
+
+    def __init__(self, policy: Placement, num: int = 4, cache_tokens: int = 100_000) -> None:
+        self.policy = policy
+        self.table = InstanceTable(policy.load, with_full=True)
+        for instance in range(num):
+            policy.observe(Joined(instance, "s", cache_tokens))
+            self.table.join(InstanceView(instance, GPU, cache_tokens, num_slots=64, space="s"))
+
+    def choose(self, request: PlacementRequest, now_s: float = 0.0) -> Choice:
+        choice = self.policy.choose(request, self.table, now_s)
+        assert choice is not None
+        assert all(value == value for value in choice.terms.values())
+        return choice
+
+    def send(self, request: PlacementRequest, now_s: float = 0.0) -> int:
+        """Place a request and let it run."""
+        instance = self.choose(request, now_s).instance
+        self.send_to(instance, request, now_s)
+        return instance
+
+    def send_to(self, instance: int, request: PlacementRequest, now_s: float = 0.0) -> None:
+        self.policy.observe(Dispatched(instance, request, now_s))
+        self.change(instance, num_running=1, running_tokens=request.all_tokens)
+
+    def end(self, instance: int, request: PlacementRequest) -> None:
+        self.policy.observe(Ended(instance, request))
+        self.change(instance, num_running=-1, running_tokens=-request.all_tokens)
+
+    def change(self, instance: int, **changes: float) -> None:
+        view = self.table.get(instance)
+        assert view is not None
+        for name, difference in changes.items():
+            setattr(view, name, getattr(view, name) + difference)
+        self.table.changed(instance)
+
+
+def prompt(*parts: tuple[int, int], output: int = 50) -> PlacementRequest:
+    """A request whose prompt has for each (seed, length) pair so many random tokens."""
+    ids = [token for seed, length in parts for token in random.Random(seed).choices(range(50_000), k=length)]
+    key = PromptKey(HASHER.hash_ids(ids, 0), 64)
+    return PlacementRequest(num_tokens=len(ids), expected_output=output, keys={"s": key})
+
+
+def fleets(names: Sequence[str] = PREFIX_POLICIES) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("new", [PLACEMENTS[name] for name in names], ids=names)
+
+
+FOLLOWERS = [name for name in PREFIX_POLICIES if name != "oracle_partition"]
+
+
+@fleets(FOLLOWERS)
+def test_a_duplicate_and_a_prefix_of_a_held_prompt_hit(new: Callable[[], Placement]) -> None:
+    """Preble's code sends the same prompt to instances 0, 1, 2, 3, 0, 1, 2, 3."""
+    fleet = Fleet(new())
+    first = prompt((1, 4000))
+    home = fleet.send(first)
+    fleet.end(home, first)
+    for request in (prompt((1, 4000)), prompt((1, 2000)), prompt((1, 4000), (2, 500))):
+        choice = fleet.choose(request)
+        assert choice.instance == home
+        assert choice.held_tokens >= 0.85 * request.num_tokens
+        fleet.send_to(home, request)
+        fleet.end(home, request)
+
+
+@fleets(FOLLOWERS)
+def test_holders_2_and_3_are_never_taken_for_0(new: Callable[[], Placement]) -> None:
+    """Preble's code takes the place in a list of holders for the number of an instance."""
+    fleet = Fleet(new())
+    for instance in (2, 3):
+        request = prompt((1, 4000))
+        fleet.send_to(instance, request)
+        fleet.end(instance, request)
+    for _ in range(6):
+        request = prompt((1, 4000), (3, 100))
+        home = fleet.send(request)
+        assert home in (2, 3)
+        fleet.end(home, request)
+
+
+@fleets(FOLLOWERS)
+def test_paced_requests_for_different_prompts_spread(new: Callable[[], Placement]) -> None:
+    """With one request in flight all loads are 0; a router once sent all to its first worker."""
+    fleet = Fleet(new())
+    counts: Counter[int] = Counter()
+    for seed in range(80):
+        request = prompt((100 + seed, 1500))
+        home = fleet.send(request, float(seed))
+        fleet.end(home, request)
+        counts[home] += 1
+    assert max(counts.values()) <= 30, counts
+    assert len(counts) == 4
+
+
+@fleets([name for name in FOLLOWERS if name != "scorers"])
+def test_a_miss_goes_to_the_least_wait(new: Callable[[], Placement]) -> None:
+    """Not to the one with the smallest tree, whatever its load."""
+    fleet = Fleet(new())
+    for seed in range(8):
+        request = prompt((seed, 2000))
+        fleet.send_to(seed % 3, request)
+        fleet.end(seed % 3, request)
+    for _ in range(20):
+        fleet.send_to(3, prompt(output=400))
+    fleet.change(3, prefill_s=5.0, num_decoding=20, expected_output=100)
+    fleet.send_to(0, prompt((50, 500)))
+    fleet.send_to(2, prompt((51, 500)))
+    if isinstance(fleet.policy, E2):
+        return  # its load is that of past requests: instance 3 had no prefill
+    assert fleet.choose(prompt((99, 1500))).instance == 1
+
+
+@fleets(["stretto", "lmetric", "kv_cost", "prefix_threshold", "e2"])
+def test_a_match_of_one_percent_is_no_affinity(new: Callable[[], Placement]) -> None:
+    fleet = Fleet(new())
+    fleet.send_to(0, prompt((1, 64), (2, 6000)))
+    fleet.change(0, prefill_s=0.5)
+    assert fleet.choose(prompt((1, 64), (3, 6000))).instance != 0
+
+
+@fleets(["stretto", "lmetric", "kv_cost", "loadaware", "scorers"])
+def test_one_busy_instance_loses_its_affinity_alone(new: Callable[[], Placement]) -> None:
+    """The imbalance of one instance once turned off prefix routing in the whole fleet."""
+    fleet = Fleet(new())
+    for instance in range(4):
+        request = prompt((instance, 3000))
+        fleet.send_to(instance, request)
+        fleet.end(instance, request)
+    for number in range(50):
+        fleet.send_to(0, prompt((1000 + number, 500), output=400))
+    fleet.change(0, prefill_s=3.0, num_decoding=40, waiting_s=8.0, num_waiting=30, expected_output=200)
+    assert fleet.choose(prompt((0, 3000), (9, 100))).instance != 0
+    for instance in (1, 2, 3):
+        assert fleet.choose(prompt((instance, 3000), (9, 100))).instance == instance
+
+
+@fleets()
+def test_only_true_prefixes_count(new: Callable[[], Placement]) -> None:
+    fleet = Fleet(new())
+    fleet.send_to(1, prompt((1, 1000), (2, 3000)))
+    assert fleet.choose(prompt((3, 64), (1, 1000), (2, 3000))).held_tokens == 0
+
+
+@fleets()
+def test_conversations_of_thousands_of_turns(new: Callable[[], Placement]) -> None:
+    """Preble's code fails after 989 turns."""
+    fleet, hashes = Fleet(new(), cache_tokens=10_000_000), b""
+    for turn in range(2_000):
+        hashes += turn.to_bytes(8, "little")
+        key = PromptKey(PackedHashes(hashes), 64)
+        request = PlacementRequest(num_tokens=64 * (turn + 1), keys={"s": key})
+        fleet.end(fleet.send(request, float(turn)), request)
+
+
+@fleets()
+def test_prefills_of_all_lengths_cost_something(new: Callable[[], Placement]) -> None:
+    """Preble's formula is negative for 360 tokens, so that such prompts attract others."""
+    for num_tokens in (1, 64, 300, 360, 383, 384, 5000):
+        choice = Fleet(new()).choose(prompt((1, num_tokens)))
+        assert sum(choice.terms.values()) >= 0
+        assert choice.terms.get("prefill_s", 1.0) > 0
+
+
+@fleets()
+def test_who_has_left_is_never_chosen_and_its_holdings_are_forgotten(new: Callable[[], Placement]) -> None:
+    fleet = Fleet(new())
+    for instance in range(4):
+        fleet.send_to(instance, prompt((1, 4000)))
+    for gone in (0, 1, 2):
+        fleet.policy.observe(Left(gone))
+        fleet.table.leave(gone)
+        assert fleet.send(prompt((1, 4000))) > gone
+
+
+def test_stretto_weighs_a_held_prefix_against_the_wait_for_it() -> None:
+    fleet = Fleet(Stretto(), 2)
+    fleet.send_to(0, request := prompt((1, 4000)))
+    fleet.end(0, request)
+    fleet.change(0, prefill_s=0.35)
+    assert fleet.choose(prompt((1, 4000), (2, 100))).instance == 0, "0.35 s of waiting save 0.4 s"
+    fleet.change(0, prefill_s=0.15)
+    choice = fleet.choose(prompt((1, 4000), (2, 100)))
+    assert choice.instance == 1
+    assert list(choice.terms) == ["wait_s", "prefill_s", "eviction_s", "slowdown_s", "decode_s", "move_s"]
+
+
+def test_stretto_spares_what_others_use() -> None:
+    """Two full caches: one of prompts that nobody asks for again, one of a prompt that many use."""
+    fleet = Fleet(Stretto(), 2, cache_tokens=6400)
+    for number in range(9):
+        for instance, seed in ((0, 1), (1, number)):
+            request = prompt((seed, 6400), output=0)
+            fleet.send_to(instance, request, float(number))
+            fleet.end(instance, request)
+    choice = fleet.choose(prompt((77, 3200), output=0), 9.0)
+    assert (choice.instance, choice.terms["eviction_s"]) == (1, 0.0)
+
+
+def test_stretto_prefers_the_faster_of_unlike_instances() -> None:
+    fleet = Fleet(Stretto(), 1)
+    fast = Profile(base_s=0.001, per_unit_s=0.00002, per_output_s=0.005)
+    fleet.policy.observe(Joined(9, "s", 100_000))
+    fleet.table.join(InstanceView(9, fast, 100_000, space="s"))
+    assert fleet.choose(prompt((1, 1000))).instance == 9
+
+
+def test_prefix_threshold_follows_prefixes_until_the_load_is_imbalanced() -> None:
+    fleet = Fleet(PrefixThreshold(), 2)
+    for _ in range(64):
+        fleet.send_to(0, prompt((1, 640)))
+    assert fleet.choose(prompt((1, 640))).instance == 0
+    assert fleet.choose(prompt((1, 64), (2, 640))).instance == 1, "a share of 9 % is too little"
+    fleet.send_to(0, prompt((1, 640)))
+    assert fleet.choose(prompt((1, 640))).instance == 1
+
+
+def test_lmetric_multiplies_prefill_and_requests() -> None:
+    fleet = Fleet(LMetric(), 2)
+    fleet.send_to(0, prompt((1, 640)))
+    assert fleet.choose(prompt((1, 640), (2, 640))).instance == 1, "2 x 640 against 1 x 1280: a tie"
+    assert fleet.choose(prompt((1, 640), (2, 64))).instance == 0
+
+
+def test_loadaware_subtracts_the_relative_load() -> None:
+    fleet = Fleet(LoadAware(), 2)
+    fleet.send_to(0, prompt((1, 640)))
+    fleet.send_to(1, prompt((2, 640)))
+    fleet.send_to(0, prompt((1, 640)))
+    choice = fleet.choose(prompt((1, 640), (3, 640)))
+    assert choice.terms == {"missing_share": 0.5, "relative_load": 1.0} or choice.instance == 1
+
+
+def test_scorers_give_cold_prompts_to_each_instance_in_turn() -> None:
+    fleet = Fleet(Scorers(), 3, cache_tokens=1_000_000)
+    assert sorted(fleet.send(prompt((seed, 640))) for seed in range(3)) == [0, 1, 2]
+
+
+def test_the_oracle_sends_each_part_to_one_instance() -> None:
+    portions = [prompt((seed, 640)) for seed in range(8)]
+    blocks = [request.keys["s"].blocks[9] for request in portions]
+    parts = partition([(block, 1.0 + n) for n, block in enumerate(blocks)], 4)
+    loads = Counter(parts[block] for block in blocks)
+    assert set(loads.values()) == {2}
+    fleet = Fleet(OraclePartition(parts))
+    for seed, block in enumerate(blocks):
+        homes = {fleet.send(prompt((seed, 640), (50 + n, 100))) for n in range(4)}
+        assert homes == {parts[block]}
+
+
+# --- E2
+
+
+def test_e2_exploits_if_more_is_held_than_missing() -> None:
+    fleet = Fleet(E2(), 2)
+    fleet.send_to(0, prompt((1, 1280)))
+    assert fleet.choose(prompt((1, 1280), (2, 1152))).reason.startswith("exploit")
+    assert fleet.choose(prompt((1, 1280), (2, 1408))).reason.startswith("explore")
+
+
+def test_e2_goes_to_the_holder_of_the_key_portion() -> None:
+    """Instance 0 holds the long beginning, instance 1 too, and 0 alone the short rest."""
+    fleet = Fleet(E2(), 3)
+    fleet.send_to(0, prompt((1, 3200), (2, 64)))
+    fleet.send_to(1, prompt((1, 3200), (3, 64)))
+    fleet.send_to(0, prompt((9, 640)))
+    choice = fleet.choose(prompt((1, 3200), (2, 64), (4, 64)))
+    assert choice.instance == 1, "both hold the key portion, 1 has less load"
+
+
+def test_e2_counts_load_eviction_and_prefill() -> None:
+    fleet = Fleet(E2(), 2, cache_tokens=1280)
+    fleet.send_to(0, prompt((1, 640), output=10))
+    fleet.send_to(0, prompt((2, 640), output=10))
+    view = fleet.table.get(0)
+    assert view is not None
+    terms = E2.terms(fleet.policy, prompt((3, 640)), view, 0, 0.0)  # type: ignore[arg-type]
+    assert terms[0] == pytest.approx(2 * (0.005 + 10 * 0.02) + 0.0001 * 1280)
+    assert terms[1] == pytest.approx(0.0001 * 640)
+    assert terms[2] == pytest.approx(0.005 + 0.0001 * 640)
+
+
+def test_e2_keeps_its_load_up_to_date() -> None:
+    """Incremental sums equal sums over the history."""
+    fleet, draw = Fleet(E2(), 3), random.Random(3)
+    policy = fleet.policy
+    assert isinstance(policy, E2)
+    for number in range(HISTORY + 200):
+        request = prompt((draw.randrange(30), 320), (number, 64))
+        fleet.end(fleet.send(request, number), request)
+    policy.check_invariants()
+    policy.observe(Left(1))
+    policy.check_invariants()
+
+
+def test_e2_redirects_exploits_of_an_overloaded_instance() -> None:
+    fleet = Fleet(E2(), 2)
+    for number in range(2 * WARM_UP):
+        instance = 0 if number % 3 else 1
+        request = prompt((1, 1280)) if instance == 0 else prompt((2, 640))
+        fleet.send_to(instance, request)
+        fleet.end(instance, request)
+        if number == WARM_UP:
+            assert fleet.choose(prompt((1, 1280), (5, 64))).instance == 0, "too early to tell"
+    choice = fleet.choose(prompt((1, 1280), (5, 64)))
+    assert (choice.instance, choice.reason) == (1, "rebalance: it has the least load")
+
+
+def test_e2_gives_a_miss_to_the_instance_bound_by_decodes() -> None:
+    fleet = Fleet(E2(), 2)
+    for _ in range(30):
+        fleet.send_to(0, prompt((1, 3200)))
+    fleet.send_to(1, prompt((2, 640)))
+    choice = fleet.choose(prompt((5, 640)))
+    assert (choice.instance, choice.reason) == (0, "explore: it is bound by decodes")
