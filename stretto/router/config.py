@@ -122,7 +122,7 @@ def parse_address(url: str) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"worker {url!r}: {error}; it must be a URL like http://HOST:PORT") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ConfigError(f"worker {url!r}: it must be a URL like http://HOST:PORT")

@@ -29,6 +29,7 @@ from stretto.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.loads import Loads, Running
 from stretto.router.messages import (
+    Check,
     Cut,
     DeskAction,
     Refuse,
@@ -131,9 +132,11 @@ class Desk:
         actions = self._again(ticket, reason, now_s, may_return=False)
         return actions + self._after(worker, now_s)
 
-    def failed(self, ticket: Ticket, reason: str, now_s: float) -> list[DeskAction]:
+    def failed(self, ticket: Ticket, reason: str, now_s: float, *, was_sent: bool = True) -> list[DeskAction]:
         """Handle an attempt whose connection failed or which took too long, before or after its first
         byte.
+
+        `was_sent` is whether the worker may have got the request.
         """
         has_begun = self._clients[ticket].has_begun
         worker = self._release(ticket, _UNKNOWN, now_s)
@@ -143,7 +146,7 @@ class Desk:
         if has_begun:
             del self._clients[ticket]
             return [Cut(ticket, reason), *self._after(worker, now_s)]
-        return self._again(ticket, reason, now_s) + self._after(worker, now_s)
+        return self._again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
 
     def left(self, ticket: Ticket, now_s: float) -> list[DeskAction]:
         """Handle that the client is gone, wherever its request is; nothing happens if it has ended."""
@@ -188,7 +191,7 @@ class Desk:
         found.kv_tokens = found.config.kv_tokens or kv_tokens
         self._workers.passed(found)
         self._loads.join(found)
-        return self._fill(worker, now_s)
+        return [Check(worker, now_s + self._config.health_interval_s), *self._fill(worker, now_s)]
 
     def check_failed(self, worker: WorkerId, reason: str, now_s: float) -> list[DeskAction]:
         """Handle a failed health check. After several in a row, requests that the worker has not begun to
@@ -198,7 +201,8 @@ class Desk:
             return []
         is_dead = self._workers.check_failed(found, reason, now_s)
         self._loads.refresh(found)
-        actions = self._unbind(worker, now_s)
+        next_s = min(found.probe_s, now_s + self._config.health_interval_s)
+        actions = [Check(worker, next_s), *self._unbind(worker, now_s)]
         return actions + self._move_unanswered(worker, reason, now_s) if is_dead else actions
 
     def drain(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
@@ -382,14 +386,21 @@ class Desk:
     # --- ends
 
     def _again(
-        self, ticket: Ticket, reason: str, now_s: float, *, may_return: bool = True
+        self,
+        ticket: Ticket,
+        reason: str,
+        now_s: float,
+        *,
+        may_return: bool = True,
+        was_sent: bool = True,
     ) -> list[DeskAction]:
         """Repeat a request whose attempt has failed before its first byte, or refuse it.
 
         `may_return` is whether it may be sent to a worker again where it has failed.
         """
         client = self._clients[ticket]
-        if client.num_attempts >= self._config.max_attempts or not client.request.is_repeatable:
+        may_repeat = client.request.is_repeatable or not was_sent
+        if client.num_attempts >= self._config.max_attempts or not may_repeat:
             return [self._refuse(ticket, 502, reason, None)]
         if not any(w.id not in client.tried for w in self._workers if w.takes_requests):
             if not may_return:
@@ -424,10 +435,9 @@ class Desk:
         self._loads.refresh(worker)
         if worker.state == "draining":
             return self._retire(worker)
-        if not self._waiting:
-            return []
-        unbound = self._unbind(worker.id, now_s) if worker.state == "suspect" else []
-        return unbound + self._fill(worker.id, now_s)
+        if worker.state == "suspect":
+            return [Check(worker.id, worker.probe_s), *self._unbind(worker.id, now_s)]
+        return self._fill(worker.id, now_s) if self._waiting else []
 
     def _retire(self, worker: Worker) -> list[DeskAction]:
         if self._at(worker.id):

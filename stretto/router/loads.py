@@ -5,6 +5,7 @@ request's start, first byte and end.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from stretto.cluster.instances import InstanceTable, InstanceView
@@ -18,7 +19,6 @@ from stretto.cluster.placement import (
     PlacementRequest,
 )
 from stretto.cluster.prompt_keys import BYTES
-from stretto.record import record
 from stretto.router.messages import Ticket, Usage, WorkerId
 from stretto.router.workers import Worker
 
@@ -29,7 +29,7 @@ _SLOWNESS_WEIGHT = 0.1
 _FIRST_OUTPUT = 128
 
 
-@record(eq=False)
+@dataclass(slots=True, eq=False)
 class Running:
     """A request that runs at a worker.
 

@@ -70,7 +70,15 @@ class WorkerGone:
     worker: WorkerId
 
 
-DeskAction: TypeAlias = Send | Refuse | Cut | WorkerGone
+@record
+class Check:
+    """Action: check the health of a worker at a time, which replaces an earlier one that is still to come."""
+
+    worker: WorkerId
+    at_s: float
+
+
+DeskAction: TypeAlias = Send | Refuse | Cut | WorkerGone | Check
 
 
 @record
