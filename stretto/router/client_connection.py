@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol
+from typing import Protocol, cast
 
 import httptools
 
@@ -143,10 +143,9 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connected transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
-        peer = transport.get_extra_info("peername")
+        peer = self._transport.get_extra_info("peername")
         self.is_local = bool(peer) and peer[0] in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
     def connection_lost(self, error: Exception | None) -> None:

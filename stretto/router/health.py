@@ -42,24 +42,21 @@ class HealthChecks:
         Raises:
             ConfigError: there is a worker with this address.
         """
-        worker = self._front.desk.add_worker(config).id
-        connections = WorkerConnections(config.url, self._front.config.connect_timeout_s)
-        self._front.connections[worker] = connections
+        worker = self._enter(config)
         self.schedule(worker, monotonic())
         return worker
 
-    async def first(self, worker: WorkerId) -> None:
-        """Check a worker for the first time, and wait for the outcome.
+    async def add_and_wait(self, config: WorkerConfig) -> None:
+        """Add a worker as `add` does, and wait for the outcome of its first check.
 
         Raises:
-            ConfigError: what answers there does not speak HTTP.
+            ConfigError: there is a worker with this address, or what answers there does not speak HTTP.
         """
-        self._timers.pop(worker).cancel()
-        connections = self._front.connections[worker]
+        worker = self._enter(config)
         try:
-            await self._check(worker, connections)
+            await self._check(worker, self._front.connections[worker])
         except BadReply as error:
-            raise ConfigError(f"worker {connections.url}: {error.message}") from error
+            raise ConfigError(f"worker {config.url}: {error.message}") from error
 
     def schedule(self, worker: WorkerId, at_s: float) -> None:
         """Check a worker at a time; one that is being checked now is scheduled again by its check."""
@@ -83,6 +80,12 @@ class HealthChecks:
         for worker in (*self._timers, *self._running):
             self.forget(worker)
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _enter(self, config: WorkerConfig) -> WorkerId:
+        worker = self._front.desk.add_worker(config).id
+        connections = WorkerConnections(config.url, self._front.config.connect_timeout_s)
+        self._front.connections[worker] = connections
+        return worker
 
     def _begin(self, worker: WorkerId) -> None:
         del self._timers[worker]

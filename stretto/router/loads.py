@@ -22,7 +22,7 @@ from stretto.cluster.prompt_keys import BYTES
 from stretto.router.messages import Ticket, Usage, WorkerId
 from stretto.router.workers import Worker
 
-_NO_LIMIT = 2**40
+_NO_LIMIT = 2**22
 """Tokens that may be in flight at a worker whose memory is not known."""
 _OUTPUT_WEIGHT = 1 / 32
 _SLOWNESS_WEIGHT = 0.1

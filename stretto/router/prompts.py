@@ -12,7 +12,7 @@ import re
 from array import array
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeAlias
 
 from stretto.cluster.block_hashes import hash_bytes
 from stretto.cluster.placement import PromptKey
@@ -29,7 +29,7 @@ are; longer ones are hashed."""
 _FORM_MODEL = re.compile(rb'name="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)')
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
 
-_Text = str | array[int]
+_Text: TypeAlias = "str | array[int]"
 
 
 def read_request(

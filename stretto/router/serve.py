@@ -58,8 +58,7 @@ class RunningRouter:
         self._sweeper: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         try:
-            workers = [self._checks.add(config) for config in self._config.worker]
-            await asyncio.gather(*map(self._checks.first, workers))
+            await asyncio.gather(*map(self._checks.add_and_wait, self._config.worker))
             for worker in self.front.desk.workers():
                 if worker.state != "serving":
                     self._say(f"worker {worker.config.url} is not up yet: {worker.reason}")

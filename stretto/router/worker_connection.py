@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Protocol
+from typing import Protocol, cast
 
 from stretto.errors import BadReply, EngineFailure, EngineUnavailable, EngineUnreachable
 from stretto.router.answer_parser import AnswerParser
@@ -87,8 +87,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connected transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of the answer, and hand on what they bring."""
@@ -145,7 +144,6 @@ class WorkerConnections:
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        self.url = url
         self.address = parse_address(url)
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context() if self.address.is_tls else None
