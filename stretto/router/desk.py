@@ -35,6 +35,7 @@ from stretto.router.messages import (
     Refuse,
     RoutedRequest,
     Send,
+    Stop,
     Ticket,
     Usage,
     WorkerGone,
@@ -138,12 +139,13 @@ class Desk:
 
         `was_sent` is whether the worker may have got the request.
         """
-        has_begun = self._clients[ticket].has_begun
+        client = self._clients[ticket]
+        client.num_attempts -= not was_sent
         worker = self._release(ticket, _UNKNOWN, now_s)
         if worker is not None:
             self._workers.suspect(worker, reason, now_s)
             self._loads.refresh(worker)
-        if has_begun:
+        if client.has_begun:
             del self._clients[ticket]
             return [Cut(ticket, reason), *self._after(worker, now_s)]
         return self._again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
@@ -451,6 +453,7 @@ class Desk:
         for ticket in self._at(worker):
             if not self._clients[ticket].has_begun:
                 self._release(ticket, _UNKNOWN, now_s)
+                actions.append(Stop(ticket))
                 actions += self._again(ticket, reason, now_s)
         return actions
 

@@ -77,8 +77,7 @@ class Exchange:
     # --- what the desk asks for
 
     def send(self, action: Send, connections: WorkerConnections) -> None:
-        """Begin an attempt at a worker, in place of one that still runs."""
-        self.stop()
+        """Begin an attempt at a worker."""
         now_s = monotonic()
         self.journey.sent(action, now_s)
         address = connections.address
@@ -94,7 +93,6 @@ class Exchange:
 
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
         """Answer with the last worker's failure if there is one, or with an error of the router."""
-        self.stop()
         if self._failure is not None:
             status, headers, body = self._failure
         else:

@@ -21,6 +21,7 @@ from stretto.router.messages import (
     Refuse,
     RoutedRequest,
     Send,
+    Stop,
     Ticket,
     WorkerGone,
     WorkerId,
@@ -76,6 +77,8 @@ class Front:
             match action:
                 case Send(ticket, worker):
                     self._exchanges[ticket].send(action, self.connections[worker])
+                case Stop(ticket):
+                    self._exchanges[ticket].stop()
                 case Refuse(ticket, status, message, retry_after_s):
                     self._exchanges[ticket].refuse(status, message, retry_after_s)
                 case Cut(ticket, reason):

@@ -33,13 +33,18 @@ class RoutedRequest:
 
 @record
 class Send:
-    """Action: send a request to a worker, on a new attempt; an attempt that still runs elsewhere is aborted
-    first.
-    """
+    """Action: begin an attempt, by sending a request to a worker."""
 
     ticket: Ticket
     worker: WorkerId
     choice: Choice
+
+
+@record
+class Stop:
+    """Action: abort the attempt that runs for a request, which is going to be placed again."""
+
+    ticket: Ticket
 
 
 @record
@@ -78,7 +83,7 @@ class Check:
     at_s: float
 
 
-DeskAction: TypeAlias = Send | Refuse | Cut | WorkerGone | Check
+DeskAction: TypeAlias = Send | Stop | Refuse | Cut | WorkerGone | Check
 
 
 @record
