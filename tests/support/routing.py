@@ -129,7 +129,7 @@ class _StubConnection(asyncio.Protocol):
         self.transport.write(head % (status, len(body)) + body)
 
     async def serve(self, asked: Asked) -> None:
-        mode, is_streamed = self.server.mode, b'"stream": true' in asked.body
+        mode, is_streamed = self.server.mode, b'"stream":true' in asked.body.replace(b" ", b"")
         if mode in ("503", "400"):
             self.whole(int(mode), b'{"error": {"message": "stub says %s"}}' % mode.encode())
         elif mode == "silent":
