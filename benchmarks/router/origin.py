@@ -58,7 +58,7 @@ class Origin(asyncio.Protocol):
         body, self._body = self._body, b""
         if self._parser.get_method() != b"POST":
             self._answer(_MODELS)
-        elif b'"stream": true' in body:
+        elif b'"stream":true' in body.replace(b" ", b""):
             self._transport.write(_STREAM_HEAD)
             asyncio.get_running_loop().call_later(EVENT_S, self._write_event, NUM_EVENTS)
         else:

@@ -91,11 +91,12 @@ class Loads:
 
     def refresh(self, worker: Worker) -> None:
         """Bring the view of a worker in step with its state and its trial."""
+        num_slots = 1 if worker.on_trial else worker.config.num_slots
         if (view := self._table.get(worker.id)) is not None:
-            view.state = worker.state
             view.probe_s = worker.probe_s
-            view.num_slots = 1 if worker.on_trial else worker.config.num_slots
-            self._table.changed(worker.id)
+            if (view.state, view.num_slots) != (worker.state, num_slots):
+                view.state, view.num_slots = worker.state, num_slots
+                self._table.changed(worker.id)
 
     def view(self, worker: WorkerId) -> InstanceView | None:
         """Return the view of a worker; None if the policy may not choose it."""
