@@ -78,7 +78,8 @@ class RunningRouter:
         await self._checks.close()
         for client in list(self.front.clients):
             client.abort()
-        await asyncio.sleep(0)
+        while self.front.clients:
+            await asyncio.sleep(0)
         for connections in self.front.connections.values():
             connections.close()
         if self._log is not None:

@@ -7,7 +7,7 @@ import random
 import pytest
 from support.early_placement import SoonestStart
 
-from stretto.cluster.placement import Ended, Placement
+from stretto.cluster.placement import Dispatched, Ended, Joined, KeyUse, Placement, PromptKey
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.cluster.placements.round_robin import RoundRobin
@@ -192,6 +192,22 @@ def test_reported_hits_reach_the_policy() -> None:
     desk.answered(ticket, 200, Usage(100, 7, 64), 1.0)
     (ended,) = (event for event in policy.events if isinstance(event, Ended))
     assert ended.held_tokens == 64
+
+
+def test_keys_reach_a_policy_that_reads_them() -> None:
+    class KeyReader(SoonestStart):
+        uses_keys: KeyUse = "always"
+
+    policy = KeyReader()
+    desk = desk_of(1, policy)
+    key = PromptKey((b"first", b"second"), 64)
+    arrive(desk, 0.0, RoutedRequest(num_tokens=200, key=key))
+    joined, dispatched = policy.events
+    assert joined == Joined(0, "bytes")
+    assert isinstance(dispatched, Dispatched)
+    assert dispatched.request.keys == {"bytes": key}
+    assert desk.uses_keys
+    assert not desk_of(1).uses_keys
 
 
 @pytest.mark.parametrize("policy", [RoundRobin, LeastLoaded, LeastSeconds, SoonestStart])

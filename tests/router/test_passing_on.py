@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
+import httpx
 import pytest
+from support.emulated import fleet_of
 from support.routing import DONE, EVENTS, STREAM, WHOLE, StubServer, routing, run, until
+
+from stretto.emulate.serve import EmulatedServers
 
 
 def test_a_whole_answer_is_the_workers_byte_for_byte() -> None:
@@ -153,6 +158,23 @@ def test_models_of_unlike_workers_are_listed_together_and_found() -> None:
                 assert (await at.ask(model="other")).headers["x-stretto-worker"] == "1"
                 assert (await at.ask(model="m")).headers["x-stretto-worker"] == "0"
             other.kill()
+
+    run(main())
+
+
+def test_texts_of_emulated_servers_are_equal_behind_the_router() -> None:
+    async def main() -> None:
+        async with EmulatedServers(fleet_of(2)) as servers:
+            await servers.ready()
+            async with routing(urls=tuple(servers.urls)) as at, httpx.AsyncClient(timeout=60) as direct:
+                for is_streamed in (False, True):
+                    asked = {"prompt": "Tell me of the harbour.", "max_tokens": 20, "stream": is_streamed}
+                    one = await at.client.post("/v1/completions", json=asked)
+                    other = await direct.post(f"{servers.urls[0]}/v1/completions", json=asked)
+                    texts = [re.findall(r'"text":\s*"([^"]*)"', reply.text) for reply in (one, other)]
+                    assert texts[0] == texts[1] != []
+                    assert one.headers["content-type"] == other.headers["content-type"]
+                assert (await at.samples())["stretto_router_prompt_tokens_total"] > 0
 
     run(main())
 

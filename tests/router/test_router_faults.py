@@ -7,7 +7,19 @@ import json
 
 import httpx
 import pytest
-from support.routing import DONE, EVENTS, STREAM, WHOLE, Routing, StubServer, routing, run, until
+from support.routing import (
+    DONE,
+    EVENTS,
+    FLOOD_PART,
+    FLOOD_PARTS,
+    STREAM,
+    WHOLE,
+    Routing,
+    StubServer,
+    routing,
+    run,
+    until,
+)
 
 ROUND_ROBIN = {"placement": "round_robin"}
 
@@ -249,5 +261,40 @@ def test_a_request_that_waits_too_long_is_refused_with_503() -> None:
             reply = await at.ask()
             assert reply.status_code == 503
             assert "no worker could take the request in 0.1 s" in reply.json()["error"]["message"]
+
+    run(main())
+
+
+def test_a_client_that_does_not_read_stops_the_worker() -> None:
+    async def main() -> None:
+        async with routing("floods") as at:
+            body = json.dumps({"prompt": "a", "stream": True}).encode()
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port, limit=1000)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+            writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            await until(lambda: at.servers[0].num_flooded > 0)
+            before = 0
+            while at.servers[0].num_flooded != before:  # until nothing more is taken
+                before = at.servers[0].num_flooded
+                await asyncio.sleep(0.1)
+            assert 0 < before < FLOOD_PARTS
+            received = 0
+            while received < FLOOD_PARTS * len(FLOOD_PART):
+                received += len(await reader.read(1_000_000))
+            await until(lambda: is_clean(at))
+            writer.close()
+
+    run(main())
+
+
+def test_a_connection_that_a_worker_has_closed_meanwhile_is_no_failure() -> None:
+    async def main() -> None:
+        async with routing("once") as at:
+            for _ in range(5):
+                assert (await at.ask()).content == WHOLE
+            assert len(at.servers[0].asked) == 9
+            assert at.desk.worker(0).state == "serving"
+            assert not at.desk.worker(0).on_trial
+            assert (await at.samples())['stretto_router_failures_total{worker="0"}'] == 0
 
     run(main())

@@ -28,6 +28,8 @@ WHOLE = (
     b' "usage": {"prompt_tokens": 90, "completion_tokens": 5,'
     b' "prompt_tokens_details": {"cached_tokens": 32}} }\n'
 )
+FLOOD_PARTS = 400
+FLOOD_PART = b"data: " + b"x" * 65536 + b"\n\n"
 PATIENCE_S = 60.0
 
 
@@ -46,7 +48,8 @@ class StubServer:
 
     "well": as asked; "503", "400": with that status; "silent": never; "closes": closes the connection
     unanswered; "cut": closes it in the middle of an event; "half": closes it in the middle of a whole answer;
-    "waits": sends the first event, and the rest when `go_on` is set.
+    "waits": sends the first event, and the rest when `go_on` is set; "once": closes a connection on which it
+    is asked again; "floods": streams `FLOOD_PARTS` parts as fast as they are taken.
     """
 
     def __init__(self, mode: str = "well", model: str = "m") -> None:
@@ -54,7 +57,7 @@ class StubServer:
         self.model = model
         self.is_healthy = True
         self.asked: list[Asked] = []
-        self.num_left = 0
+        self.num_left = self.num_flooded = 0
         self.go_on = asyncio.Event()
         self.transports: set[asyncio.Transport] = set()
         self.port = 0
@@ -84,6 +87,15 @@ class _StubConnection(asyncio.Protocol):
         self.parser = httptools.HttpRequestParser(self)
         self.asked = Asked()
         self.task: asyncio.Task[None] | None = None
+        self.num_asked = 0
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+
+    def pause_writing(self) -> None:
+        self.may_write.clear()
+
+    def resume_writing(self) -> None:
+        self.may_write.set()
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -122,6 +134,7 @@ class _StubConnection(asyncio.Protocol):
             self.whole(404, b"")
         else:
             self.server.asked.append(self.asked)
+            self.num_asked += 1
             self.task = asyncio.get_running_loop().create_task(self.serve(self.asked))
 
     def whole(self, status: int, body: bytes) -> None:
@@ -134,7 +147,7 @@ class _StubConnection(asyncio.Protocol):
             self.whole(int(mode), b'{"error": {"message": "stub says %s"}}' % mode.encode())
         elif mode == "silent":
             await asyncio.Event().wait()
-        elif mode == "closes":
+        elif mode == "closes" or (mode == "once" and self.num_asked > 1):
             self.transport.abort()
         elif mode == "half":
             self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(WHOLE) + WHOLE[:50])
@@ -146,6 +159,9 @@ class _StubConnection(asyncio.Protocol):
         else:
             head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
             self.transport.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+            if mode == "floods":
+                await self.flood()
+                return
             self.chunk(EVENTS[0])
             if mode == "cut":
                 self.chunk(EVENTS[1][:20])
@@ -157,6 +173,14 @@ class _StubConnection(asyncio.Protocol):
                 self.chunk(part)
                 await asyncio.sleep(0)
             self.transport.write(b"0\r\n\r\n")
+
+    async def flood(self) -> None:
+        for _ in range(FLOOD_PARTS):
+            await self.may_write.wait()
+            self.chunk(FLOOD_PART)
+            self.server.num_flooded += 1
+            await asyncio.sleep(0)
+        self.transport.write(b"0\r\n\r\n")
 
     def chunk(self, data: bytes) -> None:
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
