@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from stretto.cluster.block_hashes import hash_bytes
+import numpy as np
+
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.prompt_keys import BYTES
 from stretto.core import Segment
@@ -22,7 +23,8 @@ from stretto.engines.openai_wire.errors import malformed
 from stretto.router.messages import RoutedRequest
 
 _BYTES_PER_TOKEN = 4
-_ID_BYTES = 4
+_DIGITS = np.array([0, 6, 12, 18], np.uint32)
+"""Places of the four digits, of 6 bits each, by which a token id is written as text."""
 _MAX_PART = 2048
 """Characters of a value that is no text, such as the URL of an image with its data, which are kept as they
 are; longer ones are hashed."""
@@ -71,10 +73,10 @@ def read_request(
 
 def _key(text: _Text, salt: str) -> PromptKey:
     """Return the key of a text, or of token ids, in blocks of 64 tokens by count or by estimate."""
-    if isinstance(text, str):
-        return PromptKey(tuple(BYTES.hashes((Segment(text),), salt)), BYTES.block_tokens)
-    blocks = hash_bytes(text.tobytes(), BYTES.block_tokens * _ID_BYTES, f"{salt}\0ids")
-    return PromptKey(tuple(blocks), BYTES.block_tokens)
+    if isinstance(text, array):
+        digits = (np.frombuffer(text, np.uint32)[:, None] >> _DIGITS) & 63
+        text, salt = (digits + ord("0")).astype(np.uint8).tobytes().decode("ascii"), f"{salt}\0ids"
+    return PromptKey(tuple(BYTES.hashes((Segment(text),), salt)), BYTES.block_tokens)
 
 
 def _num_tokens(text: _Text | None, body: bytes) -> int:
