@@ -73,15 +73,16 @@ def measure(size: RouterSize, options: BenchmarkOptions) -> Report:
     direct = sums["direct"]
     rows = [Row(COST, "direct", {"median_ms": 1000 * statistics.median(direct.alone_s)})]
     rows += [Row(COST, name, _values(one, direct)) for name, one in sums.items() if name != "direct"]
-    ours = _values(sums["ours"], direct)
+    ours = [one for name, one in sums.items() if name.startswith("ours")]
+    added_s = max(_added_s(one, direct) for one in ours)
+    requests_per_s = min(statistics.median(one.requests_per_s) for one in ours)
+    events_per_s = min(statistics.median(one.events_per_s) for one in ours)
     goals = (
-        Goal("added median at one connection (s)", _added_s(sums["ours"], direct), MAX_ADDED_S, "lower"),
-        Goal(
-            "requests per second of a core", _number(ours["requests_per_s_of_core"]), MIN_REQUESTS, "higher"
-        ),
-        Goal("events per second of a core", _number(ours["events_per_s_of_core"]), MIN_EVENTS, "higher"),
+        Goal("ours: added median at one connection (s)", added_s, MAX_ADDED_S, "lower"),
+        Goal("ours: requests per second of a core", requests_per_s, MIN_REQUESTS, "higher"),
+        Goal("ours: events per second of a core", events_per_s, MIN_EVENTS, "higher"),
     )
-    notes = () if len(entrants) > 1 else (_MISSING,)
+    notes = () if len(entrants) > len(ours) else (_MISSING,)
     return Report("router", options.seed, asdict(size), tuple(rows), goals, notes)
 
 
@@ -111,8 +112,3 @@ def _values(sums: _Sums, direct: _Sums) -> dict[str, Value]:
         "requests_per_s_of_core": statistics.median(sums.requests_per_s),
         "events_per_s_of_core": statistics.median(sums.events_per_s),
     }
-
-
-def _number(value: Value) -> float:
-    assert isinstance(value, float)
-    return value

@@ -15,6 +15,8 @@ from urllib.request import urlopen
 
 CLONE = Path(__file__).resolve().parents[2]
 VARIABLE = "STRETTO_ROUTER_PYTHON"
+PLACEMENTS = ("least_loaded", "least_seconds")
+"""Policies with which our router runs: the cheapest to ask, and the one that asks most."""
 _PATIENCE_S = 60.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -44,8 +46,8 @@ class Running:
 
 
 def contestants() -> list[Contestant]:
-    """Return our router and the others that are installed."""
-    found = [Contestant("ours", _ours)]
+    """Return our router, with some policies, and the others that are installed."""
+    found = [Contestant(f"ours, {placement}", _ours(placement)) for placement in PLACEMENTS]
     python = Path(os.environ.get(VARIABLE) or CLONE / ".venv-router" / "bin" / "python")
     if python.exists():
         found.append(Contestant("sglang-router 0.3.2", _peer(str(python.parent / "sglang-router"))))
@@ -88,9 +90,13 @@ def running(entrants: Sequence[Contestant], ports: Sequence[int]) -> Iterator[li
         yield started
 
 
-def _ours(urls: Sequence[str], port: int, _: int) -> list[str]:
-    workers = [word for url in urls for word in ("--worker", url)]
-    return [sys.executable, "-m", "stretto.cli.main", "route", "--port", str(port), *workers]
+def _ours(placement: str) -> Callable[[Sequence[str], int, int], list[str]]:
+    def command(urls: Sequence[str], port: int, _: int) -> list[str]:
+        workers = [word for url in urls for word in ("--worker", url)]
+        settings = ["--placement", placement, "--port", str(port)]
+        return [sys.executable, "-m", "stretto.cli.main", "route", *settings, *workers]
+
+    return command
 
 
 def _peer(*program: str) -> Callable[[Sequence[str], int, int], list[str]]:
