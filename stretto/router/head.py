@@ -30,7 +30,10 @@ _REASONS = {
 
 def value_of(headers: Headers, name: bytes) -> bytes | None:
     """Return the value of the first header of a name; None if there is none."""
-    return next((value for known, value in headers if known == name), None)
+    for known, value in headers:
+        if known == name:
+            return value
+    return None
 
 
 def with_ids(headers: Headers) -> tuple[Headers, str]:
