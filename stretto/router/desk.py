@@ -110,11 +110,19 @@ class Desk:
             )
         return ticket, actions
 
-    def began(self, ticket: Ticket) -> None:
-        """Handle the first byte of an answer, from which on a request is not repeated."""
-        if (client := self._clients.get(ticket)) is not None and client.running is not None:
-            client.has_begun = True
-            self._loads.first_byte(client.running)
+    def began(self, ticket: Ticket, status: int, now_s: float) -> list[DeskAction]:
+        """Handle the head of an answer that is passed on as it comes: the request is not repeated any more,
+        and a worker that had failed is trusted again.
+        """
+        if (client := self._clients.get(ticket)) is None or client.running is None:
+            return []
+        client.has_begun = True
+        self._loads.first_byte(client.running)
+        worker = self._workers.get(client.running.worker)
+        if worker is None or not worker.is_doubted or status >= 500:
+            return []
+        self._workers.answered(worker, status, now_s)
+        return self._after(worker, now_s)
 
     def answered(self, ticket: Ticket, status: int, usage: Usage, now_s: float) -> list[DeskAction]:
         """Handle a complete answer with a status that was passed on to the client."""
@@ -438,7 +446,8 @@ class Desk:
         if worker.state == "draining":
             return self._retire(worker)
         if worker.state == "suspect":
-            return [Check(worker.id, worker.probe_s), *self._unbind(worker.id, now_s)]
+            next_s = min(worker.probe_s, now_s + self._config.health_interval_s)
+            return [Check(worker.id, next_s), *self._unbind(worker.id, now_s)]
         return self._fill(worker.id, now_s) if self._waiting else []
 
     def _retire(self, worker: Worker) -> list[DeskAction]:

@@ -239,7 +239,7 @@ class Exchange:
             )
         )
         self.journey.first_byte_s = monotonic()
-        self._desk.began(self.ticket)
+        self._act(self._desk.began(self.ticket, answer.status, self.journey.first_byte_s))
 
     def _pass_on_large(self) -> None:
         """Pass on an answer that turns out to be too large to be kept."""

@@ -6,8 +6,9 @@ Rules, on the states and transitions of `cluster/transitions.py`:
 - A lost connection, a timeout or a failed health check makes it `suspect` at once; `max_failures` answers in
   a row with status 5xx do so too. Answers with status 4xx are no failures.
 - A suspect worker gets no requests (one at a time if no other worker serves). It is checked after a delay
-  that grows with each suspicion. When it passes, it serves *on trial*: one request at a time. A first answer
-  ends the trial, and so the memory of the failures; a failure makes it suspect again at once.
+  that grows with each suspicion; failures during the delay, as of requests that ran when it died, count no
+  more. When it passes, it serves *on trial*: one request at a time. A first answer ends the trial, and so the
+  memory of the failures; a failure makes it suspect again at once.
 - A worker that drains gets no requests; with its last request it is gone.
 """
 
@@ -53,6 +54,11 @@ class Worker:
     on_trial: bool = False
     probe_s: float = 0.0
     reason: str = ""
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether the worker has failed and not answered since."""
+        return self.on_trial or self.state == "suspect"
 
     @property
     def takes_requests(self) -> bool:
@@ -112,10 +118,11 @@ class Workers:
         """Handle an answer with a status: a good one, 4xx included, closes the circuit breaker."""
         if status >= 500:
             worker.num_failures += 1
-            if worker.num_failures >= self._max_failures or worker.on_trial or worker.state == "suspect":
+            if worker.num_failures >= self._max_failures or worker.is_doubted:
                 self.suspect(worker, f"it answered with status {status}", now_s)
         else:
             worker.num_failures = worker.num_suspicions = 0
+            worker.probe_s = 0.0
             worker.on_trial = False
             if worker.state == "suspect":
                 self._move(worker, "ready")
@@ -124,8 +131,9 @@ class Workers:
         """Make a worker suspect, because it may be down; a worker that has not started stays so."""
         worker.reason = reason
         worker.on_trial = False
-        worker.num_suspicions += 1
-        worker.probe_s = now_s + delay_s(worker.num_suspicions)
+        if now_s >= worker.probe_s:
+            worker.num_suspicions += 1
+            worker.probe_s = now_s + delay_s(worker.num_suspicions)
         if worker.state != "starting":
             self._move(worker, "suspected")
 

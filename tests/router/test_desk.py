@@ -122,6 +122,28 @@ def test_attempts_that_were_not_sent_are_not_counted() -> None:
     assert desk.num_clients == 1
 
 
+def test_a_stream_that_begins_ends_the_trial() -> None:
+    desk = desk_of(1)
+    desk.check_failed(0, "refused", 0.0)
+    desk.check_passed(0, MODELS, None, 0.1)
+    first, second = (arrive(desk, 0.2)[0] for _ in range(2))
+    assert desk.num_waiting == 1
+    assert sends(desk.began(first, 200, 0.3)) == [(second, 0)]
+
+
+def test_many_requests_that_fail_at_once_are_one_suspicion() -> None:
+    desk = desk_of(2, RoundRobin(), max_attempts=9)
+    tickets = [arrive(desk, 0.0)[0] for _ in range(40)]
+    checks = [
+        action.at_s
+        for ticket in tickets[::2]
+        for action in desk.failed(ticket, "it closed", 5.0)
+        if isinstance(action, Check)
+    ]
+    assert len(checks) == 20
+    assert max(checks) <= 5.1
+
+
 def test_answers_with_5xx_in_a_row_open_the_breaker_and_4xx_close_it() -> None:
     desk = desk_of(1, max_failures=2, max_attempts=1)
     for status in (500, 404, 500):
@@ -156,7 +178,7 @@ def test_a_drained_worker_is_gone_with_its_last_request() -> None:
 def test_a_removed_worker_cuts_what_has_begun_and_moves_the_rest() -> None:
     desk = desk_of(2, LeastLoaded())
     (begun, _), _, (other, _) = arrive(desk, 0.0), arrive(desk, 0.0), arrive(desk, 0.0)
-    desk.began(begun)
+    desk.began(begun, 200, 0.0)
     actions = desk.remove(0, 1.0)
     assert sends(actions) == [(other, 1)]
     assert actions[-2:] == [Cut(begun, "the worker was removed"), WorkerGone(0)]
@@ -253,7 +275,7 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                 act(actions)
             case "begin" if running:
                 ticket = choices.choice(running)
-                desk.began(ticket)
+                act(desk.began(ticket, 200, now_s))
                 begun.add(ticket)
             case "answer" | "refuse" | "fail" if running:
                 ticket = choices.choice(running)
