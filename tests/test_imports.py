@@ -24,7 +24,7 @@ LAYERS = (
     "engines_file trace",
     "agent_traces",
     "runtime sim",
-    "apps emulate",
+    "apps emulate router",
     "cli",
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}

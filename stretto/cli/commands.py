@@ -15,6 +15,7 @@ from stretto.cli.explain import explain
 from stretto.cli.load import load
 from stretto.cli.profile import profile
 from stretto.cli.replay import replay_run
+from stretto.cli.route import route
 from stretto.cli.workload import workload
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ app.command()(emulate)
 app.command(name="replay")(replay_run)
 app.command()(load)
 app.command()(workload)
+app.command()(route)
 
 
 @app.callback()

@@ -1,0 +1,57 @@
+"""`stretto route`: a router before a fleet of OpenAI-compatible servers."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stretto.errors import ConfigError, UserError
+
+
+def route(
+    workers: Annotated[
+        list[str] | None,
+        typer.Option("--worker", help="Address of a server; give one for each.", metavar="URL"),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="TOML file with [router] and [[router.worker]].", metavar="FILE"),
+    ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option("--placement", help="Policy that chooses the worker of a request.", metavar="NAME"),
+    ] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen at.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            help="Append a line of JSON for each request: where it went, why, and what came of it.",
+            metavar="FILE",
+        ),
+    ] = None,
+) -> None:
+    """Run a router before servers that speak OpenAI's API, such as vLLM or SGLang."""
+    from stretto.router.config import RouterConfig, WorkerConfig
+    from stretto.router.config_file import read_router_config
+
+    settings = RouterConfig() if config is None else read_router_config(config)
+    settings = replace(settings, worker=(*settings.worker, *(WorkerConfig(url=url) for url in workers or ())))
+    given: dict[str, Any] = {"placement": placement, "host": host, "port": port}
+    settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
+    if not settings.worker:
+        raise UserError("give the servers with --worker URL, or in the file of --config")
+    try:
+        from stretto.router.serve import run_router
+    except ImportError as error:
+        raise ConfigError(f"the router needs the package {error.name}: stretto[route]") from error
+    run_router(settings, record, _say)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,74 @@
+"""The body of a worker's answer on its way to the client: whole events, and the counts at its end.
+
+A stream of events is passed on event by event, so that one that is cut never ends inside an event: what
+stands behind the last complete one is held back until the rest comes. The bytes are never changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from stretto.router.messages import Usage
+
+_MAX_HELD = 1_000_000
+"""Bytes of an event that are held back; a longer one is passed on in parts."""
+_TAIL_BYTES = 4096
+_PROMPT, _OUTPUT, _CACHED = (
+    (b"prompt_tokens", b"input_tokens"),
+    (b"completion_tokens", b"output_tokens"),
+    (b"cached_tokens", b"cache_read_input_tokens"),
+)
+"""Names of the counts in OpenAI's older API, and in its newer one and others."""
+_COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})\b' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED)))
+
+
+class EventParts:
+    """A filter of a stream of server-sent events, which passes on complete events only."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of the stream; return those that can be passed on."""
+        if not self._held and data.endswith(b"\n\n"):
+            return data
+        data = self._held + data
+        ends = (data.rfind(mark) + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if mark in data)
+        end = max(ends, default=len(data) if len(data) > _MAX_HELD else 0)
+        self._held = data[end:]
+        return data[:end]
+
+    def rest(self) -> bytes:
+        """Return what is held back, when the stream has ended as it should."""
+        held, self._held = self._held, b""
+        return held
+
+
+class UsageReader:
+    """A reader of the token counts of an answer, which stand near the end of its body."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take a part of the body."""
+        if b'_tokens"' in data:
+            self._tail = data if len(data) <= _TAIL_BYTES else data[-_TAIL_BYTES:]
+
+    def usage(self) -> Usage:
+        """Return the counts, as far as the last part that has any tells them.
+
+        Quotes inside generated text are escaped, so that a text never passes for counts.
+        """
+        if not self._tail:
+            return _NONE
+        found = {name: int(number) for name, number in _COUNTS.findall(self._tail)}
+        return Usage(*(_first(found, names) for names in (_PROMPT, _OUTPUT, _CACHED)))
+
+
+def _first(found: Mapping[bytes, int], names: Sequence[bytes]) -> int | None:
+    return next((found[name] for name in names if name in found), None)
+
+
+_NONE = Usage()

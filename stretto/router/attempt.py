@@ -1,0 +1,124 @@
+"""One attempt to have a request answered by a worker: its connection, its progress, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import Protocol
+
+from stretto.errors import EngineFailure
+from stretto.router.answer_parser import AnswerParser
+from stretto.router.worker_connection import WorkerConnection, WorkerConnections
+
+
+class AttemptOwner(Protocol):
+    """What an attempt reports to."""
+
+    def on_head(self, answer: AnswerParser) -> None:
+        """Take the head of the answer."""
+        ...
+
+    def on_body(self, data: bytes) -> None:
+        """Take a part of the body."""
+        ...
+
+    def on_end(self) -> None:
+        """Take the end of the answer."""
+        ...
+
+    def on_failed(self, failure: EngineFailure, *, was_sent: bool) -> None:
+        """Handle that the attempt has failed; `was_sent` is whether the worker may have got the request."""
+        ...
+
+
+class Attempt:
+    """One attempt to have a request answered by a worker, on a connection that waits or on a new one.
+
+    A connection that turns out to be closed by the worker before it answered is replaced once by a new one:
+    that is no failure.
+
+    Args:
+        may_reuse: whether the request may be sent on a connection that waits, so that it may be sent twice.
+
+    Attributes:
+        last_s: time at which it began, or at which the last byte came.
+        has_bytes: whether a byte of the answer has come.
+    """
+
+    def __init__(
+        self, connections: WorkerConnections, request: bytes, owner: AttemptOwner, *, may_reuse: bool
+    ) -> None:
+        self._connections = connections
+        self._request = request
+        self._owner = owner
+        self._connection: WorkerConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._is_paused = False
+        self.last_s = monotonic()
+        self.has_bytes = False
+        connection = connections.take() if may_reuse else None
+        if connection is None:
+            self._connect()
+        else:
+            self._start(connection)
+
+    def abort(self) -> None:
+        """End the attempt at once; its connection is closed, so that the worker stops too."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
+    def pause(self) -> None:
+        """Read no more of the answer until `resume`."""
+        self._is_paused = True
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        """Go on reading."""
+        if self._is_paused and self._connection is not None:
+            self._connection.resume()
+        self._is_paused = False
+
+    def on_head(self, answer: AnswerParser) -> None:
+        """Pass the head of the answer on."""
+        self.has_bytes = True
+        self._owner.on_head(answer)
+
+    def on_body(self, data: bytes) -> None:
+        """Pass a part of the body on."""
+        self.last_s = monotonic()
+        self._owner.on_body(data)
+
+    def on_end(self) -> None:
+        """Pass the end of the answer on; the connection may already carry another request."""
+        self._connection = None
+        self._owner.on_end()
+
+    def on_lost(self, failure: EngineFailure, *, was_idle: bool) -> None:
+        """Handle the loss of the connection."""
+        self._connection = None
+        if was_idle:
+            self._connect()
+        else:
+            self._owner.on_failed(failure, was_sent=True)
+
+    def _start(self, connection: WorkerConnection) -> None:
+        self._connection = connection
+        connection.start(self._request, self)
+
+    def _connect(self) -> None:
+        self._connecting = self._loop.create_task(self._connect_and_start())
+
+    async def _connect_and_start(self) -> None:
+        try:
+            connection = await self._connections.connect()
+        except EngineFailure as failure:
+            self._connecting = None
+            self._owner.on_failed(failure, was_sent=False)
+            return
+        self._connecting = None
+        self._start(connection)

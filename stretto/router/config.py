@@ -1,0 +1,138 @@
+"""The settings of a router and of its workers (the servers behind it)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from urllib.parse import urlsplit
+
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.costs.profile import Profile
+from stretto.errors import ConfigError
+
+DEFAULT_PROFILE = Profile(base_s=0.005, per_unit_s=1e-4, per_output_s=0.02, per_neighbour_s=2e-4)
+"""Costs of a worker of which none are given: those of a model of 7 billion parameters on one GPU, rounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """The settings of one worker: a server behind the router.
+
+    Attributes:
+        url: address of the server, such as "http://10.0.0.2:8000". A path after it comes before every
+            request's path.
+        num_slots: number of requests that may run there at once; more wait in the router.
+        kv_tokens: number of tokens that may be in flight there, of prompts and expected outputs; None asks
+            the server, and sets no limit if it does not tell.
+        profile: predicted seconds of its work, for policies that compare seconds.
+    """
+
+    url: str
+    num_slots: int = 256
+    kv_tokens: int | None = None
+    profile: Profile = DEFAULT_PROFILE
+
+    def __post_init__(self) -> None:
+        parse_address(self.url)
+        _check_count(f"worker {self.url}", "num_slots", self.num_slots)
+        if self.kv_tokens is not None:
+            _check_count(f"worker {self.url}", "kv_tokens", self.kv_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """The settings of a router.
+
+    Attributes:
+        worker: servers to begin with; more may be added while the router runs.
+        placement: name of the policy that chooses the worker of a request.
+        host: address to listen at.
+        port: port to listen at; 0 takes a free one.
+        max_waiting: number of requests that may wait in the router; more are refused with status 429.
+        max_wait_s: seconds that a request may wait before it is refused with status 503.
+        max_attempts: number of workers that are tried for one request before its first byte.
+        max_failures: number of answers with status 5xx in a row after which a worker gets one request at a
+            time.
+        max_body_bytes: largest body of a request; a larger one is refused with status 413.
+        connect_timeout_s: seconds that a connection to a worker may take.
+        first_byte_timeout_s: seconds without an answer after which another worker is tried.
+        idle_timeout_s: seconds without a byte after which an answer that has begun is cut.
+        health_interval_s: seconds between two health checks of a worker that serves.
+        health_timeout_s: seconds that a health check may take.
+    """
+
+    worker: tuple[WorkerConfig, ...] = ()
+    placement: str = "least_loaded"
+    host: str = "127.0.0.1"
+    port: int = 8080
+    max_waiting: int = 1000
+    max_wait_s: float = 60.0
+    max_attempts: int = 3
+    max_failures: int = 3
+    max_body_bytes: int = 64_000_000
+    connect_timeout_s: float = 5.0
+    first_byte_timeout_s: float = 600.0
+    idle_timeout_s: float = 600.0
+    health_interval_s: float = 10.0
+    health_timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.placement not in PLACEMENTS:
+            raise ConfigError(
+                f"there is no placement {self.placement!r}; there are {', '.join(sorted(PLACEMENTS))}"
+            )
+        if not 0 <= self.port < 65536:
+            raise ConfigError(f"port is {self.port}; it must be from 0 to 65535")
+        for name in ("max_attempts", "max_failures", "max_body_bytes"):
+            _check_count("router", name, getattr(self, name))
+        if self.max_waiting < 0:
+            raise ConfigError(f"router: max_waiting is {self.max_waiting}; it must not be negative")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name.endswith("_s") and not 0 < value < math.inf:
+                raise ConfigError(f"router: {one.name} is {value!r}; it must be positive and finite")
+        urls = [worker.url.rstrip("/") for worker in self.worker]
+        for url in urls:
+            if urls.count(url) > 1:
+                raise ConfigError(f"worker {url} is given twice")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The parts of a worker's URL.
+
+    Attributes:
+        authority: host and port as the header `Host` has them.
+        path: path that comes before every request's path; without a slash at its end.
+    """
+
+    host: str
+    port: int
+    is_tls: bool
+    authority: str = field(default="")
+    path: str = ""
+
+
+def parse_address(url: str) -> Address:
+    """Return the parts of a worker's URL.
+
+    Raises:
+        ConfigError: it is no URL of an HTTP server.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"worker {url!r}: {error}; it must be a URL like http://HOST:PORT") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(f"worker {url!r}: it must be a URL like http://HOST:PORT")
+    if parts.username is not None or not url.isascii() or any(c.isspace() for c in url):
+        raise ConfigError(f"worker {url!r}: it must be a URL without a user, spaces or non-ASCII letters")
+    is_tls = parts.scheme == "https"
+    default = 443 if is_tls else 80
+    return Address(parts.hostname, port or default, is_tls, parts.netloc, parts.path.rstrip("/"))
+
+
+def _check_count(where: str, name: str, value: object) -> None:
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{where}: {name} is {value!r}; it must be a whole number of at least 1")

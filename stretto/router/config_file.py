@@ -1,0 +1,24 @@
+"""Reads the settings of a router from a TOML file: its table `[router]`, with `[[router.worker]]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stretto.engines_file.tables import Tables
+from stretto.errors import ConfigError
+from stretto.router.config import RouterConfig
+
+
+def read_router_config(path: Path) -> RouterConfig:
+    """Return the settings that a file has for a router.
+
+    Raises:
+        ConfigError: the file cannot be read, has no table `[router]`, or has unknown keys or values.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    if (table := Tables(text, str(path)).one("router")) is None:
+        raise ConfigError(f"{path}: there is no table [router]")
+    return table.build(RouterConfig)

@@ -1,0 +1,113 @@
+"""What the router counts, and its text for Prometheus."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stretto.cluster.transitions import TRANSITIONS
+from stretto.engines.openai_wire.metrics import FIRST_TOKEN_BOUNDS_S, Family, Histogram, Sample, render
+from stretto.router.desk import Desk
+from stretto.router.request_log import Journey
+
+_REQUESTS = Family(
+    "stretto_router_requests_total",
+    "counter",
+    "Requests that have ended, by status; 499: the client left; 0: the answer was cut.",
+)
+_ATTEMPTS = Family("stretto_router_attempts_total", "counter", "Requests sent to a worker.")
+_FAILURES = Family("stretto_router_failures_total", "counter", "Attempts that failed at a worker.")
+_RUNNING = Family("stretto_router_running", "gauge", "Requests that run at a worker.")
+_WAITING = Family("stretto_router_waiting", "gauge", "Requests that wait in the router.")
+_CLIENTS = Family("stretto_router_open", "gauge", "Requests at the router, waiting or running.")
+_STATE = Family("stretto_router_worker_state", "gauge", "1 for the state that a worker is in.")
+_PROMPT = Family("stretto_router_prompt_tokens_total", "counter", "Prompt tokens, as workers report them.")
+_PREDICTED = Family(
+    "stretto_router_cached_tokens_predicted_total",
+    "counter",
+    "Prompt tokens that the chosen worker was believed to hold.",
+)
+_CACHED = Family(
+    "stretto_router_cached_tokens_total",
+    "counter",
+    "Prompt tokens found in a worker's cache, as it reports them.",
+)
+_FIRST_BYTE = Family(
+    "stretto_router_first_byte_seconds",
+    "histogram",
+    "Seconds until the first byte of an answer.",
+)
+_TOTAL = Family("stretto_router_request_seconds", "histogram", "Seconds until the end of an answer.")
+_DECISION = Family("stretto_router_decision_seconds_total", "counter", "Seconds spent on choosing workers.")
+
+
+class Counters:
+    """The counts of a router since its start."""
+
+    def __init__(self) -> None:
+        self._statuses: Counter[int] = Counter()
+        self._attempts: Counter[int] = Counter()
+        self._failures: Counter[int] = Counter()
+        self._prompt = self._predicted = self._cached = 0
+        self._first_byte = Histogram(FIRST_TOKEN_BOUNDS_S)
+        self._total = Histogram(FIRST_TOKEN_BOUNDS_S)
+        self._decision_s = 0.0
+
+    def count(self, journey: Journey) -> None:
+        """Count a request that has ended."""
+        self._statuses[journey.status] += 1
+        for one in journey.tries:
+            self._attempts[one.action.worker] += 1
+            self._failures[one.action.worker] += bool(one.failure)
+        self._prompt += journey.usage.num_prompt or 0
+        self._cached += journey.usage.num_cached or 0
+        self._predicted += journey.predicted_cached
+        if journey.decided_s is not None:
+            self._decision_s += journey.decided_s - journey.arrived_s
+        if journey.first_byte_s is not None:
+            self._first_byte.observe(journey.first_byte_s - journey.arrived_s)
+        if journey.ended_s is not None:
+            self._total.observe(journey.ended_s - journey.arrived_s)
+
+    def render(self, desk: Desk) -> str:
+        """Return all counts, and the present loads of the desk, in Prometheus's text format."""
+        workers = desk.workers()
+        label = {worker.id: {"worker": str(worker.id), "url": worker.config.url} for worker in workers}
+        states = [
+            Sample(_STATE.name, float(worker.state == state), {**label[worker.id], "state": state})
+            for worker in workers
+            for state in TRANSITIONS
+            if state != "gone"
+        ]
+        running = [Sample(_RUNNING.name, desk.num_running(w.id), label[w.id]) for w in workers]
+        return render(
+            [
+                (
+                    _REQUESTS,
+                    [
+                        Sample(_REQUESTS.name, n, {"status": str(s)})
+                        for s, n in sorted(self._statuses.items())
+                    ],
+                ),
+                (_ATTEMPTS, _by_worker(_ATTEMPTS, self._attempts)),
+                (_FAILURES, _by_worker(_FAILURES, self._failures)),
+                (_STATE, states),
+                (_RUNNING, running),
+                *((family, [Sample(family.name, value)]) for family, value in self._single(desk)),
+                (_FIRST_BYTE, self._first_byte.samples(_FIRST_BYTE, {})),
+                (_TOTAL, self._total.samples(_TOTAL, {})),
+            ]
+        )
+
+    def _single(self, desk: Desk) -> list[tuple[Family, float]]:
+        return [
+            (_WAITING, desk.num_waiting),
+            (_CLIENTS, desk.num_clients),
+            (_PROMPT, self._prompt),
+            (_PREDICTED, self._predicted),
+            (_CACHED, self._cached),
+            (_DECISION, self._decision_s),
+        ]
+
+
+def _by_worker(family: Family, counts: Counter[int]) -> list[Sample]:
+    return [Sample(family.name, count, {"worker": str(one)}) for one, count in sorted(counts.items())]

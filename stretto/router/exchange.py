@@ -1,0 +1,273 @@
+"""One request of a client on its way to a worker, and the answer on its way back.
+
+A whole answer of moderate size is sent to the client when all of it has come, so that a worker which is lost
+in the middle costs nothing but another attempt. Other answers are passed on as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from stretto.engines.openai_wire.errors import ApiError
+from stretto.errors import EngineFailure, EngineTimeout
+from stretto.router.answer_parser import AnswerParser
+from stretto.router.answers import EventParts, UsageReader
+from stretto.router.attempt import Attempt
+from stretto.router.client_connection import ClientConnection, ClientRequest
+from stretto.router.desk import Desk
+from stretto.router.head import REQUEST_ID, Headers, answer_head, request_bytes, value_of, with_ids
+from stretto.router.messages import DeskAction, RoutedRequest, Send, Ticket
+from stretto.router.replies import error_body, error_event, error_headers
+from stretto.router.request_log import Journey
+from stretto.router.worker_connection import WorkerConnections
+
+_MAX_WHOLE_BYTES = 1_000_000
+_PASSING = (500, 502, 503, 504)
+"""Statuses of answers after which another worker is tried."""
+_WORKER = b"x-stretto-worker"
+
+
+class Exchange:
+    """One request of a client, from its arrival to the end of its answer.
+
+    Args:
+        act: carries out what the desk asks for.
+        ended: called when the request has left the router, with what happened to it.
+    """
+
+    def __init__(
+        self,
+        client: ClientConnection,
+        request: ClientRequest,
+        arrived_s: float,
+        desk: Desk,
+        act: Callable[[list[DeskAction]], None],
+        ended: Callable[[Exchange], None],
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._desk = desk
+        self._act = act
+        self._ended = ended
+        self._headers, request_id = with_ids(request.headers)
+        self.journey = Journey(request_id, request.target.decode("latin-1"), arrived_s)
+        self.ticket: Ticket = -1
+        self.attempt: Attempt | None = None
+        self._is_repeatable = True
+        self._answer: AnswerParser | None = None
+        self._is_streamed = False
+        self._is_chunked = False
+        self._keeps_alive = request.keeps_alive
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._events: EventParts | None = None
+        self._usage = UsageReader()
+        self._failure: tuple[int, Headers, bytes] | None = None
+
+    def begin(self, routed: RoutedRequest, register: Callable[[Exchange], None]) -> None:
+        """Bring the request to the desk; `register` is called before what the desk asks for is done."""
+        self._is_repeatable = routed.is_repeatable
+        self.journey.model, self.journey.num_prompt = routed.model, routed.num_tokens
+        self.ticket, actions = self._desk.arrive(routed, monotonic())
+        self.journey.decided_s = monotonic()
+        register(self)
+        self._act(actions)
+
+    # --- what the desk asks for
+
+    def send(self, action: Send, connections: WorkerConnections) -> None:
+        """Begin an attempt at a worker."""
+        now_s = monotonic()
+        self.journey.sent(action, now_s)
+        address = connections.address
+        request = self._request
+        data = request_bytes(
+            request.method,
+            address.path.encode() + request.target,
+            address.authority,
+            self._headers,
+            request.body,
+        )
+        self.attempt = Attempt(connections, data, self, may_reuse=self._is_repeatable)
+
+    def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
+        """Answer with the last worker's failure if there is one, or with an error of the router."""
+        if self._failure is not None:
+            status, headers, body = self._failure
+        else:
+            error = ApiError(status, message, _KINDS.get(status, "UpstreamError"), None, retry_after_s)
+            headers, body = error_headers(error), error_body(error)
+            headers = [*headers, (REQUEST_ID, self.journey.request_id.encode("latin-1"))]
+        self.journey.error = message
+        self._leave(status)
+        self._client.answer(status, headers, body, keeps_alive=self._request.keeps_alive)
+
+    def cut(self, reason: str) -> None:
+        """End an answer that has begun, so that the client cannot take it for complete."""
+        self.stop()
+        self.journey.error = reason
+        self._leave(0)
+        if self._events is None:
+            self._client.abort()
+            return
+        self._write(error_event(f"the answer was cut: {reason}"))
+        if self._is_chunked:
+            self._client.write(b"0\r\n\r\n")
+        self._client.finished(keeps_alive=False)
+
+    def stop(self) -> None:
+        """Abort the attempt that runs, if one does."""
+        if self.attempt is not None:
+            self.attempt.abort()
+            self.attempt = None
+
+    def time_out(self, now_s: float, first_byte_timeout_s: float, idle_timeout_s: float) -> None:
+        """End an attempt that brings nothing for too long."""
+        if (attempt := self.attempt) is None:
+            return
+        limit_s = idle_timeout_s if attempt.has_bytes else first_byte_timeout_s
+        if now_s - attempt.last_s > limit_s:
+            self.stop()
+            self.on_failed(EngineTimeout(f"it sent nothing for {limit_s:g} s"), was_sent=True)
+
+    # --- what the client does
+
+    def client_left(self) -> None:
+        """End everything: the attempt is aborted, so that the worker stops too."""
+        if self.journey.ended_s is not None:
+            return
+        self.stop()
+        self.journey.error = "the client left"
+        actions = self._desk.left(self.ticket, monotonic())
+        self._leave(499)
+        self._act(actions)
+
+    def pause(self) -> None:
+        """Read no more of the answer: the client does not take it."""
+        if self.attempt is not None:
+            self.attempt.pause()
+
+    def resume(self) -> None:
+        """Go on reading the answer."""
+        if self.attempt is not None:
+            self.attempt.resume()
+
+    # --- what the worker does
+
+    def on_head(self, answer: AnswerParser) -> None:
+        """Take the head of the answer; an answer that is passed on as it comes begins here."""
+        self._answer = answer
+        self._body, self._body_bytes = [], 0
+        kind = value_of(answer.headers, b"content-type") or b""
+        is_events = kind.startswith(b"text/event-stream")
+        is_kept = not is_events and answer.length is not None and answer.length <= _MAX_WHOLE_BYTES
+        if not is_kept and not self._is_failure(answer):
+            self._begin_stream(answer, is_events=is_events)
+
+    def on_body(self, data: bytes) -> None:
+        """Take a part of the body."""
+        if self._events is not None:
+            if whole := self._events.feed(data):
+                self._usage.feed(whole)
+                self._write(whole)
+        elif self._is_streamed:
+            self._write(data)
+        else:
+            self._body.append(data)
+            self._body_bytes += len(data)
+            if self._body_bytes > _MAX_WHOLE_BYTES:
+                self._pass_on_large()
+
+    def on_end(self) -> None:
+        """Take the end of the answer: pass it on, or try another worker if it is a passing failure."""
+        self.attempt = None
+        answer = self._answer
+        assert answer is not None
+        now_s = monotonic()
+        if self._is_streamed:
+            if self._events is not None and (rest := self._events.rest()):
+                self._write(rest)
+            if self._is_chunked:
+                self._client.write(b"0\r\n\r\n")
+            self._finish(answer.status, now_s)
+            self._client.finished(keeps_alive=self._keeps_alive)
+            return
+        body = b"".join(self._body)
+        if self._is_failure(answer):
+            self._failure = answer.status, self._to_client(answer), body
+            self.journey.failed(f"it answered with status {answer.status}")
+            self._act(self._desk.refused(self.ticket, answer.status, now_s))
+            return
+        self._usage.feed(body)
+        self.journey.first_byte_s = now_s
+        self._finish(answer.status, now_s)
+        self._client.answer(
+            answer.status,
+            self._to_client(answer),
+            body,
+            keeps_alive=self._request.keeps_alive,
+            reason=answer.reason,
+        )
+
+    def on_failed(self, failure: EngineFailure, *, was_sent: bool) -> None:
+        """Handle an attempt that has failed before its end."""
+        self.attempt = None
+        reason = failure.message
+        self.journey.failed(reason)
+        self._act(self._desk.failed(self.ticket, reason, monotonic(), was_sent=was_sent))
+
+    # ---
+
+    def _is_failure(self, answer: AnswerParser) -> bool:
+        return answer.status in _PASSING and self._is_repeatable
+
+    def _begin_stream(self, answer: AnswerParser, *, is_events: bool) -> None:
+        self._is_streamed = True
+        self._events = EventParts() if is_events else None
+        length = None if is_events else answer.length
+        self._is_chunked = self._request.takes_chunks and length is None
+        self._keeps_alive = self._request.keeps_alive and (self._is_chunked or length is not None)
+        self._client.write(
+            answer_head(
+                answer.status,
+                self._to_client(answer),
+                length=length,
+                is_chunked=self._is_chunked,
+                keeps_alive=self._keeps_alive,
+                reason=answer.reason,
+            )
+        )
+        self.journey.first_byte_s = monotonic()
+        self._act(self._desk.began(self.ticket, answer.status, self.journey.first_byte_s))
+
+    def _pass_on_large(self) -> None:
+        """Pass on an answer that turns out to be too large to be kept."""
+        assert self._answer is not None
+        body, self._body = b"".join(self._body), []
+        self._begin_stream(self._answer, is_events=False)
+        self._write(body)
+
+    def _write(self, data: bytes) -> None:
+        self._client.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+
+    def _to_client(self, answer: AnswerParser) -> Headers:
+        """Return the headers of a worker's answer with those that the router adds."""
+        worker = (_WORKER, b"%d" % self.journey.worker)
+        if value_of(answer.headers, REQUEST_ID) is not None:
+            return [*answer.headers, worker]
+        return [*answer.headers, worker, (REQUEST_ID, self.journey.request_id.encode("latin-1"))]
+
+    def _finish(self, status: int, now_s: float) -> None:
+        self.journey.usage = self._usage.usage()
+        actions = self._desk.answered(self.ticket, status, self.journey.usage, now_s)
+        self._leave(status)
+        if actions:
+            self._act(actions)
+
+    def _leave(self, status: int) -> None:
+        self.journey.end(status, monotonic())
+        self._ended(self)
+
+
+_KINDS = {429: "RateLimitError", 503: "ServiceUnavailableError", 502: "UpstreamError"}

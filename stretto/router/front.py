@@ -1,0 +1,150 @@
+"""The driver of the desk: it brings clients' requests to the desk, and does what the desk asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.engines.openai_wire.errors import ApiError, RequestRefused, no_such_path
+from stretto.router.client_connection import ClientConnection, ClientRequest, Served
+from stretto.router.config import RouterConfig
+from stretto.router.counters import Counters
+from stretto.router.desk import Desk
+from stretto.router.exchange import Exchange
+from stretto.router.head import Headers, value_of
+from stretto.router.messages import (
+    Check,
+    Cut,
+    DeskAction,
+    Refuse,
+    RoutedRequest,
+    Send,
+    Stop,
+    Ticket,
+    WorkerGone,
+    WorkerId,
+)
+from stretto.router.prompts import read_request
+from stretto.router.replies import error_body, error_headers
+from stretto.router.request_log import RequestLog
+from stretto.router.routes import is_method, is_passed_on, is_repeatable, path_of
+from stretto.router.worker_connection import WorkerConnections
+
+OwnAnswer = tuple[int, Headers, bytes]
+"""Status, headers and body of an answer that the router gives itself."""
+OwnRoute = Callable[[ClientRequest, bool], OwnAnswer | None]
+"""Answers requests to the router's own paths, given whether the client is local; None for other paths."""
+
+
+class Front:
+    """The driver of a router's desk (the state machine that decides).
+
+    Args:
+        log: file of all requests; None for none.
+
+    Attributes:
+        desk: the state machine.
+        connections: the connections to each worker.
+        clients: the open connections of clients.
+        own_route: answers requests to the router's own paths.
+        check: called to have the health of a worker checked at a time.
+        worker_gone: called when a worker is gone.
+    """
+
+    def __init__(self, config: RouterConfig, log: RequestLog | None = None) -> None:
+        self.config = config
+        self.desk = Desk(config, PLACEMENTS[config.placement]())
+        self.connections: dict[WorkerId, WorkerConnections] = {}
+        self.clients: set[ClientConnection] = set()
+        self.counters = Counters()
+        self.own_route: OwnRoute = lambda request, is_local: None
+        self.check: Callable[[WorkerId, float], None] = lambda worker, at_s: None
+        self.worker_gone: Callable[[WorkerId], None] = lambda worker: None
+        self._log = log
+        self._exchanges: dict[Ticket, Exchange] = {}
+        self._loop = asyncio.get_running_loop()
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def client_connection(self) -> ClientConnection:
+        """Return the protocol of a new client."""
+        return ClientConnection(self._serve, self.clients, self.config.max_body_bytes)
+
+    def act(self, actions: list[DeskAction]) -> None:
+        """Do what the desk asks for."""
+        for action in actions:
+            match action:
+                case Send(ticket, worker):
+                    self._exchanges[ticket].send(action, self.connections[worker])
+                case Stop(ticket):
+                    self._exchanges[ticket].stop()
+                case Refuse(ticket, status, message, retry_after_s):
+                    self._exchanges[ticket].refuse(status, message, retry_after_s)
+                case Cut(ticket, reason):
+                    self._exchanges[ticket].cut(reason)
+                case Check(worker, at_s):
+                    self.check(worker, at_s)
+                case WorkerGone(worker):
+                    self.connections.pop(worker).close()
+                    self.worker_gone(worker)
+        if self._expiry is None and (due_s := self.desk.next_due_s) is not None:
+            self._expiry = self._loop.call_later(max(0.0, due_s - monotonic()), self._expire)
+
+    def sweep(self, client_idle_s: float) -> None:
+        """End attempts that bring nothing and connections of clients that ask nothing; called each second."""
+        now_s = monotonic()
+        config = self.config
+        for exchange in list(self._exchanges.values()):
+            exchange.time_out(now_s, config.first_byte_timeout_s, config.idle_timeout_s)
+        for client in list(self.clients):
+            if client.is_idle and now_s - client.last_s > client_idle_s:
+                client.close()
+        if self._log is not None:
+            self._log.flush()
+
+    def _expire(self) -> None:
+        self._expiry = None
+        self.act(self.desk.expire(monotonic()))
+
+    def _serve(self, client: ClientConnection, request: ClientRequest) -> Served | None:
+        """Begin to answer a request: by the router itself, or by a worker."""
+        arrived_s = monotonic()
+        try:
+            if (own := self.own_route(request, client.is_local)) is not None:
+                status, headers, body = own
+                client.answer(status, headers, body, keeps_alive=request.keeps_alive)
+                return None
+            routed = self._read(request)
+        except RequestRefused as refused:
+            error = refused.answer
+            body = error_body(error)
+            client.answer(error.status, error_headers(error), body, keeps_alive=request.keeps_alive)
+            return None
+        exchange = Exchange(client, request, arrived_s, self.desk, self.act, self._ended)
+        exchange.begin(routed, self._register)
+        return exchange
+
+    def _read(self, request: ClientRequest) -> RoutedRequest:
+        path = path_of(request.target)
+        if not is_passed_on(path):
+            raise no_such_path(path)
+        if not is_method(request.method):
+            method = request.method.decode("latin-1")
+            raise RequestRefused(ApiError(405, f"{path} takes no {method}", "Method Not Allowed"))
+        may_repeat = is_repeatable(request.method, path)
+        if request.method != b"POST":
+            return RoutedRequest(is_repeatable=may_repeat)
+        kind = (value_of(request.headers, b"content-type") or b"").decode("latin-1")
+        if value_of(request.headers, b"content-encoding") is not None:
+            kind = "application/octet-stream"
+        return read_request(path, kind, request.body, uses_keys=self.desk.uses_keys, is_repeatable=may_repeat)
+
+    def _register(self, exchange: Exchange) -> None:
+        self._exchanges[exchange.ticket] = exchange
+
+    def _ended(self, exchange: Exchange) -> None:
+        del self._exchanges[exchange.ticket]
+        self.counters.count(exchange.journey)
+        if self._log is not None:
+            self._log.write(exchange.journey)

@@ -1,0 +1,191 @@
+"""Health checks of the workers: each asks a worker and tells the desk, which says when the next is due.
+
+A worker passes if it answers `/health` with a status below 500: some servers lack that path. Then it is asked
+for its models, and once for the size of its KV memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from time import monotonic
+from typing import Any
+
+from stretto.engines.openai_server.metrics import read_cache_config
+from stretto.engines.openai_wire import paths
+from stretto.engines.openai_wire.models import read_models
+from stretto.errors import BadReply, ConfigError, EngineFailure, EngineTimeout
+from stretto.router.answer_parser import AnswerParser
+from stretto.router.attempt import Attempt
+from stretto.router.config import WorkerConfig
+from stretto.router.front import Front
+from stretto.router.head import request_bytes
+from stretto.router.messages import WorkerId
+from stretto.router.worker_connection import WorkerConnections
+
+_MAX_BYTES = 4_000_000
+
+
+class HealthChecks:
+    """The health checks of all workers, in the running event loop."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._timers: dict[WorkerId, asyncio.TimerHandle] = {}
+        self._running: dict[WorkerId, asyncio.Task[None]] = {}
+        front.check = self.schedule
+        front.worker_gone = self.forget
+
+    def add(self, config: WorkerConfig) -> WorkerId:
+        """Add a worker, and check it until it passes and from then on; return its number.
+
+        Raises:
+            ConfigError: there is a worker with this address.
+        """
+        worker = self._enter(config)
+        self.schedule(worker, monotonic())
+        return worker
+
+    async def add_and_wait(self, config: WorkerConfig) -> None:
+        """Add a worker as `add` does, and wait for the outcome of its first check.
+
+        Raises:
+            ConfigError: there is a worker with this address, or what answers there does not speak HTTP.
+        """
+        worker = self._enter(config)
+        try:
+            await self._check(worker, self._front.connections[worker])
+        except BadReply as error:
+            raise ConfigError(f"worker {config.url}: {error.message}") from error
+
+    def schedule(self, worker: WorkerId, at_s: float) -> None:
+        """Check a worker at a time; one that is being checked now is scheduled again by its check."""
+        if worker in self._running:
+            return
+        if (timer := self._timers.pop(worker, None)) is not None:
+            timer.cancel()
+        delay_s = max(0.0, at_s - monotonic())
+        self._timers[worker] = asyncio.get_running_loop().call_later(delay_s, self._begin, worker)
+
+    def forget(self, worker: WorkerId) -> None:
+        """End the checks of a worker that is gone."""
+        if (timer := self._timers.pop(worker, None)) is not None:
+            timer.cancel()
+        if (task := self._running.pop(worker, None)) is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        """End all checks."""
+        tasks = list(self._running.values())
+        for worker in (*self._timers, *self._running):
+            self.forget(worker)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _enter(self, config: WorkerConfig) -> WorkerId:
+        worker = self._front.desk.add_worker(config).id
+        connections = WorkerConnections(config.url, self._front.config.connect_timeout_s)
+        self._front.connections[worker] = connections
+        return worker
+
+    def _begin(self, worker: WorkerId) -> None:
+        del self._timers[worker]
+        self._running[worker] = asyncio.create_task(self._check_again(worker))
+
+    async def _check_again(self, worker: WorkerId) -> None:
+        try:
+            await self._check(worker, self._front.connections[worker])
+        except BadReply as error:
+            self._fail(worker, error.message)
+
+    async def _check(self, worker: WorkerId, connections: WorkerConnections) -> None:
+        """Check a worker once, and tell the desk. Raises BadReply if it does not speak HTTP."""
+        try:
+            status, _ = await self._ask(connections, paths.HEALTH)
+            if status >= 500:
+                self._fail(worker, f"its health check has status {status}")
+                return
+            models = await self._models(connections)
+            kv_tokens = await self._kv_tokens(worker, connections)
+        except BadReply:
+            raise
+        except EngineFailure as failure:
+            self._fail(worker, failure.message)
+            return
+        self._running.pop(worker, None)
+        self._front.act(self._front.desk.check_passed(worker, models, kv_tokens, monotonic()))
+
+    def _fail(self, worker: WorkerId, reason: str) -> None:
+        self._running.pop(worker, None)
+        self._front.act(self._front.desk.check_failed(worker, reason, monotonic()))
+
+    async def _models(self, connections: WorkerConnections) -> dict[str, Any]:
+        """Return the worker's models by name; none if it lists none."""
+        status, body = await self._ask(connections, paths.MODELS)
+        try:
+            listed = json.loads(body) if status == 200 else {"data": []}
+            cards = read_models(listed)
+        except (BadReply, ValueError, RecursionError):
+            return {}
+        return dict(zip((card.id for card in cards), listed["data"], strict=True))
+
+    async def _kv_tokens(self, worker: WorkerId, connections: WorkerConnections) -> int | None:
+        """Return how many tokens fit into the worker's KV memory; None if it does not tell."""
+        found = self._front.desk.worker(worker)
+        if found is None or found.kv_tokens is not None or found.state not in ("starting", "suspect"):
+            return None if found is None else found.kv_tokens
+        status, body = await self._ask(connections, paths.METRICS)
+        if status != 200:
+            return None
+        try:
+            cache = read_cache_config(body.decode(errors="replace"))
+        except BadReply:
+            return None
+        return cache.num_blocks * cache.block_tokens if cache.num_blocks else None
+
+    async def _ask(self, connections: WorkerConnections, path: str) -> tuple[int, bytes]:
+        """Return the status and body of the answer to a GET.
+
+        Raises:
+            EngineFailure: there is no answer in time; BadReply if what comes is no HTTP.
+        """
+        timeout_s = self._front.config.health_timeout_s
+        question = _Question(connections, path)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await question.answer
+        except TimeoutError as error:
+            raise EngineTimeout(f"it did not answer /{path} in {timeout_s:g} s") from error
+        finally:
+            question.attempt.abort()
+
+
+class _Question:
+    """A GET of the router itself, whose answer is a future."""
+
+    def __init__(self, connections: WorkerConnections, path: str) -> None:
+        self.answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._status = 0
+        self._body = bytearray()
+        address = connections.address
+        target = f"{address.path}/{path}".encode()
+        data = request_bytes(b"GET", target, address.authority, [(b"accept", b"*/*")], b"")
+        self.attempt = Attempt(connections, data, self, may_reuse=True)
+
+    def on_head(self, answer: AnswerParser) -> None:
+        """Keep the status."""
+        self._status = answer.status
+
+    def on_body(self, data: bytes) -> None:
+        """Keep a part of the body; a huge one is not kept whole."""
+        if len(self._body) < _MAX_BYTES:
+            self._body += data
+
+    def on_end(self) -> None:
+        """Give the answer."""
+        if not self.answer.done():
+            self.answer.set_result((self._status, bytes(self._body)))
+
+    def on_failed(self, failure: EngineFailure, *, was_sent: bool) -> None:
+        """Give the error."""
+        if not self.answer.done():
+            self.answer.set_exception(failure)

@@ -1,0 +1,220 @@
+"""The loads of the workers as placement policies see them: a table of views, kept in step with every
+request's start, first byte and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.placement import (
+    Choice,
+    Dispatched,
+    Ended,
+    Joined,
+    Left,
+    Placement,
+    PlacementRequest,
+)
+from stretto.cluster.prompt_keys import BYTES
+from stretto.router.messages import Ticket, Usage, WorkerId
+from stretto.router.workers import Worker
+
+_NO_LIMIT = 2**22
+"""Tokens that may be in flight at a worker whose memory is not known."""
+_OUTPUT_WEIGHT = 1 / 32
+_SLOWNESS_WEIGHT = 0.1
+_FIRST_OUTPUT = 128
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A request that runs at a worker.
+
+    Attributes:
+        prefill_s: predicted seconds of its prefill.
+        first_s: predicted seconds until its first byte, when it was sent.
+        is_decoding: whether its prefill is over, as far as is known.
+    """
+
+    ticket: Ticket
+    worker: WorkerId
+    placed: PlacementRequest
+    sent_s: float
+    prefill_s: float
+    first_s: float
+    is_decoding: bool = False
+
+
+class Loads:
+    """The table of workers that a placement policy (the rule that chooses one) reads, and the events that it
+    is told.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._is_early = placement.binds != "late"
+        self._table = InstanceTable(placement.load, with_full=self._is_early)
+        self._prefill_ends: list[tuple[float, Ticket]] = []
+        self._running: dict[Ticket, Running] = {}
+        self._typical_output = float(_FIRST_OUTPUT)
+
+    @property
+    def uses_keys(self) -> bool:
+        """Whether the policy reads keys of prompts, where workers report nothing of their caches."""
+        return self._placement.uses_keys == "always"
+
+    def expected_output(self, max_tokens: int | None) -> int:
+        """Return how many tokens an answer is expected to have: the mean of the last ones, or the request's
+        limit if that is less.
+        """
+        typical = round(self._typical_output)
+        return typical if max_tokens is None else min(max_tokens, typical)
+
+    def join(self, worker: Worker) -> None:
+        """Let the policy choose a worker; nothing happens if it may already."""
+        if self._table.get(worker.id) is None:
+            space = BYTES.name if self.uses_keys else ""
+            self._placement.observe(Joined(worker.id, space, worker.kv_tokens))
+            capacity = worker.kv_tokens or _NO_LIMIT
+            view = InstanceView(worker.id, worker.config.profile, capacity, worker.config.num_slots, space)
+            self._table.join(view)
+        self.refresh(worker)
+
+    def leave(self, worker: WorkerId) -> None:
+        """Let the policy choose a worker no more; what runs there goes on."""
+        if self._table.get(worker) is not None:
+            self._placement.observe(Left(worker))
+            self._table.leave(worker)
+
+    def refresh(self, worker: Worker) -> None:
+        """Bring the view of a worker in step with its state and its trial."""
+        num_slots = 1 if worker.on_trial else worker.config.num_slots
+        if (view := self._table.get(worker.id)) is not None:
+            view.probe_s = worker.probe_s
+            if (view.state, view.num_slots) != (worker.state, num_slots):
+                view.state, view.num_slots = worker.state, num_slots
+                self._table.changed(worker.id)
+
+    def view(self, worker: WorkerId) -> InstanceView | None:
+        """Return the view of a worker; None if the policy may not choose it."""
+        return self._table.get(worker)
+
+    def choose(
+        self, request: PlacementRequest, now_s: float, among: Collection[WorkerId] | None = None
+    ) -> Choice | None:
+        """Return the worker that the policy chooses for a request, among some or all; None if it has to
+        wait.
+        """
+        self._end_prefills(now_s)
+        table = self._table
+        if among is not None:
+            table = InstanceTable(self._placement.load, with_full=self._is_early)
+            for view in self._table:
+                if view.id in among:
+                    table.join(view)
+        return self._placement.choose(request, table, now_s)
+
+    def has_room(self, worker: WorkerId, request: PlacementRequest) -> bool:
+        """Return whether a request fits at a worker now."""
+        view = self._table.get(worker)
+        if view is None:
+            return False
+        if view.state == "suspect":
+            return not view.num_running
+        return view.state == "serving" and view.room_tokens >= max(
+            1, min(request.all_tokens, view.capacity_tokens)
+        )
+
+    def start(self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float) -> Running:
+        """Count a request as running at the worker of `choice`."""
+        self._placement.observe(Dispatched(choice.instance, request, now_s))
+        view = self._table.get(choice.instance)
+        assert view is not None, "requests are sent to workers in the table"
+        prefill_s = view.profile.batch_s(max(0, request.num_tokens - choice.held_tokens))
+        running = Running(ticket, view.id, request, now_s, prefill_s, view.prefill_s + prefill_s)
+        self._running[ticket] = running
+        heappush(self._prefill_ends, (now_s + running.first_s, ticket))
+        self._change(view, 1, request.all_tokens, prefill_s)
+        return running
+
+    def first_byte(self, running: Running) -> None:
+        """Note that an answer has begun: its prefill is over."""
+        if running.is_decoding:
+            return
+        running.is_decoding = True
+        if (view := self._table.get(running.worker)) is not None:
+            view.num_decoding += 1
+            self._change(view, 0, 0, -running.prefill_s)
+
+    def end(self, running: Running, usage: Usage, now_s: float, *, is_whole: bool) -> None:
+        """Take a request off the load of its worker, and learn from what was reported of it.
+
+        `is_whole` is whether it was answered to its end.
+        """
+        del self._running[running.ticket]
+        self._placement.observe(Ended(running.worker, running.placed, usage.num_cached))
+        view = self._table.get(running.worker)
+        if usage.num_output is not None:
+            self._typical_output += _OUTPUT_WEIGHT * (usage.num_output - self._typical_output)
+        if view is None:
+            return
+        if is_whole and usage.num_output is not None:
+            self._learn_slowness(view, running, usage.num_output, now_s)
+        view.num_decoding -= running.is_decoding
+        prefill_s = 0.0 if running.is_decoding else running.prefill_s
+        self._change(view, -1, -running.placed.all_tokens, -prefill_s)
+
+    def wait(self, worker: WorkerId, request: PlacementRequest, seconds: float, num: int) -> None:
+        """Add a request to those that wait for a worker (`num` is 1), or take it off them (-1).
+
+        `seconds` is the predicted time by which it delays the next one.
+        """
+        if (view := self._table.get(worker)) is not None:
+            view.num_waiting += num
+            view.waiting_tokens += num * request.all_tokens
+            view.waiting_s = max(0.0, view.waiting_s + num * seconds) if view.num_waiting else 0.0
+            self._table.changed(worker)
+
+    def share_s(self, request: PlacementRequest, held_tokens: int, worker: WorkerId) -> float:
+        """Return the predicted seconds by which a request that waits at a worker delays the next one there:
+        its prefill, and its share of the decode steps of a full worker.
+        """
+        if (view := self._table.get(worker)) is None:
+            return 0.0
+        share = min(1.0, max(1 / view.num_slots, request.all_tokens / view.capacity_tokens))
+        decode_s = view.profile.decode_s(view.num_slots) * request.expected_output
+        return view.profile.batch_s(max(0, request.num_tokens - held_tokens)) + share * decode_s
+
+    def check_invariants(self) -> None:
+        """Check that the loads are the sums of what runs. For tests."""
+        for view in self._table:
+            running = [one for one in self._running.values() if one.worker == view.id]
+            assert view.num_running == len(running)
+            assert view.num_decoding == sum(one.is_decoding for one in running)
+            assert view.running_tokens == sum(one.placed.all_tokens for one in running)
+            predicted_s = sum(one.prefill_s for one in running if not one.is_decoding)
+            assert abs(view.prefill_s - predicted_s) < 1e-6
+
+    def _end_prefills(self, now_s: float) -> None:
+        """Count the prefills as over whose predicted end has come: whole answers do not tell theirs."""
+        while self._prefill_ends and self._prefill_ends[0][0] <= now_s:
+            _, ticket = heappop(self._prefill_ends)
+            running = self._running.get(ticket)
+            if running is not None and running.sent_s + running.first_s <= now_s:
+                self.first_byte(running)
+
+    def _learn_slowness(self, view: InstanceView, running: Running, num_output: int, now_s: float) -> None:
+        predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
+        if self._is_early and predicted_s > 0:
+            ratio = (now_s - running.sent_s) / predicted_s
+            view.slowness += _SLOWNESS_WEIGHT * (ratio - view.slowness)
+
+    def _change(self, view: InstanceView, num: int, num_tokens: int, prefill_s: float) -> None:
+        view.num_running += num
+        view.running_tokens += num_tokens
+        view.prefill_s = max(0.0, view.prefill_s + prefill_s) if view.num_running else 0.0
+        view.expected_output = round(self._typical_output)
+        self._table.changed(view.id)

@@ -1,0 +1,95 @@
+"""What the router's desk (the state machine that decides) is asked, and what it tells the driver to do."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from stretto.cluster.placement import Choice, PromptKey
+from stretto.record import record
+
+WorkerId: TypeAlias = int
+Ticket: TypeAlias = int
+"""Number of a request at the router; never reused."""
+
+
+@record(kw_only=True)
+class RoutedRequest:
+    """A client's request as far as the choice of its worker needs it.
+
+    Attributes:
+        model: name of the model that it asks for; "" if it names none.
+        num_tokens: number of tokens of its prompt; estimated where it is a text.
+        max_tokens: largest number of tokens to generate; None if the request sets no limit.
+        key: key of its prompt; None if nothing is known of it or the policy reads no keys.
+        is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
+    """
+
+    model: str = ""
+    num_tokens: int = 0
+    max_tokens: int | None = None
+    key: PromptKey | None = None
+    is_repeatable: bool = True
+
+
+@record
+class Send:
+    """Action: begin an attempt, by sending a request to a worker."""
+
+    ticket: Ticket
+    worker: WorkerId
+    choice: Choice
+
+
+@record
+class Stop:
+    """Action: abort the attempt that runs for a request, which is going to be placed again."""
+
+    ticket: Ticket
+
+
+@record
+class Refuse:
+    """Action: answer a request that no worker answers, with an error or with the last failure's answer.
+
+    `retry_after_s` is when the client may ask again, if it is known.
+    """
+
+    ticket: Ticket
+    status: int
+    message: str
+    retry_after_s: float | None = None
+
+
+@record
+class Cut:
+    """Action: end an answer that has begun, with an event that says why, and abort the attempt."""
+
+    ticket: Ticket
+    reason: str
+
+
+@record
+class WorkerGone:
+    """Action: a worker has no more requests and gets none; close its connections and forget it."""
+
+    worker: WorkerId
+
+
+@record
+class Check:
+    """Action: check the health of a worker at a time, which replaces an earlier one that is still to come."""
+
+    worker: WorkerId
+    at_s: float
+
+
+DeskAction: TypeAlias = Send | Stop | Refuse | Cut | WorkerGone | Check
+
+
+@record
+class Usage:
+    """The token counts that a worker reports of one answer; None where it does not tell."""
+
+    num_prompt: int | None = None
+    num_output: int | None = None
+    num_cached: int | None = None

@@ -1,0 +1,123 @@
+"""The paths that the router answers itself: its health, its metrics, the models, and the list of workers.
+
+Workers are added, drained and removed through `/router/workers`, from this machine only: whoever can do that
+reads all requests.
+"""
+
+from __future__ import annotations
+
+import json
+from time import monotonic
+
+from stretto.engines.openai_wire.errors import ApiError, RequestRefused, malformed, no_such_path
+from stretto.engines.openai_wire.metrics import CONTENT_TYPE
+from stretto.errors import ConfigError
+from stretto.router.client_connection import ClientRequest
+from stretto.router.config import WorkerConfig
+from stretto.router.front import Front, OwnAnswer
+from stretto.router.health import HealthChecks
+from stretto.router.replies import JSON_HEADERS, json_body
+from stretto.router.routes import path_of
+from stretto.router.workers import Worker
+
+WORKERS = "/router/workers"
+
+
+class OwnRoutes:
+    """The answers to requests to the router's own paths."""
+
+    def __init__(self, front: Front, checks: HealthChecks) -> None:
+        self._front = front
+        self._checks = checks
+
+    def __call__(self, request: ClientRequest, is_local: bool) -> OwnAnswer | None:
+        """Answer a request; None if its path is not one of the router's own.
+
+        Raises:
+            RequestRefused: it cannot be served.
+        """
+        path = path_of(request.target)
+        if request.method == b"GET":
+            match path:
+                case "/health":
+                    return self._health()
+                case "/metrics":
+                    text = self._front.counters.render(self._front.desk)
+                    return 200, [(b"content-type", CONTENT_TYPE.encode())], text.encode()
+                case "/v1/models":
+                    return self._models()
+        if path == WORKERS or path.startswith(WORKERS + "/"):
+            if not is_local:
+                raise _refusal(403, f"{WORKERS} is for clients on the router's own machine")
+            return self._workers(request, path.removeprefix(WORKERS).strip("/"))
+        return None
+
+    def _health(self) -> OwnAnswer:
+        num_serving = sum(worker.state == "serving" for worker in self._front.desk.workers())
+        body = {"serving": num_serving, "waiting": self._front.desk.num_waiting}
+        return (200 if num_serving else 503), JSON_HEADERS, json_body(body)
+
+    def _models(self) -> OwnAnswer:
+        """Return the models of all workers; of a name that several list, the first one's entry."""
+        models: dict[str, object] = {}
+        for worker in self._front.desk.workers():
+            if worker.takes_requests:
+                models = {**worker.models, **models}
+        return 200, JSON_HEADERS, json_body({"object": "list", "data": list(models.values())})
+
+    def _workers(self, request: ClientRequest, rest: str) -> OwnAnswer:
+        number, _, verb = rest.partition("/")
+        desk, now_s = self._front.desk, monotonic()
+        try:
+            match request.method, number, verb:
+                case b"GET", "", "":
+                    return _answer([self._listed(worker) for worker in desk.workers()])
+                case b"POST", "", "":
+                    return self._add(request.body)
+                case b"POST", _, "drain":
+                    self._front.act(desk.drain(_number(number), now_s))
+                case b"DELETE", _, "":
+                    self._front.act(desk.remove(_number(number), now_s))
+                case _:
+                    raise no_such_path(path_of(request.target))
+        except ConfigError as error:
+            raise _refusal(400, error.message) from error
+        return _answer({"worker": _number(number), "left": [w.id for w in desk.workers()]})
+
+    def _add(self, body: bytes) -> OwnAnswer:
+        """Add a worker: it serves when it has passed a health check."""
+        try:
+            fields = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise malformed("", f"not JSON: {error!s:.200}") from error
+        known = {"url", "num_slots", "kv_tokens"}
+        if not isinstance(fields, dict) or "url" not in fields or not fields.keys() <= known:
+            raise malformed("", f"must be an object with url, and may have {', '.join(sorted(known))}")
+        config = WorkerConfig(**fields)
+        return 202, JSON_HEADERS, json_body({"worker": self._checks.add(config)})
+
+    def _listed(self, worker: Worker) -> dict[str, object]:
+        return {
+            "id": worker.id,
+            "url": worker.config.url,
+            "state": worker.state,
+            "on_trial": worker.on_trial,
+            "running": self._front.desk.num_running(worker.id),
+            "models": list(worker.models),
+            "kv_tokens": worker.kv_tokens,
+            **({"reason": worker.reason} if worker.state in ("suspect", "starting") else {}),
+        }
+
+
+def _answer(value: object) -> OwnAnswer:
+    return 200, JSON_HEADERS, json_body(value)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise ConfigError(f"{text!r:.100} is no number of a worker")
+    return int(text)
+
+
+def _refusal(status: int, message: str) -> RequestRefused:
+    return RequestRefused(ApiError(status, message, "BadRequestError"))

@@ -1,0 +1,181 @@
+"""Reading a request's body as far as its placement needs it: its model, length, and the prompt's key.
+
+The key of a prompt is made of its text in the order in which a server's template is likely to put it: of a
+chat, the tools, then the messages. Images, audio and other long data count by their hash. Keys only place: a
+prompt that is read in another way than the server reads it costs time and never changes an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from stretto.cluster.placement import PromptKey
+from stretto.cluster.prompt_keys import BYTES
+from stretto.core import Segment
+from stretto.engines.openai_wire.errors import malformed
+from stretto.router.messages import RoutedRequest
+
+_BYTES_PER_TOKEN = 4
+_DIGITS = np.array([0, 6, 12, 18], np.uint32)
+"""Places of the four digits, of 6 bits each, by which a token id is written as text."""
+_MAX_PART = 2048
+"""Characters of a value that is no text, such as the URL of an image with its data, which are kept as they
+are; longer ones are hashed."""
+_FORM_MODEL = re.compile(rb'name="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)')
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
+
+_Text: TypeAlias = "str | array[int]"
+
+
+def read_request(
+    path: str, content_type: str, body: bytes, *, uses_keys: bool, is_repeatable: bool
+) -> RoutedRequest:
+    """Read the body of a request to a path, such as "/v1/completions".
+
+    A body that is not JSON by its type is read for its model alone.
+
+    Raises:
+        RequestRefused: the body is not a JSON object, or names no model by a text.
+    """
+    if "json" not in content_type and (content_type or not body.lstrip().startswith(b"{")):
+        model = _FORM_MODEL.search(body) if content_type.startswith("multipart/form-data") else None
+        name = model[1].decode("utf-8", "replace") if model else ""
+        num_tokens = len(body) // _BYTES_PER_TOKEN
+        return RoutedRequest(model=name, num_tokens=num_tokens, is_repeatable=is_repeatable)
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise malformed("", f"not JSON: {error!s:.200}") from error
+    if not isinstance(fields, dict):
+        raise malformed("", "must be a JSON object")
+    model_name = fields.get("model") or ""
+    if not isinstance(model_name, str):
+        raise malformed("model", "must be a text")
+    text = _READERS.get(path.rsplit("/", 1)[-1], _no_prompt)(fields)
+    key = None
+    if uses_keys and text is not None:
+        key = _key(text, f"{model_name}\0{fields.get('cache_salt') or ''}")
+    return RoutedRequest(
+        model=model_name,
+        num_tokens=_num_tokens(text, body),
+        max_tokens=_limit(fields),
+        key=key,
+        is_repeatable=is_repeatable,
+    )
+
+
+def _key(text: _Text, salt: str) -> PromptKey:
+    """Return the key of a text, or of token ids, in blocks of 64 tokens by count or by estimate."""
+    if isinstance(text, array):
+        digits = (np.frombuffer(text, np.uint32)[:, None] >> _DIGITS) & 63
+        text, salt = (digits + ord("0")).astype(np.uint8).tobytes().decode("ascii"), f"{salt}\0ids"
+    return PromptKey(BYTES.hashes((Segment(text),), salt), BYTES.block_tokens)
+
+
+def _num_tokens(text: _Text | None, body: bytes) -> int:
+    if isinstance(text, array):
+        return len(text)
+    return (len(body) if text is None else len(text)) // _BYTES_PER_TOKEN
+
+
+def _limit(fields: Mapping[str, Any]) -> int | None:
+    parameters = fields.get("sampling_params")
+    for name in _LIMITS:
+        value = fields.get(name)
+        if value is None and isinstance(parameters, dict):
+            value = parameters.get(name)
+        if type(value) is int and value >= 0:
+            return value
+    return None
+
+
+def _completion(fields: Mapping[str, Any]) -> _Text | None:
+    return _prompt(fields.get("prompt"))
+
+
+def _generate(fields: Mapping[str, Any]) -> _Text | None:
+    return _prompt(fields.get("text") or fields.get("input_ids"))
+
+
+def _prompt(prompt: Any) -> _Text | None:
+    """Return a text or token ids, or several of them as one."""
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, list) and prompt:
+        if isinstance(prompt[0], list):
+            prompt = [token for one in prompt if isinstance(one, list) for token in one]
+        try:
+            return array("I", prompt)
+        except (TypeError, OverflowError):
+            return "".join(map(_text_of, prompt))
+    return None
+
+
+def _chat(fields: Mapping[str, Any]) -> str:
+    parts = [_dumped(fields[name]) for name in ("tools", "functions") if fields.get(name)]
+    return "".join(parts) + _messages(fields.get("messages"))
+
+
+def _anthropic(fields: Mapping[str, Any]) -> str:
+    tools = _dumped(fields["tools"]) if fields.get("tools") else ""
+    return tools + _text_of(fields.get("system")) + _messages(fields.get("messages"))
+
+
+def _responses(fields: Mapping[str, Any]) -> str:
+    tools = _dumped(fields["tools"]) if fields.get("tools") else ""
+    return tools + _text_of(fields.get("instructions")) + _messages(fields.get("input"))
+
+
+def _messages(messages: Any) -> str:
+    if not isinstance(messages, list):
+        return _text_of(messages)
+    parts: list[str] = []
+    for message in messages:
+        if not isinstance(message, dict):
+            parts.append(_text_of(message))
+            continue
+        for name, value in message.items():
+            if name == "content":
+                parts.append(_text_of(value))
+            elif value is not None:
+                parts += ("\0", name, "\0", value if isinstance(value, str) else _dumped(value))
+    return "".join(parts)
+
+
+def _text_of(content: Any) -> str:
+    """Return the text of a message's content; parts that are no text count by their hash if they are long."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if isinstance(content, list):
+        return "".join(map(_text_of, content))
+    if isinstance(content, dict) and isinstance(content.get("text"), str):
+        return str(content["text"])
+    dumped = _dumped(content)
+    if len(dumped) <= _MAX_PART:
+        return dumped
+    return blake2b(dumped.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _no_prompt(fields: Mapping[str, Any]) -> None:
+    return None
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], _Text | None]] = {
+    "completions": lambda fields: _chat(fields) if "messages" in fields else _completion(fields),
+    "responses": _responses,
+    "messages": _anthropic,
+    "generate": _generate,
+}

@@ -1,0 +1,32 @@
+"""The answers that the router gives itself: errors in OpenAI's form."""
+
+from __future__ import annotations
+
+import json
+
+from stretto.engines.openai_wire import sse
+from stretto.engines.openai_wire.errors import ApiError
+from stretto.router.head import Headers
+
+JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
+
+
+def json_body(value: object) -> bytes:
+    """Return a value as the JSON body of an answer."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def error_body(error: ApiError) -> bytes:
+    """Return the body of an error answer."""
+    return json_body(error.to_json())
+
+
+def error_headers(error: ApiError) -> Headers:
+    """Return the headers of an error answer."""
+    more = [(name.lower().encode(), value.encode()) for name, value in error.headers().items()]
+    return [*JSON_HEADERS, *more]
+
+
+def error_event(message: str) -> bytes:
+    """Return the event that ends a stream which has been cut, so that no client takes it for complete."""
+    return sse.encode_event(ApiError(502, message, "UpstreamError").to_json())

@@ -1,0 +1,133 @@
+"""The record of each request: which workers it was sent to and why, and what came of it.
+
+A line of the log is a JSON object. Times are seconds after the arrival of the request.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from stretto.errors import ConfigError
+from stretto.router.messages import Send, Usage, WorkerId
+
+_FLUSH_BYTES = 65536
+
+
+@dataclass(slots=True)
+class Try:
+    """One attempt: the worker, why it was chosen, and how the attempt failed, if it has."""
+
+    action: Send
+    at_s: float
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class Journey:
+    """What has happened to one request so far.
+
+    Attributes:
+        arrived_s, decided_s, first_byte_s, ended_s: loop times; None before they are known.
+        num_prompt: estimated number of tokens of its prompt.
+        status: status that the client got; 0 if its answer was cut.
+        error: why it failed or was cut, if it did.
+    """
+
+    request_id: str
+    target: str
+    arrived_s: float
+    model: str = ""
+    num_prompt: int = 0
+    decided_s: float | None = None
+    first_byte_s: float | None = None
+    ended_s: float | None = None
+    tries: list[Try] = field(default_factory=list)
+    status: int = 0
+    error: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def worker(self) -> WorkerId:
+        """The last worker that it was sent to; -1 if it was sent to none."""
+        return self.tries[-1].action.worker if self.tries else -1
+
+    @property
+    def predicted_cached(self) -> int:
+        """Number of tokens of its prompt that the last worker was believed to hold."""
+        return self.tries[-1].action.choice.held_tokens if self.tries else 0
+
+    def sent(self, action: Send, now_s: float) -> None:
+        """Note that it is sent to a worker."""
+        self.tries.append(Try(action, now_s))
+
+    def failed(self, reason: str) -> None:
+        """Note that the attempt that runs has failed."""
+        if self.tries:
+            self.tries[-1].failure = reason
+
+    def end(self, status: int, now_s: float) -> None:
+        """Note its end."""
+        self.status, self.ended_s = status, now_s
+
+    def to_json(self) -> dict[str, object]:
+        """Return the journey as the JSON of a line of the log."""
+        return {
+            "id": self.request_id,
+            "path": self.target,
+            "model": self.model,
+            "status": self.status,
+            **({"error": self.error} if self.error else {}),
+            "prompt_tokens_estimated": self.num_prompt,
+            "prompt_tokens": self.usage.num_prompt,
+            "completion_tokens": self.usage.num_output,
+            "cached_tokens_predicted": self.predicted_cached,
+            "cached_tokens": self.usage.num_cached,
+            "decision_s": self._after(self.decided_s),
+            "first_byte_s": self._after(self.first_byte_s),
+            "total_s": self._after(self.ended_s),
+            "attempts": [
+                {
+                    "worker": one.action.worker,
+                    "at_s": self._after(one.at_s),
+                    "reason": one.action.choice.reason,
+                    "held_tokens": one.action.choice.held_tokens,
+                    "terms": dict(one.action.choice.terms),
+                    **({"failure": one.failure} if one.failure else {}),
+                }
+                for one in self.tries
+            ],
+        }
+
+    def _after(self, time_s: float | None) -> float | None:
+        return None if time_s is None else round(time_s - self.arrived_s, 6)
+
+
+class RequestLog:
+    """A file to which the journey of each request is appended, as one line of JSON.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file: TextIO = path.open("a", encoding="utf-8", buffering=_FLUSH_BYTES)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def write(self, journey: Journey) -> None:
+        """Append a journey; it may stay in memory until `flush`."""
+        line = {"time": round(time.time(), 3), **journey.to_json()}
+        self._file.write(json.dumps(line, ensure_ascii=True, separators=(",", ":")) + "\n")
+
+    def flush(self) -> None:
+        """Write what is in memory to the file."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

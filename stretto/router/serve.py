@@ -1,0 +1,119 @@
+"""Runs a router until it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import uvloop
+
+from stretto.errors import ConfigError
+from stretto.router.config import RouterConfig
+from stretto.router.front import Front
+from stretto.router.health import HealthChecks
+from stretto.router.own_routes import OwnRoutes
+from stretto.router.request_log import RequestLog
+
+_SWEEP_S = 1.0
+_CLIENT_IDLE_S = 75.0
+_BACKLOG = 2048
+
+
+class RunningRouter:
+    """A router of this process. An async context manager: it runs inside it.
+
+    Args:
+        record: file to which what happened to each request is appended; None for none.
+        say: called with what a user should know of the workers.
+
+    Attributes:
+        port: the port that it listens at.
+
+    Raises:
+        ConfigError: the port is in use, a worker does not speak HTTP, or `record` cannot be written.
+    """
+
+    def __init__(
+        self, config: RouterConfig, record: Path | None = None, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._config = config
+        self._record = record
+        self._say = say
+        self.port = config.port
+
+    @property
+    def url(self) -> str:
+        """Address of the router."""
+        host = self._config.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    async def __aenter__(self) -> RunningRouter:
+        self._log = RequestLog(self._record) if self._record is not None else None
+        self.front = Front(self._config, self._log)
+        self._checks = HealthChecks(self.front)
+        self.front.own_route = OwnRoutes(self.front, self._checks)
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+        try:
+            await asyncio.gather(*map(self._checks.add_and_wait, self._config.worker))
+            for worker in self.front.desk.workers():
+                if worker.state != "serving":
+                    self._say(f"worker {worker.config.url} is not up yet: {worker.reason}")
+            self._server = await self._listen()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweep()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._checks.close()
+        for client in list(self.front.clients):
+            client.abort()
+        while self.front.clients:
+            await asyncio.sleep(0)
+        for connections in self.front.connections.values():
+            connections.close()
+        if self._log is not None:
+            self._log.close()
+
+    async def _listen(self) -> asyncio.Server:
+        config, loop = self._config, asyncio.get_running_loop()
+        try:
+            return await loop.create_server(
+                self.front.client_connection, config.host, config.port, backlog=_BACKLOG
+            )
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            why = "it is in use" if taken else str(error.strerror or error)
+            raise ConfigError(f"cannot listen at port {config.port} of {config.host}: {why}") from error
+
+    def _sweep(self) -> None:
+        self.front.sweep(_CLIENT_IDLE_S)
+        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+
+def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], None]) -> None:
+    """Run a router until interrupted; `say` is told its address and what is wrong with its workers.
+
+    Raises:
+        ConfigError: see `RunningRouter`.
+    """
+
+    async def serve() -> None:
+        async with RunningRouter(config, record, say) as router:
+            gc.collect()
+            gc.freeze()
+            num = len(config.worker)
+            say(f"{router.url}  {num} worker{'' if num == 1 else 's'}, placement {config.placement}")
+            await asyncio.Event().wait()
+
+    uvloop.run(serve())

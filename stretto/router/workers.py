@@ -1,0 +1,151 @@
+"""The states of the workers, with the circuit breaker of each: a state machine without IO.
+
+Rules, on the states and transitions of `cluster/transitions.py`:
+
+- A worker is `starting` until it first passes a health check.
+- A lost connection, a timeout or a failed health check makes it `suspect` at once; `max_failures` answers in
+  a row with status 5xx do so too. Answers with status 4xx are no failures.
+- A suspect worker gets no requests (one at a time if no other worker serves). It is checked after a delay
+  that grows with each suspicion; failures during the delay, as of requests that ran when it died, count no
+  more. When it passes, it serves *on trial*: one request at a time. A first answer ends the trial, and so the
+  memory of the failures; a failure makes it suspect again at once.
+- A worker that drains gets no requests; with its last request it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from stretto.cluster.restarts import delay_s
+from stretto.cluster.transitions import Event, State, next_state
+from stretto.errors import ConfigError
+from stretto.router.config import WorkerConfig
+from stretto.router.messages import WorkerId
+
+_DEAD_CHECKS = 3
+"""Failed health checks in a row after which requests that it has not begun to answer are sent elsewhere."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """One server behind the router.
+
+    Attributes:
+        models: entries of its list of models, by name; empty if it has told none.
+        kv_tokens: number of tokens that may be in flight there; None sets no limit.
+        num_failures: number of answers with status 5xx since the last good one.
+        num_suspicions: number of suspicions since its last good answer.
+        num_failed_checks: number of health checks that failed since the last that passed.
+        on_trial: whether it gets one request at a time, because it was suspect.
+        probe_s: time from which a suspect worker may be tried again.
+        reason: why it is suspect.
+    """
+
+    id: WorkerId
+    config: WorkerConfig
+    state: State = "starting"
+    models: Mapping[str, object] = field(default_factory=dict)
+    kv_tokens: int | None = None
+    num_failures: int = 0
+    num_suspicions: int = 0
+    num_failed_checks: int = 0
+    on_trial: bool = False
+    probe_s: float = 0.0
+    reason: str = ""
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether the worker has failed and not answered since."""
+        return self.on_trial or self.state == "suspect"
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether a request may be sent to the worker: it serves, or is suspect and may be tried."""
+        return self.state in ("serving", "suspect")
+
+
+class Workers:
+    """The servers behind a router, each with its state and its circuit breaker.
+
+    Args:
+        max_failures: answers with status 5xx in a row that make a worker suspect.
+    """
+
+    def __init__(self, max_failures: int) -> None:
+        self._max_failures = max_failures
+        self._ids = count()
+        self._workers: dict[WorkerId, Worker] = {}
+
+    def __iter__(self) -> Iterator[Worker]:
+        """Iterate over the workers that are not gone, in the order in which they were added."""
+        return iter(self._workers.values())
+
+    def get(self, worker: WorkerId) -> Worker | None:
+        """Return a worker; None if it is gone or never was."""
+        return self._workers.get(worker)
+
+    def add(self, config: WorkerConfig) -> Worker:
+        """Add a server, which serves after its first passed health check.
+
+        Raises:
+            ConfigError: there is a worker with this address.
+        """
+        for other in self:
+            if other.config.url.rstrip("/") == config.url.rstrip("/") and other.state != "draining":
+                raise ConfigError(f"worker {config.url} is there already, as worker {other.id}")
+        worker = Worker(next(self._ids), config, kv_tokens=config.kv_tokens)
+        self._workers[worker.id] = worker
+        return worker
+
+    def passed(self, worker: Worker) -> None:
+        """Handle a health check that a worker passed: it serves, on trial if it was suspect."""
+        worker.num_failed_checks = 0
+        if worker.state == "suspect":
+            worker.on_trial = True
+        self._move(worker, "ready")
+
+    def check_failed(self, worker: Worker, reason: str, now_s: float) -> bool:
+        """Handle a failed health check; return whether the worker counts as dead, so that requests that it
+        has not begun to answer are to be sent elsewhere.
+        """
+        worker.num_failed_checks += 1
+        self.suspect(worker, reason, now_s)
+        return worker.num_failed_checks >= _DEAD_CHECKS
+
+    def answered(self, worker: Worker, status: int, now_s: float) -> None:
+        """Handle an answer with a status: a good one, 4xx included, closes the circuit breaker."""
+        if status >= 500:
+            worker.num_failures += 1
+            if worker.num_failures >= self._max_failures or worker.is_doubted:
+                self.suspect(worker, f"it answered with status {status}", now_s)
+        else:
+            worker.num_failures = worker.num_suspicions = 0
+            worker.probe_s = 0.0
+            worker.on_trial = False
+            if worker.state == "suspect":
+                self._move(worker, "ready")
+
+    def suspect(self, worker: Worker, reason: str, now_s: float) -> None:
+        """Make a worker suspect, because it may be down; a worker that has not started stays so."""
+        worker.reason = reason
+        worker.on_trial = False
+        if now_s >= worker.probe_s:
+            worker.num_suspicions += 1
+            worker.probe_s = now_s + delay_s(worker.num_suspicions)
+        if worker.state != "starting":
+            self._move(worker, "suspected")
+
+    def drain(self, worker: Worker) -> None:
+        """Give a worker no more requests."""
+        if worker.state != "draining":
+            self._move(worker, "drain")
+
+    def gone(self, worker: Worker) -> None:
+        """Forget a worker that has no more requests."""
+        self._move(worker, "lost")
+        del self._workers[worker.id]
+
+    def _move(self, worker: Worker, event: Event) -> None:
+        worker.state = next_state(worker.id, worker.state, event, ())

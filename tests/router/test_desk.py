@@ -1,0 +1,321 @@
+"""The desk of the router: events in, actions out, without IO."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.early_placement import SoonestStart
+
+from stretto.cluster.placement import Dispatched, Ended, Joined, KeyUse, Placement, PromptKey
+from stretto.cluster.placements.least_loaded import LeastLoaded
+from stretto.cluster.placements.least_seconds import LeastSeconds
+from stretto.cluster.placements.round_robin import RoundRobin
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.desk import Desk
+from stretto.router.messages import (
+    Check,
+    Cut,
+    DeskAction,
+    Refuse,
+    RoutedRequest,
+    Send,
+    Stop,
+    Ticket,
+    Usage,
+    WorkerGone,
+    WorkerId,
+)
+
+REQUEST = RoutedRequest(model="m", num_tokens=100)
+MODELS = {"m": {"id": "m"}}
+
+
+def desk_of(
+    num: int, placement: Placement | None = None, *, num_slots: int = 256, **settings: object
+) -> Desk:
+    desk = Desk(RouterConfig(**settings), placement or RoundRobin())  # type: ignore[arg-type]
+    for index in range(num):
+        worker = desk.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=num_slots)).id
+        assert sends(desk.check_passed(worker, MODELS, None, 0.0)) == []
+    return desk
+
+
+def sends(actions: list[DeskAction]) -> list[tuple[Ticket, WorkerId]]:
+    return [(action.ticket, action.worker) for action in actions if isinstance(action, Send)]
+
+
+def arrive(desk: Desk, now_s: float, request: RoutedRequest = REQUEST) -> tuple[Ticket, list[DeskAction]]:
+    ticket, actions = desk.arrive(request, now_s)
+    desk.check_invariants()
+    return ticket, actions
+
+
+def test_a_request_goes_to_the_workers_in_turn() -> None:
+    desk = desk_of(3)
+    assert [sends(arrive(desk, 0.0)[1]) for _ in range(4)] == [[(0, 0)], [(1, 1)], [(2, 2)], [(3, 0)]]
+
+
+def test_requests_wait_in_order_for_room() -> None:
+    desk = desk_of(1, num_slots=1)
+    first, second, third = (arrive(desk, 0.0)[0] for _ in range(3))
+    assert desk.num_waiting == 2
+    assert sends(desk.answered(first, 200, Usage(), 1.0)) == [(second, 0)]
+    assert sends(desk.left(second, 2.0)) == [(third, 0)]
+    assert desk.answered(third, 200, Usage(), 3.0) == []
+    assert desk.num_clients == 0
+
+
+def test_a_waiting_request_of_a_lost_client_is_never_sent() -> None:
+    desk = desk_of(1, num_slots=1)
+    first, second = (arrive(desk, 0.0)[0] for _ in range(2))
+    assert desk.left(second, 0.5) == []
+    assert sends(desk.answered(first, 200, Usage(), 1.0)) == []
+    assert desk.num_waiting == 0
+
+
+def test_a_failed_attempt_goes_elsewhere_and_the_worker_is_checked_at_once() -> None:
+    desk = desk_of(2)
+    ticket, _ = arrive(desk, 5.0)
+    actions = desk.failed(ticket, "it closed", 6.0)
+    assert sends(actions) == [(ticket, 1)]
+    assert Check(0, 6.0) in actions
+    assert [worker.state for worker in desk.workers()] == ["suspect", "serving"]
+
+
+def test_an_unrepeatable_request_is_repeated_only_if_it_was_not_sent() -> None:
+    request = RoutedRequest(is_repeatable=False)
+    desk = desk_of(2)
+    ticket, _ = arrive(desk, 0.0, request)
+    assert sends(desk.failed(ticket, "refused", 0.0, was_sent=False)) == [(ticket, 1)]
+    assert desk.failed(ticket, "it closed", 0.0)[0] == Refuse(ticket, 502, "it closed")
+
+
+def test_a_suspect_worker_is_checked_after_growing_delays() -> None:
+    desk = desk_of(1, health_interval_s=1.0)
+    times = []
+    for now_s in (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0):
+        (check,) = (one for one in desk.check_failed(0, "refused", now_s) if isinstance(one, Check))
+        times.append(round(check.at_s - now_s, 3))
+    assert times == [0.0, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_a_worker_on_trial_gets_one_request_and_a_good_answer_ends_the_trial() -> None:
+    desk = desk_of(1, LeastLoaded())
+    first, _ = arrive(desk, 0.0)
+    assert sends(desk.failed(first, "it closed", 0.0)) == [(first, 0)]
+    second, waits = arrive(desk, 0.1)
+    assert waits == []
+    assert sends(desk.check_passed(0, MODELS, None, 0.1)) == []
+    assert desk.workers()[0].on_trial
+    assert sends(desk.answered(first, 404, Usage(), 0.3)) == [(second, 0)]
+    assert sends(arrive(desk, 0.4)[1]) == [(2, 0)]
+
+
+def test_attempts_that_were_not_sent_are_not_counted() -> None:
+    desk = desk_of(1, max_attempts=2)
+    ticket, _ = arrive(desk, 0.0)
+    for now_s in range(1, 9):
+        actions = desk.failed(ticket, "refused", float(now_s), was_sent=False)
+        actions += desk.check_passed(0, MODELS, None, now_s + 0.5)
+        assert sends(actions) == [(ticket, 0)]
+    assert desk.num_clients == 1
+
+
+def test_a_stream_that_begins_ends_the_trial() -> None:
+    desk = desk_of(1)
+    desk.check_failed(0, "refused", 0.0)
+    desk.check_passed(0, MODELS, None, 0.1)
+    first, second = (arrive(desk, 0.2)[0] for _ in range(2))
+    assert desk.num_waiting == 1
+    assert sends(desk.began(first, 200, 0.3)) == [(second, 0)]
+
+
+def test_many_requests_that_fail_at_once_are_one_suspicion() -> None:
+    desk = desk_of(2, RoundRobin(), max_attempts=9)
+    tickets = [arrive(desk, 0.0)[0] for _ in range(40)]
+    checks = [
+        action.at_s
+        for ticket in tickets[::2]
+        for action in desk.failed(ticket, "it closed", 5.0)
+        if isinstance(action, Check)
+    ]
+    assert len(checks) == 20
+    assert max(checks) <= 5.1
+
+
+def test_answers_with_5xx_in_a_row_open_the_breaker_and_4xx_close_it() -> None:
+    desk = desk_of(1, max_failures=2, max_attempts=1)
+    for status in (500, 404, 500):
+        ticket, _ = arrive(desk, 0.0)
+        desk.answered(ticket, status, Usage(), 0.0)
+        assert desk.workers()[0].state == "serving"
+    ticket, _ = arrive(desk, 0.0)
+    assert desk.refused(ticket, 503, 0.0)[0] == Refuse(ticket, 502, "the worker answered with status 503")
+    assert desk.workers()[0].state == "suspect"
+
+
+def test_a_model_is_asked_of_the_workers_that_list_it_or_of_all() -> None:
+    desk = desk_of(2)
+    desk.check_passed(1, {"other": {}}, None, 0.0)
+    for _ in range(3):
+        assert sends(arrive(desk, 0.0)[1])[0][1] == 0
+        assert sends(arrive(desk, 0.0, RoutedRequest(model="other"))[1])[0][1] == 1
+    assert {sends(arrive(desk, 0.0, RoutedRequest(model="new"))[1])[0][1] for _ in range(2)} == {0, 1}
+
+
+def test_a_drained_worker_is_gone_with_its_last_request() -> None:
+    desk = desk_of(2)
+    ticket, _ = arrive(desk, 0.0)
+    assert desk.drain(0, 0.0) == []
+    assert sends(arrive(desk, 0.0)[1]) == [(1, 1)]
+    assert desk.answered(ticket, 200, Usage(), 1.0) == [WorkerGone(0)]
+    assert desk.drain(1, 1.0) == []
+    assert desk.left(1, 2.0) == [WorkerGone(1)]
+    assert desk.workers() == []
+
+
+def test_a_removed_worker_cuts_what_has_begun_and_moves_the_rest() -> None:
+    desk = desk_of(2, LeastLoaded())
+    (begun, _), _, (other, _) = arrive(desk, 0.0), arrive(desk, 0.0), arrive(desk, 0.0)
+    desk.began(begun, 200, 0.0)
+    actions = desk.remove(0, 1.0)
+    assert sends(actions) == [(other, 1)]
+    assert actions[-2:] == [Cut(begun, "the worker was removed"), WorkerGone(0)]
+
+
+def test_an_early_policy_lets_a_request_wait_at_a_worker_and_move() -> None:
+    desk = desk_of(2, SoonestStart(), num_slots=1)
+    tickets = [arrive(desk, 0.0)[0] for _ in range(6)]
+    assert desk.num_waiting == 4
+    moved = sends(desk.answered(tickets[1], 200, Usage(), 1.0))
+    assert [worker for _, worker in moved] == [1]
+    moved += sends(desk.answered(moved[0][0], 200, Usage(), 1.1))
+    moved += sends(desk.answered(moved[1][0], 200, Usage(), 1.2))
+    desk.check_invariants()
+    assert [worker for _, worker in moved] == [1, 1, 1]
+
+
+def test_what_waits_at_a_suspect_worker_goes_elsewhere() -> None:
+    desk = desk_of(2, SoonestStart(), num_slots=1)
+    tickets = [arrive(desk, 0.0)[0] for _ in range(4)]
+    assert sends(desk.check_failed(0, "refused", 0.5)) == []
+    moved = []
+    for _ in range(3):
+        ticket = tickets[1] if not moved else moved[-1][0]
+        moved += sends(desk.answered(ticket, 200, Usage(), 1.0))
+    assert sorted(moved) == [(tickets[2], 1), (tickets[3], 1)]
+
+
+def test_reported_hits_reach_the_policy() -> None:
+    policy = SoonestStart()
+    desk = desk_of(1, policy)
+    ticket, _ = arrive(desk, 0.0)
+    desk.answered(ticket, 200, Usage(100, 7, 64), 1.0)
+    (ended,) = (event for event in policy.events if isinstance(event, Ended))
+    assert ended.held_tokens == 64
+
+
+def test_keys_reach_a_policy_that_reads_them() -> None:
+    class KeyReader(SoonestStart):
+        uses_keys: KeyUse = "always"
+
+    policy = KeyReader()
+    desk = desk_of(1, policy)
+    key = PromptKey((b"first", b"second"), 64)
+    arrive(desk, 0.0, RoutedRequest(num_tokens=200, key=key))
+    joined, dispatched = policy.events
+    assert joined == Joined(0, "bytes")
+    assert isinstance(dispatched, Dispatched)
+    assert dispatched.request.keys == {"bytes": key}
+    assert desk.uses_keys
+    assert not desk_of(1).uses_keys
+
+
+@pytest.mark.parametrize("policy", [RoundRobin, LeastLoaded, LeastSeconds, SoonestStart])
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_every_request_ends_once_and_all_loads_return(
+    policy: type[Placement], seed: int
+) -> None:
+    """Random arrivals, answers, failures, health checks, drains and additions."""
+    choices = random.Random(seed)
+    desk = desk_of(3, policy(), num_slots=2, max_waiting=6, max_wait_s=30.0)
+    at_worker: dict[Ticket, WorkerId] = {}
+    open_tickets: set[Ticket] = set()
+    begun: set[Ticket] = set()
+    gone: set[WorkerId] = set()
+    now_s = 0.0
+
+    def act(actions: list[DeskAction]) -> None:
+        for action in actions:
+            match action:
+                case Send(ticket, worker):
+                    assert ticket in open_tickets
+                    assert worker not in gone
+                    at_worker[ticket] = worker
+                    begun.discard(ticket)
+                case Stop(ticket):
+                    del at_worker[ticket]
+                case Refuse(ticket) | Cut(ticket):
+                    open_tickets.remove(ticket)
+                    at_worker.pop(ticket, None)
+                case WorkerGone(worker):
+                    assert worker not in at_worker.values()
+                    gone.add(worker)
+        desk.check_invariants()
+
+    def step(kind: str) -> None:
+        running = sorted(at_worker)
+        workers = [worker.id for worker in desk.workers()]
+        match kind:
+            case "arrive":
+                request = RoutedRequest(model=choices.choice(["m", ""]), num_tokens=choices.randrange(900))
+                ticket, actions = desk.arrive(request, now_s)
+                open_tickets.add(ticket)
+                act(actions)
+            case "begin" if running:
+                ticket = choices.choice(running)
+                act(desk.began(ticket, 200, now_s))
+                begun.add(ticket)
+            case "answer" | "refuse" | "fail" if running:
+                ticket = choices.choice(running)
+                del at_worker[ticket]
+                if kind == "answer":
+                    open_tickets.remove(ticket)
+                    status = choices.choice([200, 200, 400, 500])
+                    act(desk.answered(ticket, status, Usage(9, choices.randrange(300), 0), now_s))
+                elif kind == "refuse" and ticket not in begun:
+                    act(desk.refused(ticket, 503, now_s))
+                else:
+                    act(desk.failed(ticket, "it closed", now_s))
+            case "leave" if open_tickets:
+                ticket = choices.choice(sorted(open_tickets))
+                open_tickets.remove(ticket)
+                at_worker.pop(ticket, None)
+                act(desk.left(ticket, now_s))
+            case "pass" if workers:
+                act(desk.check_passed(choices.choice(workers), MODELS, None, now_s))
+            case "miss" if workers:
+                act(desk.check_failed(choices.choice(workers), "refused", now_s))
+            case "drain" | "remove" if len(workers) > 1:
+                worker = choices.choice(workers)
+                act(desk.drain(worker, now_s) if kind == "drain" else desk.remove(worker, now_s))
+            case "add" if len(workers) < 5:
+                worker = desk.add_worker(WorkerConfig(url=f"http://new{now_s}", num_slots=2)).id
+                act(desk.check_passed(worker, MODELS, None, now_s))
+
+    common = ["arrive"] * 6 + ["answer"] * 5 + ["begin", "pass", "pass"]
+    rare = ["refuse", "fail", "leave", "miss", "drain", "remove", "add"]
+    for _ in range(400):
+        now_s += choices.random() * 0.3
+        step(choices.choice(common + rare))
+        act(desk.expire(now_s))
+    for _ in range(200):
+        now_s += 1.0
+        for worker in desk.workers():
+            act(desk.check_passed(worker.id, MODELS, None, now_s))
+        step("answer")
+        act(desk.expire(now_s))
+    assert not open_tickets
+    assert desk.num_clients == desk.num_waiting == 0
+    assert all(desk.num_running(worker.id) == 0 for worker in desk.workers())

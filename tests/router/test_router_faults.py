@@ -1,0 +1,300 @@
+"""Faults of workers and clients: nothing is lost before the first byte, nothing ends silently after it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+from support.routing import (
+    DONE,
+    EVENTS,
+    FLOOD_PART,
+    FLOOD_PARTS,
+    STREAM,
+    WHOLE,
+    Routing,
+    StubServer,
+    routing,
+    run,
+    until,
+)
+
+ROUND_ROBIN = {"placement": "round_robin"}
+
+
+def is_clean(at: Routing) -> bool:
+    """Return whether the router has nothing in hand, and all loads are back at zero."""
+    at.desk.check_invariants()
+    return at.desk.num_clients == 0 and all(at.desk.num_running(w.id) == 0 for w in at.desk.workers())
+
+
+@pytest.mark.parametrize("mode", ["closes", "503", "half"])
+def test_an_attempt_that_fails_before_the_first_byte_is_repeated_elsewhere(mode: str) -> None:
+    async def main() -> None:
+        async with routing(mode, "well", **ROUND_ROBIN) as at:
+            for _ in range(6):
+                assert (await at.ask()).content == WHOLE
+            if mode != "half":
+                assert (await at.ask(stream=True)).content == STREAM
+            assert len(at.servers[0].asked) >= 1
+            assert is_clean(at)
+
+    run(main())
+
+
+def test_a_killed_worker_loses_no_request_before_the_first_byte() -> None:
+    async def main() -> None:
+        async with routing("waits", "well", "well", "well", **ROUND_ROBIN) as at:
+            asked = [asyncio.create_task(at.ask()) for _ in range(12)]
+            await until(lambda: len(at.servers[0].asked) >= 3)
+            at.servers[0].kill()
+            asked += [asyncio.create_task(at.ask(stream=True)) for _ in range(8)]
+            replies = await asyncio.gather(*asked)
+            assert [reply.status_code for reply in replies] == [200] * 20
+            assert {reply.content for reply in replies} == {WHOLE, STREAM}
+            assert at.desk.worker(0).state == "suspect"
+            assert is_clean(at)
+
+    run(main())
+
+
+def test_a_worker_that_comes_back_is_used_again() -> None:
+    async def main() -> None:
+        async with routing("well", "well", **ROUND_ROBIN) as at:
+            at.servers[0].kill()
+            for _ in range(4):
+                assert (await at.ask()).headers["x-stretto-worker"] == "1"
+            await at.servers[0].open()
+            await until(lambda: at.desk.worker(0).state == "serving")
+            workers = {(await at.ask()).headers["x-stretto-worker"] for _ in range(4)}
+            assert workers == {"0", "1"}
+
+    run(main())
+
+
+def test_a_stream_that_is_cut_ends_in_an_error_event() -> None:
+    async def main() -> None:
+        async with routing("cut", "well", **ROUND_ROBIN) as at:
+            content = (await at.ask(stream=True)).content
+            assert content.startswith(EVENTS[0])
+            event = json.loads(content.removeprefix(EVENTS[0]).removeprefix(b"data: "))
+            assert "the answer was cut: it closed the connection" in event["error"]["message"]
+            assert DONE not in content
+            assert is_clean(at)
+            assert (await at.samples())['stretto_router_requests_total{status="0"}'] == 1
+
+    run(main())
+
+
+def test_a_hung_worker_is_left_when_its_health_checks_fail() -> None:
+    async def main() -> None:
+        settings = {"health_interval_s": 0.05, "health_timeout_s": 0.1, **ROUND_ROBIN}
+        async with routing("well", "well", **settings) as at:
+            at.servers[0].mode = "silent"
+            replies = await asyncio.gather(*(at.ask() for _ in range(6)))
+            assert {reply.content for reply in replies} == {WHOLE}
+            assert "did not answer /health" in at.desk.worker(0).reason
+            assert at.servers[0].num_left >= 1
+            assert is_clean(at)
+
+    run(main())
+
+
+def test_a_worker_that_answers_too_late_is_replaced() -> None:
+    async def main() -> None:
+        async with routing("waits", "well", first_byte_timeout_s=0.2, **ROUND_ROBIN) as at:
+            reply = await at.ask()
+            assert (reply.content, reply.headers["x-stretto-worker"]) == (WHOLE, "1")
+
+    run(main())
+
+
+def test_a_stream_that_stops_is_cut() -> None:
+    async def main() -> None:
+        async with routing("waits", idle_timeout_s=0.2) as at:
+            content = (await at.ask(stream=True)).content
+            assert b"it sent nothing for 0.2 s" in content
+            assert is_clean(at)
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_client_that_leaves_is_aborted_at_the_worker(is_streamed: bool) -> None:
+    async def main() -> None:
+        async with routing("waits") as at:
+            body = json.dumps({"prompt": "a", "stream": is_streamed}).encode()
+            _, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+            writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            await until(lambda: len(at.servers[0].asked) == 1)
+            writer.transport.abort()
+            await until(lambda: at.servers[0].num_left == 1)
+            assert is_clean(at)
+            assert at.desk.worker(0).state == "serving"
+            assert (await at.samples())['stretto_router_requests_total{status="499"}'] == 1
+
+    run(main())
+
+
+def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
+    async def main() -> None:
+        async with routing() as at:
+            with pytest.raises(httpx.ReadTimeout):
+                await at.client.post("/v1/completions", json={"prompt": "a"}, timeout=0.2)
+            await until(lambda: is_clean(at))
+            assert at.desk.num_waiting == 0
+
+    run(main())
+
+
+def test_requests_beyond_the_queue_are_refused_with_429() -> None:
+    async def main() -> None:
+        async with routing("waits", max_waiting=2, num_slots=1) as at:
+            asked = [asyncio.create_task(at.ask()) for _ in range(3)]
+            await until(lambda: at.desk.num_clients == 3)
+            assert at.desk.num_waiting == 2
+            refused = await at.ask()
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert "2 requests wait already" in refused.json()["error"]["message"]
+            at.servers[0].go_on.set()
+            assert {(await one).content for one in asked} == {WHOLE}
+            assert is_clean(at)
+
+    run(main())
+
+
+def test_an_error_of_the_request_is_the_workers_and_no_failure() -> None:
+    async def main() -> None:
+        async with routing("400", "well", max_failures=1, **ROUND_ROBIN) as at:
+            replies = [await at.ask() for _ in range(6)]
+            assert [reply.status_code for reply in replies] == [400, 200] * 3
+            assert b"stub says 400" in replies[0].content
+            assert at.desk.worker(0).state == "serving"
+
+    run(main())
+
+
+def test_the_last_failure_is_passed_on_when_all_fail() -> None:
+    async def main() -> None:
+        async with routing("503", "503", max_failures=100, **ROUND_ROBIN) as at:
+            reply = await at.ask()
+            assert (reply.status_code, reply.content) == (503, b'{"error": {"message": "stub says 503"}}')
+            assert [len(server.asked) for server in at.servers] == [1, 1]
+
+    run(main())
+
+
+def test_a_failing_worker_gets_one_request_at_a_time_until_it_answers() -> None:
+    async def main() -> None:
+        async with routing("503", "well", max_failures=2, **ROUND_ROBIN) as at:
+            await asyncio.gather(*(at.ask() for _ in range(20)))
+            at.servers[0].mode = "waits"
+            await until(lambda: at.desk.worker(0).on_trial)
+            before = len(at.servers[0].asked)
+            asked = [asyncio.create_task(at.ask()) for _ in range(10)]
+            await until(lambda: sum(task.done() for task in asked) == 9)
+            assert len(at.servers[0].asked) == before + 1
+            at.servers[0].go_on.set()
+            await asyncio.gather(*asked)
+            assert not at.desk.worker(0).on_trial
+
+    run(main())
+
+
+def test_a_worker_is_drained_under_load_without_a_loss() -> None:
+    async def main() -> None:
+        async with routing("waits", "well", **ROUND_ROBIN) as at:
+            asked = [asyncio.create_task(at.ask(stream=True)) for _ in range(8)]
+            await until(lambda: len(at.servers[0].asked) == 4)
+            answer = await at.client.post("/router/workers/0/drain")
+            assert answer.json() == {"worker": 0, "left": [0, 1]}
+            asked += [asyncio.create_task(at.ask(stream=True)) for _ in range(8)]
+            await until(lambda: sum(task.done() for task in asked) == 12)
+            at.servers[0].go_on.set()
+            assert {(await one).content for one in asked} == {STREAM}
+            assert len(at.servers[0].asked) == 4
+            assert [worker.id for worker in at.desk.workers()] == [1]
+            assert (await at.client.post("/router/workers/0/drain")).status_code == 400
+
+    run(main())
+
+
+def test_a_worker_that_is_removed_loses_only_answers_that_have_begun() -> None:
+    async def main() -> None:
+        async with routing("waits", "well", **ROUND_ROBIN) as at:
+            begun = asyncio.create_task(at.ask(stream=True))
+            await until(lambda: len(at.servers[0].asked) == 1)
+            await at.ask()
+            whole = asyncio.create_task(at.ask())
+            await until(lambda: len(at.servers[0].asked) == 2)
+            assert (await at.client.delete("/router/workers/0")).status_code == 200
+            assert (await whole).content == WHOLE
+            assert b"the worker was removed" in (await begun).content
+            await until(lambda: at.servers[0].num_left == 2)
+            assert is_clean(at)
+
+    run(main())
+
+
+def test_a_router_starts_before_its_workers() -> None:
+    async def main() -> None:
+        server = StubServer()
+        await server.open()
+        server.kill()
+        async with routing(urls=(server.url,)) as at:
+            asked = asyncio.create_task(at.ask())
+            await until(lambda: at.desk.num_waiting == 1)
+            assert (await at.client.get("/health")).status_code == 503
+            await server.open()
+            assert (await asked).content == WHOLE
+            server.kill()
+
+    run(main())
+
+
+def test_a_request_that_waits_too_long_is_refused_with_503() -> None:
+    async def main() -> None:
+        async with routing(max_wait_s=0.1) as at:
+            reply = await at.ask()
+            assert reply.status_code == 503
+            assert "no worker could take the request in 0.1 s" in reply.json()["error"]["message"]
+
+    run(main())
+
+
+def test_a_client_that_does_not_read_stops_the_worker() -> None:
+    async def main() -> None:
+        async with routing("floods") as at:
+            body = json.dumps({"prompt": "a", "stream": True}).encode()
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port, limit=1000)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+            writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            await until(lambda: at.servers[0].num_flooded > 0)
+            before = 0
+            while at.servers[0].num_flooded != before:  # until nothing more is taken
+                before = at.servers[0].num_flooded
+                await asyncio.sleep(0.1)
+            assert 0 < before < FLOOD_PARTS
+            received = 0
+            while received < FLOOD_PARTS * len(FLOOD_PART):
+                received += len(await reader.read(1_000_000))
+            await until(lambda: is_clean(at))
+            writer.close()
+
+    run(main())
+
+
+def test_a_connection_that_a_worker_has_closed_meanwhile_is_no_failure() -> None:
+    async def main() -> None:
+        async with routing("once") as at:
+            for _ in range(5):
+                assert (await at.ask()).content == WHOLE
+            assert len(at.servers[0].asked) == 9
+            assert at.desk.worker(0).state == "serving"
+            assert not at.desk.worker(0).on_trial
+            assert (await at.samples())['stretto_router_failures_total{worker="0"}'] == 0
+
+    run(main())

@@ -1,0 +1,242 @@
+"""A router, and servers that behave as they are told, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httptools
+import httpx
+import uvloop
+
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.serve import RunningRouter
+
+EVENTS = [b'data: {"id":"x","choices":[{"index":0,"text":"%d"}]}\n\n' % i for i in range(5)]
+COUNTS = (
+    b'data: {"choices":[],"usage":{"prompt_tokens":90,"completion_tokens":5,'
+    b'"prompt_tokens_details":{"cached_tokens":64}}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+STREAM = b"".join((*EVENTS, COUNTS, DONE))
+WHOLE = (
+    b'{ "id": "x",  "choices": [{"text": "caf\xc3\xa9 \\"usage\\": {\\"cached_tokens\\": 7}"}],\n'
+    b' "usage": {"prompt_tokens": 90, "completion_tokens": 5,'
+    b' "prompt_tokens_details": {"cached_tokens": 32}} }\n'
+)
+FLOOD_PARTS = 400
+FLOOD_PART = b"data: " + b"x" * 65536 + b"\n\n"
+PATIENCE_S = 60.0
+
+
+@dataclass
+class Asked:
+    """A request that a server has received."""
+
+    method: bytes = b""
+    target: bytes = b""
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class StubServer:
+    """A server whose `mode` says how it answers a request for a text.
+
+    "well": as asked; "503", "400": with that status; "silent": never; "closes": closes the connection
+    unanswered; "cut": closes it in the middle of an event; "half": closes it in the middle of a whole answer;
+    "waits": sends the first event, and the rest when `go_on` is set; "once": closes a connection on which it
+    is asked again; "floods": streams `FLOOD_PARTS` parts as fast as they are taken.
+    """
+
+    def __init__(self, mode: str = "well", model: str = "m") -> None:
+        self.mode = mode
+        self.model = model
+        self.is_healthy = True
+        self.asked: list[Asked] = []
+        self.num_left = self.num_flooded = 0
+        self.go_on = asyncio.Event()
+        self.transports: set[asyncio.Transport] = set()
+        self.port = 0
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _StubConnection(self), "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def kill(self) -> None:
+        """Close the port and all connections at once, as a killed process does."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for transport in list(self.transports):
+            transport.abort()
+
+
+class _StubConnection(asyncio.Protocol):
+    def __init__(self, server: StubServer) -> None:
+        self.server = server
+        self.parser = httptools.HttpRequestParser(self)
+        self.asked = Asked()
+        self.task: asyncio.Task[None] | None = None
+        self.num_asked = 0
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+
+    def pause_writing(self) -> None:
+        self.may_write.clear()
+
+    def resume_writing(self) -> None:
+        self.may_write.set()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.server.transports.add(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.server.transports.discard(self.transport)
+        if self.task is not None and not self.task.done():
+            self.server.num_left += 1
+            self.task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self.asked = Asked()
+
+    def on_url(self, url: bytes) -> None:
+        self.asked.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.asked.headers[name.lower()] = value
+
+    def on_body(self, data: bytes) -> None:
+        self.asked.body += data
+
+    def on_message_complete(self) -> None:
+        self.asked.method = self.parser.get_method()
+        path = self.asked.target.partition(b"?")[0]
+        if path == b"/health":
+            if self.server.mode != "silent":
+                self.whole(200 if self.server.is_healthy else 503, b"")
+        elif path == b"/v1/models":
+            self.whole(200, json.dumps({"object": "list", "data": [{"id": self.server.model}]}).encode())
+        elif path == b"/metrics":
+            self.whole(404, b"")
+        else:
+            self.server.asked.append(self.asked)
+            self.num_asked += 1
+            self.task = asyncio.get_running_loop().create_task(self.serve(self.asked))
+
+    def whole(self, status: int, body: bytes) -> None:
+        head = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nX-Own: 1\r\nContent-Length: %d\r\n\r\n"
+        self.transport.write(head % (status, len(body)) + body)
+
+    async def serve(self, asked: Asked) -> None:
+        mode, is_streamed = self.server.mode, b'"stream":true' in asked.body.replace(b" ", b"")
+        if mode in ("503", "400"):
+            self.whole(int(mode), b'{"error": {"message": "stub says %s"}}' % mode.encode())
+        elif mode == "silent":
+            await asyncio.Event().wait()
+        elif mode == "closes" or (mode == "once" and self.num_asked > 1):
+            self.transport.abort()
+        elif mode == "half":
+            self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(WHOLE) + WHOLE[:50])
+            self.transport.close()
+        elif not is_streamed:
+            if mode == "waits":
+                await self.server.go_on.wait()
+            self.whole(200, WHOLE)
+        else:
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+            self.transport.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+            if mode == "floods":
+                await self.flood()
+                return
+            self.chunk(EVENTS[0])
+            if mode == "cut":
+                self.chunk(EVENTS[1][:20])
+                self.transport.close()
+                return
+            if mode == "waits":
+                await self.server.go_on.wait()
+            for part in (b"".join(EVENTS[1:]) + COUNTS[:30], COUNTS[30:] + DONE):
+                self.chunk(part)
+                await asyncio.sleep(0)
+            self.transport.write(b"0\r\n\r\n")
+
+    async def flood(self) -> None:
+        for _ in range(FLOOD_PARTS):
+            await self.may_write.wait()
+            self.chunk(FLOOD_PART)
+            self.server.num_flooded += 1
+            await asyncio.sleep(0)
+        self.transport.write(b"0\r\n\r\n")
+
+    def chunk(self, data: bytes) -> None:
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+@dataclass
+class Routing:
+    """A running router, the servers behind it, and a client of it."""
+
+    router: RunningRouter
+    servers: list[StubServer]
+    client: httpx.AsyncClient
+
+    @property
+    def desk(self) -> Any:
+        return self.router.front.desk
+
+    async def ask(self, *, stream: bool = False, **more: Any) -> httpx.Response:
+        """Ask for a text."""
+        body = {"model": "m", "prompt": "Hello", "stream": stream, **more}
+        return await self.client.post("/v1/completions", content=json.dumps(body))
+
+    async def samples(self) -> dict[str, float]:
+        """Return the values of the router's metrics by name with labels."""
+        text = (await self.client.get("/metrics")).text
+        lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in lines}
+
+
+@asynccontextmanager
+async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> AsyncIterator[Routing]:
+    """Run a router before stub servers of these modes, and before servers at `urls`."""
+    record, num_slots = settings.pop("record", None), settings.pop("num_slots", 256)
+    async with AsyncExitStack() as stack:
+        servers = [StubServer(mode) for mode in modes]
+        for server in servers:
+            await server.open()
+            stack.callback(server.kill)
+        workers = tuple(
+            WorkerConfig(url=url, num_slots=num_slots) for url in (*(server.url for server in servers), *urls)
+        )
+        config = RouterConfig(worker=workers, port=0, **settings)
+        router = await stack.enter_async_context(RunningRouter(config, record))
+        client = httpx.AsyncClient(
+            base_url=router.url, timeout=PATIENCE_S, headers={"content-type": "application/json"}
+        )
+        yield Routing(router, servers, await stack.enter_async_context(client))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a test's coroutine as the router runs."""
+    uvloop.run(main)
