@@ -12,8 +12,8 @@ from stretto.cluster.placement import Choice, PlacementRequest
 from stretto.record import record
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.llm_loads import InstanceLoads
-from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
+from stretto.sorted_queue import SortedQueue
 
 
 @record
