@@ -9,7 +9,7 @@ Nodes leave when they have ended. Nothing here knows what a node does.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.core import Failure
