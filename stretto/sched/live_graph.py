@@ -157,7 +157,7 @@ class LiveGraph:
         """Stop keeping a value that was watched, and no longer add it to `settled` when it is set."""
         del self._watched[value_id]
         self.values.leave(value_id)
-        if not self.values.is_used(value_id):
+        if not self.values.is_used(value_id) and not self._links.sources.get(value_id):
             self._links.drop_value(value_id)
 
     def link(self, source: int, index: int | None, target: int) -> None:
