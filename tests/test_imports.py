@@ -13,7 +13,7 @@ import stretto
 ROOT = Path(stretto.__file__).parent
 CLONE = ROOT.parent
 LAYERS = (
-    "core errors record",
+    "core errors record sorted_queue",
     "tasks references",
     "costs",
     "cluster deployment",
@@ -34,6 +34,7 @@ LIGHT = (
     "errors",
     "record",
     "references",
+    "sorted_queue",
     "tasks",
     "deployment",
     "messages",
@@ -65,6 +66,11 @@ def test_imports_run_one_way() -> None:
         if package == "__init__" or not name.startswith("stretto."):
             continue
         assert LEVELS[name.split(".")[1]] <= LEVELS[package], f"{file} imports {name}"
+
+
+def test_engines_know_nothing_of_the_schedulers() -> None:
+    users = {file for _, file, name in imports() if name.startswith("stretto.sched")}
+    assert not {file for file in users if file.split("/")[0] in ("llm", "engines")}
 
 
 def test_the_product_does_without_benchmarks_checks_and_tools() -> None:

@@ -20,9 +20,9 @@ from benchmarks.fleet.schemes import SIMULATED_BY_HAND, SIMULATED_OURS, Scheme
 from benchmarks.fleet.simulated import SimulatedFleet
 from benchmarks.fleet.work import Asked
 from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take, first_that_fits
-from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
 from stretto.sim.query_bound import Bound
+from stretto.sorted_queue import SortedQueue
 from stretto.vocabulary import Vocabulary
 
 _POLICY = "known_future"

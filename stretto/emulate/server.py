@@ -76,6 +76,8 @@ class EmulatedServer:
         self._died = died
         self._is_asleep = is_asleep
         self._keeps_weights = True
+        self._waking: object = None
+        """Identity of the waking up that is to let work through; None once a sleep has undone it."""
         if is_asleep:
             gate.fall_asleep()
         else:
@@ -86,7 +88,8 @@ class EmulatedServer:
             ("POST", "wake_up"): self._wake_up,
             ("GET", "is_sleeping"): self._tell_sleeping,
         }
-        self.listener = Listener(App({**routes, **life, **self.faults.table}, gate), *address)
+        self.app = App({**routes, **life, **self.faults.table}, gate)
+        self.listener = Listener(self.app, *address)
 
     async def load(self) -> None:
         """Wait for the loading time, then begin to answer."""
@@ -126,6 +129,7 @@ class EmulatedServer:
             )
         if not self._is_asleep:
             self._is_asleep = True
+            self._waking = None
             self._keeps_weights = level == "1"
             self._gate.fall_asleep()
             self._replica.empty()
@@ -139,9 +143,11 @@ class EmulatedServer:
             except CapacityError as error:
                 raise RequestRefused(ApiError(500, error.message, "InternalServerError")) from error
             self._is_asleep = False
+            waking = self._waking = object()
             waking_s = self._waking_s if self._keeps_weights else self._loading_s
             await asyncio.sleep(waking_s / self._clock.speed)
-            self._gate.wake_up()
+            if self._waking is waking:
+                self._gate.wake_up()
         await exchange.answer(200, b"")
 
     async def _tell_sleeping(self, exchange: Exchange) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 
 from stretto.llm.sequence import TokenSequence
-from stretto.sched.orders.sorted_queue import SortedQueue
+from stretto.sorted_queue import SortedQueue
 
 
 class WaitingQueue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import get_args
 
@@ -14,6 +14,7 @@ from stretto.errors import UserError
 from stretto.frontend.template import Template, check_configuration
 from stretto.graph.compile import ExecutionGraph
 from stretto.graph.types import item_type
+from stretto.runtime.query import QueryOptions
 from stretto.tasks import Objective
 
 _OBJECTIVES: tuple[str, ...] = get_args(Objective)
@@ -42,6 +43,15 @@ def check_inputs(egraph: ExecutionGraph, inputs: Mapping[str, object]) -> None:
             raise UserError(f"{egraph.graph.name}: input {name!r} takes {type_}, not {value}")
     if unknown := [name for name in inputs if name not in egraph.inputs]:
         raise UserError(f"{egraph.graph.name} has no input {reprlib.repr(unknown[0])}")
+
+
+def check_options(names: Iterable[str]) -> None:
+    """Check that every name is a keyword of `QueryOptions`. Raises TypeError, as Python does for a keyword
+    that a function does not take.
+    """
+    known = QueryOptions.__annotations__
+    if unknown := [name for name in names if name not in known]:
+        raise TypeError(f"a query takes no keyword {unknown[0]!r}; it takes {', '.join(known)}")
 
 
 def check_app(app: object, configuration: object) -> None:

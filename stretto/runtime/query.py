@@ -47,7 +47,7 @@ class Query:
         self.id = query_id
         self._cancel = cancel
         self._reply: asyncio.Future[Mapping[str, Any]] = loop.create_future()
-        self._text: dict[str, str] = {}
+        self._pieces: dict[str, list[str]] = {}
         self._news = asyncio.Event()
 
     def __await__(self) -> Generator[Any, None, Mapping[str, Any]]:
@@ -69,12 +69,13 @@ class Query:
         Raises:
             UserError: at the end, if there is no such output.
         """
-        sent = 0
+        sent = num_pieces = 0
         while True:
-            text = self._text.get(output, "")
-            if len(text) > sent:
-                yield text[sent:]
-                sent = len(text)
+            if pieces := self._pieces.get(output, [])[num_pieces:]:
+                num_pieces += len(pieces)
+                text = "".join(pieces)
+                sent += len(text)
+                yield text
                 continue
             if self._reply.done():
                 outputs = self._reply.result()
@@ -89,7 +90,7 @@ class Query:
 
     def on_text(self, output: str, text: str) -> None:
         """Add more text of an output, to be given to callers of `stream`. Called by the runtime."""
-        self._text[output] = self._text.get(output, "") + text
+        self._pieces.setdefault(output, []).append(text)
         self._news.set()
 
     def on_reply(self, reply: Reply) -> None:

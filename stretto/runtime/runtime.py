@@ -42,6 +42,7 @@ from stretto.runtime.input_checks import (
     check_criteria,
     check_deadline,
     check_inputs,
+    check_options,
     check_tenant,
 )
 from stretto.runtime.loop_thread import LoopThread, run_on
@@ -282,7 +283,9 @@ class Runtime:
         Raises:
             UserError: it is called on the event loop of the runtime, or the runtime has been closed.
             StrettoError: whatever ended the run; it names the step where there is one.
+            TypeError: a keyword is unknown; no engine is started for that.
         """
+        check_options(options)
         return run_on(self._started_loop(), lambda: self.run(app, inputs, **options))
 
     def close(self) -> None:

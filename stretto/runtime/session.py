@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from stretto.core import Failure
@@ -19,13 +19,14 @@ from stretto.tasks import Objective
 
 @dataclass(slots=True, eq=False)
 class _Variable:
-    """A variable as its callers see it: the text that has been generated so far, and its value to come.
+    """A variable as its callers see it: pieces of the text that has been generated so far, and its value to
+    come.
 
     A later variable of the same name is another object, so that their texts are never mixed.
     """
 
     coming: asyncio.Future[object]
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
 
 
 Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGraph]
@@ -175,12 +176,13 @@ class Session:
             self._post(Unwant(self.id, name, criteria))
 
     async def _pieces(self, variable: _Variable) -> AsyncIterator[str]:
-        sent = 0
+        sent = num_pieces = 0
         while True:
-            text = variable.text
-            if len(text) > sent:
-                yield text[sent:]
-                sent = len(text)
+            if pieces := variable.pieces[num_pieces:]:
+                num_pieces += len(pieces)
+                text = "".join(pieces)
+                sent += len(text)
+                yield text
             elif variable.coming.done():
                 value = variable.coming.result()
                 if isinstance(value, Failure):
@@ -222,7 +224,7 @@ class Session:
         Text that was on its way when the variable was dropped belongs to the dropped one.
         """
         variable = self._dropped[name][0] if name in self._dropped else self._variable(name)
-        variable.text += text
+        variable.pieces.append(text)
         self._news.set()
 
     def on_settled(self, name: str, value: object) -> None:

@@ -12,8 +12,8 @@ from stretto.cluster.placement import Choice, PlacementRequest
 from stretto.record import record
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.llm_loads import InstanceLoads
-from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
+from stretto.sorted_queue import SortedQueue
 
 
 @record
@@ -34,7 +34,7 @@ class BoundRequest:
 
 class BoundRequests:
     """The requests that have been assigned to instances and wait until they fit there: one queue for each
-    instance, and an index by query (run of an app).
+    instance, and an index by query (run of an app) and node (step).
 
     All operations take O(log n) for each request that they concern.
     """
@@ -44,7 +44,7 @@ class BoundRequests:
         self._loads = loads
         self._queues: dict[InstanceId, EngineQueue] = {}
         self._bound: dict[Entry, BoundRequest] = {}
-        self._of_query: dict[str, dict[Entry, None]] = {}
+        self._of_query: dict[str, dict[int, dict[Entry, None]]] = {}
         self._by_wait = SortedQueue[InstanceId]()
         self._waits_s: dict[InstanceId, float] = {}
 
@@ -80,7 +80,8 @@ class BoundRequests:
         instance = choice.instance
         share_s = self._loads.share_s(request, choice.held_tokens, instance)
         self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s)
-        self._of_query.setdefault(entry.query, {})[entry] = None
+        nodes = self._of_query.setdefault(entry.query, {})
+        nodes.setdefault(entry.request.node.id, {})[entry] = None
         self._loads.wait(instance, request, share_s)
         self._sort(instance)
         self.queue(instance).add(entry)
@@ -112,10 +113,16 @@ class BoundRequests:
         return left
 
     def of_query(self, query: str) -> list[Entry]:
-        """Return the waiting requests of a query (one run of an app) as queue entries, in the order in which
-        they were added.
+        """Return the waiting requests of a query (one run of an app) as queue entries, node (step) by node,
+        those of a node in the order in which they were added.
         """
-        return list(self._of_query.get(query, ()))
+        return [entry for entries in self._of_query.get(query, {}).values() for entry in entries]
+
+    def of_node(self, query: str, node: int) -> list[Entry]:
+        """Return the waiting requests of one node (step) of a query (one run of an app) as queue entries, in
+        the order in which they were added.
+        """
+        return list(self._of_query.get(query, {}).get(node, ()))
 
     def clear(self) -> None:
         """Remove all requests that wait for any instance. Requests that were already sent to an instance are
@@ -132,7 +139,7 @@ class BoundRequests:
         """
         by_queue = [entry for queue in self._queues.values() for entry in queue]
         assert set(by_queue) == set(self._bound)
-        assert {entry for entries in self._of_query.values() for entry in entries} == set(self._bound)
+        assert {entry for query in self._of_query for entry in self.of_query(query)} == set(self._bound)
         assert all(entry.hi == entry.lo + 1 for entry in by_queue)
         assert sorted(self._by_wait) == sorted(i for i, queue in self._queues.items() if queue)
         for view in self._loads.views():
@@ -144,9 +151,12 @@ class BoundRequests:
 
     def _forget(self, entry: Entry) -> BoundRequest:
         bound = self._bound.pop(entry)
-        entries = self._of_query[entry.query]
+        nodes = self._of_query[entry.query]
+        entries = nodes[entry.request.node.id]
         del entries[entry]
         if not entries:
+            del nodes[entry.request.node.id]
+        if not nodes:
             del self._of_query[entry.query]
         self._loads.wait_no_more(bound.instance, bound.request, bound.share_s)
         self._sort(bound.instance)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from stretto.messages import Unwant
-from stretto.sched.orders.sorted_queue import SortedQueue
+from stretto.sorted_queue import SortedQueue
 
 
 @dataclass(frozen=True, slots=True)

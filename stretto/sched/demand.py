@@ -11,8 +11,8 @@ may ask for more.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 from stretto.graph.compile import Node
@@ -68,39 +68,49 @@ def usual(criteria: Objective, path_s: float) -> Demand:
     return Demand(criteria, path_s=path_s)
 
 
-def deduce(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand) -> dict[int, Demand]:
-    """Return how urgently each node (step) is needed, by its id, computed backwards from the demands on
-    values and effects.
+def deduce(
+    live: LiveGraph,
+    demands: dict[int, Demand],
+    asked: Mapping[int, Demand],
+    of_effects: Demand,
+    changed: Iterable[int],
+) -> list[tuple[Node, Demand]]:
+    """Correct how urgently each node (step) is needed; return (node, new demand) pairs of the nodes for which
+    that has changed, in order of their ids.
 
-    `asked` has the demands on values that somebody waits for, by id; `of_effects` is the demand on each
-    effect (step that changes something outside the app) that has still to happen. Nodes that nobody needs are
-    left out. It takes time in proportion to the needed nodes and what they read.
+    Only the nodes in `changed` and what is behind them are looked at, and only if something changes there.
+
+    Args:
+        demands: demands on nodes by id, computed backwards from the demands on values and effects; changed
+            in place. Nodes that nobody needs are left out, and have the demand `NOBODY` in what is returned.
+        asked: demands on values that somebody waits for, by id.
+        of_effects: demand on each effect (step that changes something outside the app) that has still to
+            happen.
+        changed: ids of nodes that are new, or for which other nodes wait, or values are asked for, than at
+            the last call. Some may have ended.
     """
-    at_end: dict[int, Demand] = dict.fromkeys(live.effects, of_effects)
-    for value_id, demand in asked.items():
-        if (node := live.producer(value_id)) is not None:
-            at_end[node.id] = _joined(at_end.get(node.id), demand)
-    found: dict[int, Demand] = {}
-    for node, sources in reversed(_sources_first(live, list(at_end))):
-        demand = found[node.id] = at_end[node.id].before(node.own_s)
-        for source in sources:
-            at_end[source.id] = _joined(at_end.get(source.id), demand)
-    return found
 
+    def of(node: Node) -> Demand | None:
+        nodes, values = live.reached(node)
+        found = [asked[value_id] for value_id in values if value_id in asked]
+        found += [demands[node_id] for node_id in nodes if node_id in demands]
+        if node.id in live.effects:
+            found.append(of_effects)
+        return reduce(Demand.joined, found).before(node.own_s) if found else None
 
-def changes(before: Mapping[int, Demand], now: Mapping[int, Demand]) -> dict[int, Demand]:
-    """Compare two computations of how urgently nodes (steps) are needed: return the new demand of each node
-    whose demand has changed, by id.
-
-    Nodes that nobody needs any more have the demand `NOBODY`.
-    """
-    found = {node: demand for node, demand in now.items() if before.get(node) != demand}
-    found.update((node, NOBODY) for node in before if node not in now)
-    return found
-
-
-def _joined(demand: Demand | None, other: Demand) -> Demand:
-    return other if demand is None or demand == other else demand.joined(other)
+    nodes = (live.nodes[node_id] for node_id in changed if node_id in live.nodes)
+    stale = {node.id for node in nodes if of(node) != demands.get(node.id)}
+    found: dict[int, tuple[Node, Demand]] = {}
+    for node, sources in reversed(_sources_first(live, sorted(stale))):
+        if node.id not in stale or (demand := of(node)) == demands.get(node.id):
+            continue
+        stale.update(source.id for source in sources)
+        found[node.id] = node, NOBODY if demand is None else demand
+        if demand is None:
+            del demands[node.id]
+        else:
+            demands[node.id] = demand
+    return [found[node_id] for node_id in sorted(found)]
 
 
 def _sources_first(live: LiveGraph, ends: list[int]) -> list[tuple[Node, list[Node]]]:

@@ -22,7 +22,7 @@ Source: Teola §5.1. Differs: streams, absent values, failures that flow, and gr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stretto.core import ABSENT, AbsentType, Failure
 from stretto.errors import BadReply, EngineFailure, StrettoError
@@ -55,6 +55,8 @@ class GraphScheduler:
         live: nodes that have not ended, their connections, and the values.
         demands: how urgently each node that somebody needs is needed; None if all are needed by the query's
             end.
+        changed: ids of nodes that have come, or have lost a node that waited for them, since `demands` were
+            computed. Kept only where there are demands.
         has_expanded: whether a subgraph has been added since `demands` were computed.
     """
 
@@ -64,7 +66,8 @@ class GraphScheduler:
         self.nodes = self.live.nodes
         self.values = self.live.values
         self.outcome = Outcome()
-        self.demands: Mapping[int, Demand] | None = None
+        self.demands: dict[int, Demand] | None = None
+        self.changed: dict[int, None] = {}
         self.has_expanded = False
         self._num_spliced = 0
         self._record = record or QueryRecord()
@@ -95,6 +98,8 @@ class GraphScheduler:
         """
         joined = self.live.join(egraph, inputs, under)
         self._states.add(joined.nodes)
+        if self.demands is not None:
+            self.changed.update((node.id, None) for node in joined.nodes)
         for place, streamed in egraph.streamed.items():
             own = [
                 StreamedOutput(one.name, tuple([joined.values[value] for value in one.unless]))
@@ -151,9 +156,9 @@ class GraphScheduler:
         """Show callers no more text under the name of a variable, because that variable was given up."""
         self._shown.conceal(name)
 
-    def cancel_all_but(self, needed: Collection[int]) -> None:
-        """Cancel every node (step) whose id is not in `needed`, and withdraw its work from the engines."""
-        for node in [node for node_id, node in self.nodes.items() if node_id not in needed]:
+    def cancel(self, nodes: Iterable[Node]) -> None:
+        """Cancel nodes (steps) that serve nothing any more, and withdraw their work from the engines."""
+        for node in nodes:
             self._retire(node)
             self.outcome.withdrawn.append(node)
             self.live.cut(node)
@@ -381,7 +386,16 @@ class GraphScheduler:
         if node.is_mapped or node.decode is not None:
             self._streams.drop(node)
         self._shown.drop(node)
+        if self.demands is not None:
+            self._note_loss(node)
         self.live.retire(node)
+
+    def _note_loss(self, node: Node) -> None:
+        """Note that a node waits no more for those of its sources that have not ended."""
+        assert self.demands is not None
+        self.demands.pop(node.id, None)
+        self.changed.pop(node.id, None)
+        self.changed.update((source.id, None) for source in self.live.sources(node))
 
     def _splice(self, node: Node, inputs: Mapping[str, object]) -> None:
         """Add the subgraph that `node` expands to; the subgraph's output becomes its own."""

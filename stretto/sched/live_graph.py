@@ -9,7 +9,7 @@ Nodes leave when they have ended. Nothing here knows what a node does.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.core import Failure
@@ -157,7 +157,7 @@ class LiveGraph:
         """Stop keeping a value that was watched, and no longer add it to `settled` when it is set."""
         del self._watched[value_id]
         self.values.leave(value_id)
-        if not self.values.is_used(value_id):
+        if not self.values.is_used(value_id) and not self._links.sources.get(value_id):
             self._links.drop_value(value_id)
 
     def link(self, source: int, index: int | None, target: int) -> None:
@@ -224,19 +224,48 @@ class LiveGraph:
             values += new
         return False
 
-    def behind(self, values: Iterable[int]) -> set[int]:
-        """Return the ids of all nodes (steps) that are needed to produce the values with the ids `values`, or
-        for the effects (steps that change something outside the app) that have still to happen.
+    def reached(self, node: Node) -> tuple[list[int], list[int]]:
+        """Return the ids of the nodes (steps) that wait for a node, some of which may have ended, and the ids
+        of all values that the node will set, itself or by a chain of linked values.
+
+        The waiting nodes are those that have the node among their `sources`.
         """
-        found = set(self.effects)
-        found.update(node.id for node in map(self.producer, values) if node is not None)
-        open_nodes = list(found)
-        while open_nodes:
-            for source in self.sources(self.nodes[open_nodes.pop()]):
-                if source.id not in found:
-                    found.add(source.id)
-                    open_nodes.append(source.id)
+        nodes = dict.fromkeys(self._followers.get(node.id, ()))
+        values = list(node.outs)
+        for value_id in values:  # grows meanwhile
+            nodes.update((reader, None) for reader, _ in self._readers.get(value_id, ()))
+            for link in self._links.sources.get(value_id, ()):
+                if link.value is not None:
+                    values.append(link.value)
+                if link.node is not None:
+                    nodes[link.node] = None
+        return list(nodes), values
+
+    def unneeded(self, end: Node) -> list[Node]:
+        """Return the node (step) `end` and all nodes behind it that serve nothing, readers first.
+
+        A node serves nothing if it is no effect (step that changes something outside the app) that has still
+        to happen, sets no watched value, and no node waits for it, except nodes that are returned too. It
+        takes time in proportion to the returned nodes and what is connected to them.
+        """
+        num_needing = {end.id: self._num_needing(end)}
+        found = [] if num_needing[end.id] else [end]
+        for node in found:  # grows meanwhile
+            for source in {source.id: source for source in self.sources(node)}.values():
+                if source.id not in num_needing:
+                    num_needing[source.id] = self._num_needing(source)
+                num_needing[source.id] -= 1
+                if not num_needing[source.id]:
+                    found.append(source)
         return found
+
+    def _num_needing(self, node: Node) -> int:
+        """Count the nodes that wait for a node, the watched values that it will set, and itself if it is an
+        effect.
+        """
+        nodes, values = self.reached(node)
+        num_waiting = sum(node_id in self.nodes for node_id in nodes)
+        return num_waiting + sum(map(self.is_watched, values)) + (node.id in self.effects)
 
     def check_invariants(self) -> None:
         """Check that each node's (step's) number of missing inputs and predecessors is right, and that the

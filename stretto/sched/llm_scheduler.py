@@ -77,6 +77,7 @@ class LLMScheduler:
         self._handed_over = HandedOver(engine.name)
         self._num_changes: dict[str, int] = {}
         self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
+        self._of_node: dict[tuple[str, int], dict[int, Running]] = {}
         self._touched: dict[InstanceId, set[str]] = {}
         self._drained: dict[InstanceId, None] = {}
         self._decided: list[Action] = []
@@ -250,13 +251,12 @@ class LLMScheduler:
         self.queue.withdraw(query, node)
         self._placing.withdraw(query, node)
         actions: list[Action] = []
-        for instance, tasks in sorted(self._of_query.get(query, {}).items()):
-            for task, running in list(tasks.items()):
-                if running.entry.request.node.id == node:
-                    started_s = running.started_s
-                    self._remove(running)
-                    self._ahead.stop(query, node, started_s, now_s)
-                    actions.append(CancelTask(self.engine.name, instance, task))
+        tasks = self._of_node.get((query, node), {}).values()
+        for running in sorted(tasks, key=lambda one: (one.instance, one.task)):
+            started_s = running.started_s
+            self._remove(running)
+            self._ahead.stop(query, node, started_s, now_s)
+            actions.append(CancelTask(self.engine.name, running.instance, running.task))
         return actions
 
     def schedule(self, now_s: float) -> list[Action]:
@@ -302,10 +302,9 @@ class LLMScheduler:
         self.queue.ask(query, demands)
         self._placing.ask(query, demands)
         self._handed_over.ask(query, demands)
-        for tasks in self._of_query.get(query, {}).values():
-            for running in tasks.values():
-                entry = running.entry
-                entry.demand = demands.get(entry.request.node.id, entry.demand)
+        for node, demand in demands.items():
+            for running in self._of_node.get((query, node), {}).values():
+                running.entry.demand = demand
         self._note_change(query)
 
     def queries(self) -> list[str]:
@@ -368,6 +367,10 @@ class LLMScheduler:
         """
         assert all(entry.lo < entry.hi for entry in self.queue)
         self._loads.check_invariants()
+        of_query = {
+            one.task for of in self._of_query.values() for many in of.values() for one in many.values()
+        }
+        assert of_query == {task for tasks in self._of_node.values() for task in tasks}
         self._placing.check_invariants()
         fleet = self.instances.fleet
         assert {view.id for view in self._loads.views()} == {*fleet.serving, *fleet.suspects}
@@ -403,6 +406,7 @@ class LLMScheduler:
         self._loads.add(running)
         self._apart.add(entry)
         self._of_query.setdefault(request.query, {}).setdefault(instance, {})[task.id] = running
+        self._of_node.setdefault((request.query, request.node.id), {})[task.id] = running
         if request.decode is None and not request.each:
             self._ahead.start(request, instance, num_tokens)
         if self.engine.keeps_state:
@@ -456,8 +460,12 @@ class LLMScheduler:
         self._heard_tasks.forget((running.instance, running.task))
         if not self._loads.of(running.instance):
             self._heard_instances.forget(running.instance)
-        tasks = self._of_query.get(running.entry.query, {}).get(running.instance, {})
-        tasks.pop(running.task, None)
+        query, node = running.entry.query, running.entry.request.node.id
+        self._of_query.get(query, {}).get(running.instance, {}).pop(running.task, None)
+        of_node = self._of_node[query, node]
+        del of_node[running.task]
+        if not of_node:
+            del self._of_node[query, node]
 
     def _drop(self, instance: InstanceId, error: StrettoError, *, kills: bool = True) -> list[Report]:
         """Take an instance out of service, and try again elsewhere what it was running.

@@ -144,21 +144,20 @@ class PlaceEarly:
         """Drop the requests of one node (step) of a query (run of an app) that wait in the queues of
         instances.
         """
-        for entry in self._bound.of_query(query):
-            if entry.request.node.id == node:
-                self._remove(entry)
+        for entry in self._bound.of_node(query, node):
+            self._remove(entry)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Move waiting requests of a query (run of an app) to their new places in the queues of instances,
         because its steps have become more or less urgent.
         """
-        for entry in self._bound.of_query(query):
-            demand = demands.get(entry.request.node.id, entry.demand)
-            if demand != entry.demand:
-                entry.demand = demand
-                again = _anew(entry, entry.lo)
-                bound = self._bound.remove(entry)
-                self._bind(again, bound.request, bound.choice)
+        for node, demand in demands.items():
+            for entry in self._bound.of_node(query, node):
+                if demand != entry.demand:
+                    entry.demand = demand
+                    again = _anew(entry, entry.lo)
+                    bound = self._bound.remove(entry)
+                    self._bind(again, bound.request, bound.choice)
 
     def clear(self) -> None:
         """Drop all requests that wait in the queues of instances, after a bug in a queue order."""

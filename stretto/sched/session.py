@@ -26,7 +26,7 @@ from functools import reduce
 from stretto.core import Failure, first_failure
 from stretto.errors import QueryCancelled, StrettoError, UserError
 from stretto.graph.compile import ExecutionGraph
-from stretto.sched.demand import Demand, changes, deduce
+from stretto.sched.demand import Demand, deduce
 from stretto.sched.graph_scheduler import GraphScheduler
 from stretto.sched.outcome import Outcome
 from stretto.sched.results import Completed
@@ -49,10 +49,12 @@ class Session:
         self.query = query
         self.record = record or QueryRecord()
         self.graph = GraphScheduler(query, self.record, expand)
+        self.graph.demands = {}
         self._variables: dict[str, int] = {}
         self._produced: set[str] = set()
         self._settled: dict[str, object] = {}
         self._wants: dict[str, Counter[Demand]] = {}
+        self._asked: dict[int, Demand] = {}
         self._outputs: tuple[str, ...] | None = None
 
     @property
@@ -75,6 +77,7 @@ class Session:
             if name not in inputs:
                 raise UserError(f"the query brings no input {name!r}")
         ids = dict(zip(egraph.inputs, self.graph.values.add(len(egraph.inputs)), strict=True))
+        self.graph.demands = None
         outputs = self.graph.grow(egraph, ids, {})
         self._outputs = tuple(outputs)
         for name, (value_id, index) in outputs.items():
@@ -101,6 +104,7 @@ class Session:
         self._produced.update(made)
         for name, (value_id, index) in outputs.items():
             self._bind(names[name], value_id, index)
+            self._note_change(value_id)
         self._deduce()
         return self._take()
 
@@ -127,10 +131,8 @@ class Session:
         """
         self._variable(name)
         if name not in self._settled:
-            before = self._asked(name)
             self._wants.setdefault(name, Counter())[self._demand(criteria, deadline_s)] += 1
-            if self._asked(name) != before:
-                self._deduce()
+            self._ask(name)
         return self._take()
 
     def unwant(
@@ -143,14 +145,12 @@ class Session:
         """
         wants, demand = self._wants.get(name), self._demand(criteria, deadline_s)
         if wants is not None and demand in wants:
-            before = self._asked(name)
             wants[demand] -= 1
             if not wants[demand]:
                 del wants[demand]
             if not wants:
                 del self._wants[name]
-            if self._asked(name) != before:
-                self._deduce()
+            self._ask(name)
         return self._take()
 
     def drop(self, name: str) -> Outcome:
@@ -169,10 +169,14 @@ class Session:
         self._settled.pop(name, None)
         self._produced.discard(name)
         self._wants.pop(name, None)
-        self.graph.conceal(name)
-        self.graph.live.unwatch(value_id)
-        self.graph.settle()
-        self.graph.cancel_all_but(self.graph.live.behind(self._variables.values()))
+        self._asked.pop(value_id, None)
+        self._note_change(value_id)
+        graph, producer = self.graph, self.graph.live.producer(value_id)
+        graph.conceal(name)
+        graph.live.unwatch(value_id)
+        graph.settle()
+        if producer is not None and producer.id in graph.nodes:
+            graph.cancel(graph.live.unneeded(producer))
         self._deduce()
         return self._take()
 
@@ -250,22 +254,33 @@ class Session:
     def _demand(self, criteria: Objective | None, deadline_s: float | None) -> Demand:
         return Demand(criteria or self.record.criteria, math.inf if deadline_s is None else deadline_s)
 
-    def _asked(self, name: str) -> Demand | None:
-        """Return what all callers that wait for a variable ask of it together; None if none waits."""
-        wants = self._wants.get(name)
-        return reduce(Demand.joined, wants) if wants else None
+    def _ask(self, name: str) -> None:
+        """Join what all callers that wait for a variable ask of it, and deduce what follows if that has
+        changed.
+        """
+        value_id, wants = self._variables[name], self._wants.get(name)
+        before = self._asked.pop(value_id, None)
+        if wants:
+            self._asked[value_id] = reduce(Demand.joined, wants)
+        if self._asked.get(value_id) != before:
+            self._note_change(value_id)
+            self._deduce()
+
+    def _note_change(self, value_id: int) -> None:
+        """Note that something else than before is asked of a value, or by it of the node that produces it."""
+        if (node := self.graph.live.producer(value_id)) is not None:
+            self.graph.changed[node.id] = None
 
     def _deduce(self) -> None:
-        """Deduce the demands on nodes from the demands on variables; note which have changed."""
-        if self.is_one_shot:
+        """Correct the demands on nodes after what has changed; note which have changed."""
+        graph = self.graph
+        if graph.demands is None:
             return
-        self.graph.has_expanded = False
-        asked = {self._variables[name]: reduce(Demand.joined, wants) for name, wants in self._wants.items()}
-        before = self.graph.demands or {}
-        self.graph.demands = deduce(self.graph.live, asked, self._demand(None, None))
-        for node_id, demand in changes(before, self.graph.demands).items():
-            if (node := self.graph.nodes.get(node_id)) is not None:
-                self.graph.outcome.demands.append((node, demand))
+        graph.has_expanded = False
+        changed, graph.changed = graph.changed, {}
+        graph.outcome.demands += deduce(
+            graph.live, graph.demands, self._asked, self._demand(None, None), changed
+        )
 
     def _take(self) -> Outcome:
         """Let the running graph go on, and return its outcome."""
@@ -276,7 +291,8 @@ class Session:
         for name, value in outcome.settled:
             if name in self._variables:
                 self._settled[name] = value
-                self._wants.pop(name, None)
+                if self._wants.pop(name, None) is not None:
+                    self._asked.pop(self._variables[name], None)
         if self._outputs is None:
             return outcome
         failed = outcome.failed_effects

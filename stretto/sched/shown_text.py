@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import SEEK_END, StringIO
 
 from stretto.core import ABSENT, Failure
 from stretto.errors import BadReply
@@ -17,7 +18,8 @@ class ShownText:
 
     def __init__(self) -> None:
         self._streamed: dict[int, tuple[StreamedOutput, ...]] = {}
-        self._shown: dict[tuple[int, str], str] = {}
+        self._shown: dict[tuple[int, str], StringIO] = {}
+        self._nodes: dict[str, dict[int, None]] = {}
 
     def add(self, node_id: int, outputs: tuple[StreamedOutput, ...]) -> None:
         """Register a decode node (a step that generates text) whose text may be shown to callers while it is
@@ -28,6 +30,8 @@ class ShownText:
         """
         if outputs:
             self._streamed[node_id] = outputs
+            for output in outputs:
+                self._nodes.setdefault(output.name, {})[node_id] = None
 
     def within(self, node: Node, inner: Sequence[StreamedOutput]) -> tuple[StreamedOutput, ...]:
         """Return the outputs of the query (run of an app) that a step of the graph that replaces the `expand`
@@ -59,23 +63,27 @@ class ShownText:
         """
         new_text = []
         for output in self._streamed.get(node.id, ()):
-            shown = self._shown.get((node.id, output.name), "")
-            again, new = text[: max(0, len(shown) - offset)], text[max(0, len(shown) - offset) :]
-            if again and shown[offset : offset + len(again)] != again:
+            shown = self._shown.get((node.id, output.name)) or StringIO()
+            num_shown = shown.tell()
+            num_again = max(0, num_shown - offset)
+            again, new = text[:num_again], text[num_again:]
+            if again and _part(shown, offset, len(again)) != again:
                 raise BadReply("a second attempt decoded another text than was shown", step=node.name)
             is_certain = all(
                 values[value] is ABSENT or isinstance(values[value], Failure) for value in output.unless
             )
-            if is_certain and new and offset <= len(shown):
+            if is_certain and new and offset <= num_shown:
                 new_text.append((output.name, new))
-                self._shown[node.id, output.name] = shown + new
+                shown.write(new)
+                self._shown[node.id, output.name] = shown
         return new_text
 
     def conceal(self, name: str) -> None:
         """Show no more text as the output `name`, because its variable was given up: another variable may get
         that name.
         """
-        for node_id, outputs in list(self._streamed.items()):
+        for node_id in self._nodes.pop(name, ()):
+            outputs = self._streamed[node_id]
             self._streamed[node_id] = tuple(output for output in outputs if output.name != name)
             self._shown.pop((node_id, name), None)
 
@@ -85,12 +93,24 @@ class ShownText:
         """
         for output in self._streamed.pop(node.id, ()):
             self._shown.pop((node.id, output.name), None)
+            nodes = self._nodes.get(output.name, {})
+            nodes.pop(node.id, None)
+            if not nodes:
+                self._nodes.pop(output.name, None)
 
     def check_end(self, node: Node, value: object) -> None:
         """Check that the whole `value` of a decode (LLM generation) begins with the text that was already
         shown to the caller. Raises BadReply.
         """
         for output in self._streamed.get(node.id, ()):
-            shown = self._shown.get((node.id, output.name), "")
-            if not isinstance(value, str) or not value.startswith(shown):
+            shown = self._shown.get((node.id, output.name)) or StringIO()
+            if not isinstance(value, str) or not value.startswith(shown.getvalue()):
                 raise BadReply("the text it streamed is not what it returned", step=node.name)
+
+
+def _part(shown: StringIO, offset: int, num_chars: int) -> str:
+    """Return `num_chars` characters of a text from character `offset` on; its position stays at its end."""
+    shown.seek(offset)
+    part = shown.read(num_chars)
+    shown.seek(0, SEEK_END)
+    return part

@@ -115,7 +115,7 @@ class VirtualDriver(VirtualTime):
         self.recorder = Recorder(max_spans=None)
         self.observers = Observers([self.recorder, *observers] if keeps else observers)
         self.replies: dict[str, Reply] = {}
-        self.streamed: dict[tuple[str, str], str] = {}
+        self._pieces: dict[tuple[str, str], list[str]] = {}
         self.settled: dict[tuple[str, str], object] = {}
         self.actions: list[tuple[float, Action]] = []
         self.num_events = 0
@@ -255,6 +255,11 @@ class VirtualDriver(VirtualTime):
             if self._keeps:
                 self.actions.append((self.now_s, action))
             yield action
+
+    @property
+    def streamed(self) -> dict[tuple[str, str], str]:
+        """Text that queries have shown, by (query, output)."""
+        return {shown: "".join(pieces) for shown, pieces in self._pieces.items()}
 
     def duration_s(self, seconds: float) -> float:
         """Return a predicted duration, multiplied by a random factor between 1 and 1 + `jitter`."""
@@ -423,7 +428,7 @@ class VirtualDriver(VirtualTime):
                 self._wake_at(time_s)
             case Emit(query, output, text):
                 if self._keeps:
-                    self.streamed[query, output] = self.streamed.get((query, output), "") + text
+                    self._pieces.setdefault((query, output), []).append(text)
             case Settled(query, name, value):
                 self.settled[query, name] = value
             case Reply():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice, repeat
 from pathlib import Path
 
 import pytest
+from support.line_counts import num_lines
 
 from benchmarks.registry import BenchmarkOptions
-from benchmarks.sim.benchmark import BURST, SPEED, SimSize, measure
+from benchmarks.sim.benchmark import _CALLS, BURST, GOAL_RATIO, SPEED, SimSize, _Counts, _driver, measure
 from stretto.trace.lines import TraceError
 
 TOY = SimSize(instances=3, requests=40, saturating=20, max_running=8, burst=(20, 60), turns=2)
@@ -28,6 +30,19 @@ def test_it_says_how_much_was_simulated_how_fast() -> None:
         assert 0.2 < busy <= 1
     assert [goal.goal for goal in report.goals] == [2000.0, 2000.0, 1.15]
     assert [row.values["requests"] for row in report.table(BURST).values()] == [20, 60]
+
+
+def test_a_request_of_a_large_burst_costs_as_much_as_one_of_a_small_burst() -> None:
+    """Lines of Python in place of CPU time, which depends on the machine."""
+
+    def work(num_requests: int) -> float:
+        requests = list(islice(_CALLS.arriving(repeat(0.0), 0), num_requests))
+        driver = _driver(TOY, 2, requests, _Counts())
+        lines = num_lines(driver.run)
+        assert len(driver.replies) == num_requests
+        return lines / num_requests
+
+    assert work(240) <= GOAL_RATIO * work(60)
 
 
 def test_a_folder_without_the_traces_is_refused(tmp_path: Path) -> None:

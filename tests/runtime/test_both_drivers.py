@@ -54,7 +54,10 @@ def run_on_asyncio(
             replies = await asyncio.gather(*running, return_exceptions=True)
             runtime.system.check_invariants()
             assert runtime.system.is_idle()
-            return replies, recorder.spans, [query._text for query in running]
+            streamed = [
+                {output: "".join(pieces) for output, pieces in query._pieces.items()} for query in running
+            ]
+            return replies, recorder.spans, streamed
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(run())

@@ -42,6 +42,15 @@ def test_engines_start_with_the_first_run_and_once() -> None:
         runtime.run_sync(SHOUT, {"text": "a"})
 
 
+def test_an_unknown_keyword_is_refused_before_an_engine_starts() -> None:
+    log = Log()
+    runtime = Runtime([acting(ActingConfig(log=log))])
+    with pytest.raises(TypeError, match=r"no keyword 'deadline'; it takes .*deadline_s"):
+        runtime.run_sync(SHOUT, {"text": "a"}, deadline=1.0)  # type: ignore[call-arg]
+    runtime.close()
+    assert not log.made
+
+
 @in_real_time
 async def test_it_works_where_an_event_loop_runs_already() -> None:
     with Runtime([acting()]) as runtime:

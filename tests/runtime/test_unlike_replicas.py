@@ -23,7 +23,7 @@ from stretto.costs.profile import Profile
 from stretto.deployment import Deployment, Engine, Replica
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
-from stretto.errors import ConfigError, EngineUnavailable
+from stretto.errors import ConfigError, EngineUnavailable, EngineUnreachable
 from stretto.messages import Action, Admit, Event, InstanceReady, InstanceSuspected, LLMReport
 from stretto.models import MINI
 from stretto.observer import Observer
@@ -238,6 +238,48 @@ def test_work_waits_for_the_only_server_until_it_is_back(answers: dict[str, str]
                 assert await asked == [[answers[text]] for text in TEXTS[:1]]
 
     asyncio.run(main())
+
+
+class Refusing(ServerEngine):
+    """A server that takes some seconds for an answer, and takes no connection before a time of the loop."""
+
+    def __init__(self, config: tuple[float, float]) -> None:
+        self._answer_s, self._until_s = config
+
+    async def generate(
+        self, task: LLMTask, emit: Callable[[LLMEvent], None], rank: tuple[float, ...] = ()
+    ) -> None:
+        await self.probe()
+        emit(Started(task.id))
+        await asyncio.sleep(self._answer_s)
+        emit(Done(task.id, f"answer to {task.prompt[-1].text}"))
+
+    async def probe(self) -> None:
+        if asyncio.get_running_loop().time() < self._until_s:
+            raise EngineUnreachable("connection refused")
+
+
+@in_virtual_time
+async def test_while_one_of_four_unlike_replicas_refuses_for_ten_seconds_all_forty_are_answered() -> None:
+    """Questions come for 20 seconds, faster than the other three answer."""
+    back_s, dead, seen = 10.0, 1, Traffic()
+    configs = ((1.5, 0.0), (1.5, back_s), (1.5, 0.0), (4.0, 0.0))
+    replicas = [
+        Replica(Refusing, config, runs_in="loop", profile=Profile(base_s=config[0])) for config in configs
+    ]
+    async with Runtime([deployment(*replicas, max_running=1)], observers=[seen]) as runtime:
+
+        async def ask_later(number: int) -> str:
+            await asyncio.sleep(number * 0.5)
+            answer: str = (await runtime.run(COMPLETE, {"text": TEXTS[number]}))["answer"]
+            return answer
+
+        answers = await asyncio.gather(*map(ask_later, range(40)))
+    assert answers == [f"answer to {text}" for text in TEXTS]
+    assert sum(seen.answered.values()) == 40
+    assert seen.num_given(dead, -1.0, back_s) <= 9, "one at a time, after delays that double from 0.1 s"
+    assert seen.suspected_s[dead] < back_s < seen.ready_s[dead]
+    assert seen.answered[dead] >= 4
 
 
 class NamedServer(ServerEngine):

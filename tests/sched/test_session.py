@@ -227,6 +227,29 @@ def test_dropping_cancels_what_only_serves_that_variable() -> None:
     assert session.complete(work.node.id, 0, ["late"]).work == []
 
 
+def test_a_variable_that_is_an_item_of_a_dropped_one_still_gets_its_value() -> None:
+    rows = 'call(%x) {result="list[list[text]]"} : list[list[text]] @e'
+    session = Session("q")
+    session.provide("x", "x")
+    (work,) = session.extend(
+        compiled(f"graph rows(%x: text)\n%y = {rows}\nreturn %y[0]"), {"y[0]": "row"}
+    ).work
+    session.extend(compiled("graph first(%x: list[text])\nreturn %x[0]"), {"x": "row", "x[0]": "item"})
+    outcome = session.drop("row")
+    assert outcome.withdrawn == []
+    assert session.complete(work.node.id, 0, [[["text"]]]).settled == [("item", "text")]
+
+
+def test_a_dropped_item_takes_the_work_behind_it_along() -> None:
+    rows = 'call(%x) {result="list[list[text]]"} : list[list[text]] @e'
+    session = Session("q")
+    session.provide("x", "x")
+    session.extend(compiled(f"graph rows(%x: text)\n%y = {rows}\nreturn %y[0]"), {"y[0]": "row"})
+    session.extend(compiled("graph first(%x: list[text])\nreturn %x[0]"), {"x": "row", "x[0]": "item"})
+    assert session.drop("row").withdrawn == []
+    assert [node.name for node in session.drop("item").withdrawn] == ["y"]
+
+
 def test_text_of_a_dropped_variable_is_not_shown_under_its_name() -> None:
     """Another graph reads it, so it goes on; a new variable has the name."""
     session = Session("q")

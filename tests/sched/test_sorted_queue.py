@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stretto.sched.orders.sorted_queue import SortedQueue
+from stretto.sorted_queue import SortedQueue
 
 
 class Counted(float):

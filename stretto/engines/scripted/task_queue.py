@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.sched.orders.sorted_queue import SortedQueue
+from stretto.sorted_queue import SortedQueue
 from stretto.tasks import LLMTask
 
 

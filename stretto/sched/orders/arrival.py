@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take
-from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
+from stretto.sorted_queue import SortedQueue
 
 
 class PerInvocation:

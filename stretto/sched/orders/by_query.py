@@ -15,8 +15,8 @@ from typing import Protocol, TypeAlias
 
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, Rank, Take, first_that_fits
-from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
+from stretto.sorted_queue import SortedQueue
 
 PlaceKey: TypeAlias = tuple[float, ...]
 Places: TypeAlias = Iterator[tuple[PlaceKey, Iterable[Entry]]]

@@ -30,8 +30,8 @@ from __future__ import annotations
 from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import OrderConfig, Rank
-from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
+from stretto.sorted_queue import SortedQueue
 
 _AGEING = 0.3
 """Seconds of work that a second of waiting counts as."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take, first_that_fits
-from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
+from stretto.sorted_queue import SortedQueue
 
 
 class OldestQuery:

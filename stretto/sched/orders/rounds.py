@@ -15,8 +15,8 @@ from bisect import bisect_left, insort
 from stretto.sched.orders.by_query import ByQuery, PlaceKey, Places
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import OrderConfig, Rank
-from stretto.sched.orders.sorted_queue import SortedQueue
 from stretto.sched.request import Entry
+from stretto.sorted_queue import SortedQueue
 
 
 class TopologyAware(ByQuery):
