@@ -23,7 +23,7 @@ from stretto.messages import Emit, Reply
 from stretto.sim.driver import VirtualDriver
 from stretto.tasks import LLMTask, Task
 
-NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "400"))
+NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "200"))
 moderately = settings(
     max_examples=NUM_EXAMPLES,
     derandomize="STRETTO_EXAMPLES" not in os.environ,

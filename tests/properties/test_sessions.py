@@ -33,7 +33,7 @@ from stretto.sched.outcome import Outcome
 from stretto.sched.session import Session
 from stretto.tasks import LLMTask, Task
 
-NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "200"))
+NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "100"))
 moderately = settings(
     max_examples=NUM_EXAMPLES,
     derandomize="STRETTO_EXAMPLES" not in os.environ,
