@@ -90,6 +90,8 @@ def load_task(task: Task, but: type[Source] | None = None) -> Task:
 
     The arguments and errors are those of `load`.
     """
+    if _MAY_HOLD.isdisjoint(map(type, task.inputs.values())):
+        return task
     inputs = load_inputs(task.inputs, but)
     if all(inputs[port] is value for port, value in task.inputs.items()):
         return task

@@ -195,7 +195,9 @@ class Runtime:
                 app.
             DeadlineExceeded: the deadline passed while it waited.
         """
-        return await self._start_when_free(self._prepare(app, inputs, **options))
+        prepared = self._prepare(app, inputs, **options)
+        await self._queries.acquire(prepared.record.deadline_s)
+        return self._start_query(prepared)
 
     def try_submit(
         self,
@@ -259,8 +261,8 @@ class Runtime:
         The keywords are those of `QueryOptions`.
         """
         prepared = self._prepare(app, inputs, **options)
-        prepared = replace(prepared, record=replace(prepared.record, is_streamed=False))
-        query = await self._start_when_free(prepared)
+        await self._queries.acquire(prepared.record.deadline_s)
+        query = self._start_query(prepared, is_streamed=False)
         try:
             return await query
         except asyncio.CancelledError:
@@ -411,11 +413,7 @@ class Runtime:
         check_inputs(egraph, inputs)
         return _Prepared(egraph, inputs, record, names)
 
-    async def _start_when_free(self, prepared: _Prepared) -> Query:
-        await self._queries.acquire(prepared.record.deadline_s)
-        return self._start_query(prepared)
-
-    def _start_query(self, prepared: _Prepared) -> Query:
+    def _start_query(self, prepared: _Prepared, *, is_streamed: bool = True) -> Query:
         query_id = self._queries.new_id()
         query = Query(query_id, lambda: self._post(Cancel(query_id)), self._running_loop())
         self._queries.add(query)
@@ -429,7 +427,7 @@ class Runtime:
                 prepared.passes,
                 record.tenant,
                 record.criteria,
-                record.is_streamed,
+                is_streamed,
             )
         )
         return query
