@@ -156,12 +156,12 @@ def engines(runs_in: str) -> list[Deployment]:
 
 
 async def ask_all(runtime: Runtime) -> list[Mapping[str, Any] | BaseException]:
-    """The answers to all questions, a few at a time."""
+    """The answers to all questions, a few at a time; streamed, so that a kill finds them half told."""
     places = asyncio.Semaphore(IN_FLIGHT)
 
     async def ask(question: str) -> Mapping[str, Any]:
         async with places:
-            return await runtime.run(APP, {"question": question})
+            return await (await runtime.submit(APP, {"question": question}))
 
     return await asyncio.gather(*map(ask, QUESTIONS), return_exceptions=True)
 
