@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from multiprocessing.reduction import ForkingPickler
 
-from stretto.errors import StrettoError
+from stretto.errors import BadReply, StrettoError
 from stretto.references import Reference, Source
 
 LEAST_VALUE_BYTES = 512
@@ -43,6 +44,14 @@ def set_apart(
 def bounds(ends: Sequence[int], index: int) -> tuple[int, int]:
     """Return where value number `index` begins and ends, in bytes."""
     return ends[index - 1] if index else 0, ends[index]
+
+
+def unpickled(data: bytes | bytearray | memoryview) -> object:
+    """Return the value of a pickle that an engine has left. Raises BadReply if it does not unpickle here."""
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # unpickling raises whatever an object's own code raises
+        raise BadReply(f"a large value cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _left(values: Sequence[object], source: Source, parts: list[memoryview]) -> list[object]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.core import ABSENT, Chunk
-from stretto.errors import EngineFailure
+from stretto.errors import BadReply, EngineFailure
 from stretto.references import Reference, load, load_task
 from stretto.runtime.shared_memory import LEAST_ANSWER_BYTES, Region, SharedMemory, Writer
 from stretto.tasks import Task
@@ -24,6 +24,17 @@ def pair(memory: SharedMemory) -> tuple[Region, Writer]:
     region = memory.region()
     assert region is not None
     return region, Writer(memory.fd, region._start)
+
+
+class Unreadable:
+    """A large value that pickles, and does not unpickle."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return unreadable, ("x" * 20_000,)
+
+
+def unreadable(_: str) -> object:
+    raise ValueError("not here")
 
 
 def chunk(num_chars: int) -> Chunk:
@@ -68,6 +79,13 @@ def test_small_answers_and_what_schedulers_look_into_are_sent() -> None:
     (left,) = writer.leave([[chunk(LEAST_ANSWER_BYTES), 7, "text"]])
     assert isinstance(left, list)
     assert [type(item) for item in left] == [Reference, int, str]
+
+
+def test_a_value_that_cannot_be_read_is_a_bad_reply() -> None:
+    region, writer = pair(SharedMemory())
+    told = region.loads(pickle.dumps(writer.leave([Unreadable()])))
+    with pytest.raises(BadReply, match="a large value cannot be read: ValueError: not here"):
+        load(told)
 
 
 def test_a_reference_costs_few_bytes() -> None:
