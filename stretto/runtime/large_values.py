@@ -13,7 +13,7 @@ from stretto.references import Reference, Source
 LEAST_VALUE_BYTES = 512
 """Least bytes, when pickled, of a value that is left. A reference to one takes about 15."""
 
-_STAYS = (str, bytes, bool, int, float, tuple, Mapping, StrettoError, type(None))
+_STAYS = (bool, int, float, Sequence, Mapping, StrettoError, type(None))
 """Types of values that are always sent: small ones, those whose items the schedulers take, and texts, which
 mostly stand in prompts next.
 """

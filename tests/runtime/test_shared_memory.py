@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+from array import array
+from collections import deque
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -79,6 +81,12 @@ def test_small_answers_and_what_schedulers_look_into_are_sent() -> None:
     (left,) = writer.leave([[chunk(LEAST_ANSWER_BYTES), 7, "text"]])
     assert isinstance(left, list)
     assert [type(item) for item in left] == [Reference, int, str]
+
+
+def test_sequences_are_sent_because_schedulers_take_their_items() -> None:
+    writer = pair(SharedMemory())[1]
+    results: list[object] = [deque([chunk(20_000)]), array("d", [0.5]) * 5000, bytearray(20_000)]
+    assert writer.leave(results) is results
 
 
 def test_a_value_that_cannot_be_read_is_a_bad_reply() -> None:
