@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from multiprocessing.reduction import ForkingPickler
 
 from stretto.errors import BadReply, StrettoError
 from stretto.references import Reference, Source
@@ -35,7 +34,7 @@ def set_apart(
     Raises:
         Exception: a value does not pickle.
     """
-    parts: list[memoryview] = []
+    parts: list[bytes] = []
     left = _left(results, source, parts)
     ends += accumulate(map(len, parts))
     return (left, b"".join(parts)) if parts and ends[-1] >= least_bytes else (results, b"")
@@ -54,14 +53,14 @@ def unpickled(data: bytes | bytearray | memoryview) -> object:
         raise BadReply(f"a large value cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _left(values: Sequence[object], source: Source, parts: list[memoryview]) -> list[object]:
+def _left(values: Sequence[object], source: Source, parts: list[bytes]) -> list[object]:
     """Return values with references for the large ones, whose pickles are added to `parts`."""
     left: list[object] = []
     for value in values:
         if isinstance(value, list):
             value = _left(value, source, parts)
         elif not isinstance(value, _STAYS):
-            data = ForkingPickler.dumps(value)
+            data = pickle.dumps(value)
             if len(data) >= LEAST_VALUE_BYTES:
                 value = Reference(source, len(parts))
                 parts.append(data)

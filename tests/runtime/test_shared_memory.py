@@ -6,6 +6,7 @@ import os
 import pickle
 from array import array
 from collections import deque
+from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -26,6 +27,20 @@ def pair(memory: SharedMemory) -> tuple[Region, Writer]:
     region = memory.region()
     assert region is not None
     return region, Writer(memory.fd, region._start)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A value that is pickled as so many bytes."""
+
+    num_bytes: int
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return registered, (b"x" * self.num_bytes,)
+
+
+def registered(data: bytes) -> Registered:
+    return Registered(len(data))
 
 
 class Unreadable:
@@ -87,6 +102,18 @@ def test_sequences_are_sent_because_schedulers_take_their_items() -> None:
     writer = pair(SharedMemory())[1]
     results: list[object] = [deque([chunk(20_000)]), array("d", [0.5]) * 5000, bytearray(20_000)]
     assert writer.leave(results) is results
+
+
+def no_handle(_: object) -> object:
+    raise AssertionError("a handle that multiprocessing sends can be opened once, and not when we have ended")
+
+
+def test_values_are_left_whole_and_not_as_handles_of_multiprocessing() -> None:
+    """Torch registers such handles for its tensors."""
+    region, writer = pair(SharedMemory())
+    ForkingPickler.register(Registered, no_handle)
+    told = region.loads(pickle.dumps(writer.leave([Registered(20_000)])))
+    assert [load(told), load(told)] == [[Registered(20_000)]] * 2
 
 
 def test_a_value_that_cannot_be_read_is_a_bad_reply() -> None:
