@@ -281,6 +281,10 @@ class OpenAIServer:
         except EngineTimeout:
             self._whole.observe(decode.max_tokens, time.perf_counter() - sent_s)
             raise
+        except asyncio.CancelledError:  # perhaps by the scheduler, because it heard nothing for too long
+            if is_whole:
+                self._whole.observe_stopped(decode.max_tokens, time.perf_counter() - sent_s)
+            raise
         if decode is not _ONE_TOKEN:
             self._whole.observe(reader.num_output, time.perf_counter() - sent_s)
         counts = reader.counts
