@@ -136,6 +136,22 @@ def test_after_a_whole_answer_that_the_scheduler_has_given_up_the_next_one_is_st
     assert asyncio.run(main()) == [False, True]
 
 
+def test_after_a_whole_answer_that_a_proxy_has_given_up_the_next_one_is_streamed() -> None:
+    def reply(request: Mapping[str, Any]) -> Reply:
+        return HELLO if request.get("stream") else Reply(status=504, headers={"retry-after": "1"})
+
+    async def main() -> list[bool]:
+        async with OpenAIStub(reply) as stub:
+            server = OpenAIServer(OpenAIServerConfig(stub.url, max_retries=1, max_backoff_s=0.2))
+            server._whole.observe(16, 0.001)
+            for number in (1, 2):
+                await server.generate(task(number, 0.2, Decode(max_tokens=16)), lambda _: None)
+            await server.aclose()
+            return [bool(request.get("stream")) for request in stub.requests]
+
+    assert asyncio.run(main()) == [False, False, True]
+
+
 def test_an_answer_that_was_stopped_early_says_little() -> None:
     policy = WholeAnswers(times_prompts=False)
     policy.observe(100, 1.0)

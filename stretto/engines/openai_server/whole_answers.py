@@ -46,8 +46,8 @@ class WholeAnswers:
         self._token_s = token_s if self._token_s is None else max(token_s, _DECAY * self._token_s)
 
     def observe_stopped(self, max_tokens: int, seconds: float) -> None:
-        """Learn from an answer of at most `max_tokens` tokens, which was stopped after `seconds`: its tokens
-        take at least that long.
+        """Learn from an answer of at most `max_tokens` tokens, which had not come when its request was given
+        up or broke off, after `seconds`.
         """
         token_s = seconds / max(max_tokens, _LEAST_TOKENS)
         self._token_s = token_s if self._token_s is None else max(token_s, self._token_s)
