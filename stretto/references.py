@@ -28,7 +28,7 @@ class Source(Protocol):
         """Return a copy of value number `index`.
 
         Raises:
-            EngineFailure: the value is lost.
+            EngineFailure: the value is lost, or does not unpickle here.
         """
         ...
 
@@ -49,7 +49,7 @@ class Reference:
         return f"Reference({self.source!r}, {self.index})"
 
     def load(self) -> object:
-        """Return a copy of the value. Raises EngineFailure if the value is lost."""
+        """Return a copy of the value. Raises EngineFailure if it is lost or does not unpickle here."""
         return self.source.load(self.index)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from multiprocessing.reduction import ForkingPickler
 
-from stretto.errors import StrettoError
+from stretto.errors import BadReply, StrettoError
 from stretto.references import Reference, Source
 
 LEAST_VALUE_BYTES = 512
 """Least bytes, when pickled, of a value that is left. A reference to one takes about 15."""
 
-_STAYS = (str, bytes, bool, int, float, tuple, Mapping, StrettoError, type(None))
+_STAYS = (bool, int, float, Sequence, Mapping, StrettoError, type(None))
 """Types of values that are always sent: small ones, those whose items the schedulers take, and texts, which
 mostly stand in prompts next.
 """
@@ -34,7 +34,7 @@ def set_apart(
     Raises:
         Exception: a value does not pickle.
     """
-    parts: list[memoryview] = []
+    parts: list[bytes] = []
     left = _left(results, source, parts)
     ends += accumulate(map(len, parts))
     return (left, b"".join(parts)) if parts and ends[-1] >= least_bytes else (results, b"")
@@ -45,14 +45,22 @@ def bounds(ends: Sequence[int], index: int) -> tuple[int, int]:
     return ends[index - 1] if index else 0, ends[index]
 
 
-def _left(values: Sequence[object], source: Source, parts: list[memoryview]) -> list[object]:
+def unpickled(data: bytes | bytearray | memoryview) -> object:
+    """Return the value of a pickle that an engine has left. Raises BadReply if it does not unpickle here."""
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # unpickling raises whatever an object's own code raises
+        raise BadReply(f"a large value cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _left(values: Sequence[object], source: Source, parts: list[bytes]) -> list[object]:
     """Return values with references for the large ones, whose pickles are added to `parts`."""
     left: list[object] = []
     for value in values:
         if isinstance(value, list):
             value = _left(value, source, parts)
         elif not isinstance(value, _STAYS):
-            data = ForkingPickler.dumps(value)
+            data = pickle.dumps(value)
             if len(data) >= LEAST_VALUE_BYTES:
                 value = Reference(source, len(parts))
                 parts.append(data)

@@ -150,7 +150,8 @@ class Session:
             except TimeoutError:
                 raise DeadlineExceeded(f"{name!r} has not come within {deadline_s:g} s") from None
             finally:
-                self._post(Unwant(self.id, name, criteria, due_s))
+                if due_s is not None or not coming.done():  # its wants have ended with it
+                    self._post(Unwant(self.id, name, criteria, due_s))
         value = coming.result()
         if isinstance(value, Failure):
             raise value.error
@@ -173,7 +174,8 @@ class Session:
             async for piece in self._pieces(variable):
                 yield piece
         finally:
-            self._post(Unwant(self.id, name, criteria))
+            if not variable.coming.done():
+                self._post(Unwant(self.id, name, criteria))
 
     async def _pieces(self, variable: _Variable) -> AsyncIterator[str]:
         sent = num_pieces = 0

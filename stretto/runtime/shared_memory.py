@@ -26,7 +26,7 @@ from itertools import count
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from stretto.runtime.large_values import bounds, set_apart
+from stretto.runtime.large_values import bounds, set_apart, unpickled
 
 LEAST_ANSWER_BYTES = 16 * 1024
 """Least total of a batch's large values that is worth a segment. Smaller ones are sent with the answer."""
@@ -99,12 +99,12 @@ class Segment:
         return segment_at, (self._start, self._ends)
 
     def load(self, index: int) -> object:
-        """Return a copy of value number `index`."""
+        """Return a copy of value number `index`. Raises BadReply if it does not unpickle here."""
         lo, hi = bounds(self._ends, index)
         data = bytearray()
         while len(data) < hi - lo:  # a read has at most 2 GB
             data += os.pread(self._fd, hi - lo - len(data), self._start + lo + len(data))
-        return pickle.loads(data)
+        return unpickled(data)
 
 
 def segment_at(start: int, ends: Sequence[int]) -> Segment:

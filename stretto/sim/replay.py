@@ -265,7 +265,8 @@ def _fit(samples: Sequence[tuple[int, float]]) -> Profile | None:
 def _fit_llm(spans: Iterable[_TimedSpan]) -> Profile | None:
     """Fit prompts by their uncached tokens, up to the first piece; then take the median time for a token.
 
-    A list's first piece is its first item, so its prompt's time is what is left without its tokens' time.
+    A list's first piece is its first item, and that of a whole answer is all of it. The time of their prompts
+    is what is left without their tokens' time.
     """
     listed = [span for _, span in spans]
     whole = [s for s in listed if s.num_output > 1 and s.first_s is not None and s.end_s > s.first_s]
@@ -275,9 +276,10 @@ def _fit_llm(spans: Iterable[_TimedSpan]) -> Profile | None:
     prompts = []
     for span in listed:
         missing = max(1, span.num_units - span.num_cached)
+        seconds = span.end_s - span.start_s - per_output_s * span.num_output
         is_text = span.num_output > 0 and span.first_s is not None and len(span.sizes) == 1
-        end_s = span.first_s if is_text and span.first_s is not None else span.end_s
-        seconds = end_s - span.start_s - (0.0 if is_text else per_output_s * span.num_output)
+        if is_text and span.first_s is not None and (span.first_s < span.end_s or span.num_output == 1):
+            seconds = span.first_s - span.start_s
         prompts.append((missing, seconds))
     fitted = _fit(prompts)
     return None if fitted is None else replace(fitted, per_output_s=per_output_s)

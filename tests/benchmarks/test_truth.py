@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support.fleet_corpus import small_corpus
 
-from benchmarks.emulate.load import Answered
+from benchmarks.emulate.load import Answered, SentRequest
 from benchmarks.emulate.servers import serving
 from benchmarks.registry import BenchmarkOptions
+from benchmarks.truth import probe
 from benchmarks.truth.benchmark import ERRORS, STEPS, TruthSize, measure, one_server, run_benchmark
 from benchmarks.truth.linear_cost import LinearCost, fit_linear
-from benchmarks.truth.probe import ProbeSize, ids
+from benchmarks.truth.probe import ProbeSize
 from benchmarks.truth.times import error, times_of
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
@@ -62,8 +64,18 @@ def test_an_error_is_told_beside_the_spread_of_the_real_runs() -> None:
     assert error(real, real[0], "time per token", "p99").emulated_s == pytest.approx(0.1)
 
 
-def test_prompts_differ_from_their_first_token_on() -> None:
-    prompts = [ids(name, 8) for name in ("0", "1", "2", "1/0/0", "1/0/1", "16/15/1")]
+def test_prompts_differ_from_their_first_token_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts: list[str | tuple[int, ...]] = []
+
+    def answer(asked: Sequence[SentRequest]) -> list[Answered]:
+        prompts.extend(one.prompt for one in asked)
+        return [Answered(0.0, 1.0, 2.0, one.max_tokens) for one in asked]
+
+    monkeypatch.setattr(probe, "ask_all", answer)
+    monkeypatch.setattr(probe, "ask_in_turn", answer)
+    size = ProbeSize()
+    assert len(probe.prompt_steps("", size)) == len(size.prompts)
+    assert len(list(probe.decode_steps("", size))) == len(size.decodes) * len(size.contexts)
     assert len({prompt[0] for prompt in prompts}) == len(prompts)
 
 

@@ -112,6 +112,56 @@ def test_silence_beyond_the_limit_is_a_timeout_and_the_next_answer_is_streamed()
     assert isinstance(failed.error, EngineTimeout)
 
 
+def test_after_a_whole_answer_that_the_scheduler_has_given_up_the_next_one_is_streamed() -> None:
+    """The limit of the scheduler may be shorter than that of the client, who does not see a timeout then."""
+
+    def reply(request: Mapping[str, Any]) -> Reply:
+        return HELLO if request.get("stream") else Reply(("x",), delta_s=30.0)
+
+    async def main() -> list[bool]:
+        async with OpenAIStub(reply) as stub:
+            server = OpenAIServer(OpenAIServerConfig(stub.url))
+            server._whole.observe(16, 0.001)
+            first, second = (task(number, 0.2, Decode(max_tokens=16)) for number in (1, 2))
+            given_up = asyncio.create_task(server.generate(first, lambda _: None))
+            while not stub.requests:
+                await asyncio.sleep(0.001)
+            await asyncio.wait([given_up], timeout=0.2)
+            given_up.cancel()
+            await asyncio.wait([given_up])
+            await server.generate(second, lambda _: None)
+            await server.aclose()
+            return [bool(request.get("stream")) for request in stub.requests]
+
+    assert asyncio.run(main()) == [False, True]
+
+
+def test_after_a_whole_answer_that_a_proxy_has_given_up_the_next_one_is_streamed() -> None:
+    def reply(request: Mapping[str, Any]) -> Reply:
+        return HELLO if request.get("stream") else Reply(status=504, headers={"retry-after": "1"})
+
+    async def main() -> list[bool]:
+        async with OpenAIStub(reply) as stub:
+            server = OpenAIServer(OpenAIServerConfig(stub.url, max_retries=1, max_backoff_s=0.2))
+            server._whole.observe(16, 0.001)
+            for number in (1, 2):
+                await server.generate(task(number, 0.2, Decode(max_tokens=16)), lambda _: None)
+            await server.aclose()
+            return [bool(request.get("stream")) for request in stub.requests]
+
+    assert asyncio.run(main()) == [False, False, True]
+
+
+def test_an_answer_that_was_stopped_early_says_little() -> None:
+    policy = WholeAnswers(times_prompts=False)
+    policy.observe(100, 1.0)
+    for _ in range(100):
+        policy.observe_stopped(100, 0.01)
+    assert not policy.decide(100, 3.9)
+    policy.observe_stopped(100, 2.0)
+    assert not policy.decide(100, 7.9)
+
+
 def test_cancelling_a_whole_answer_closes_its_connection() -> None:
     async def main() -> None:
         lost = asyncio.Event()

@@ -13,10 +13,11 @@ from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Template
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS
+from stretto.graph.passes.parts import cut
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.passes.predict import Conditions, Prediction, predict, rounded_load
 from stretto.graph.passes.weigh import WEIGHED, Verdict, weigh
-from stretto.graph.text import parse_graph
+from stretto.graph.text import parse_graph, print_graph
 from stretto.vocabulary import DEFAULT
 
 LLM = Profile(0.004, 0.00013, 1, per_output_s=0.004)
@@ -201,3 +202,13 @@ def test_weighing_is_a_choice_for_whole_queries() -> None:
         DEFAULT.select_passes("weighed, drop_dead")
     with pytest.raises(ConfigError, match="they are weighed for whole apps"):
         naive_rag().lower({"indexing": {"passes": "weighed"}})
+
+
+@pytest.mark.parametrize("max_items", [-1, 0, 5, 10**6])
+def test_any_limit_of_a_list_can_be_weighed(max_items: int) -> None:
+    """Lists without a limit, and with a large one, have an assumed length, so that planning takes no time."""
+    queries = advanced_rag().lower({})
+    listed = parse_graph(print_graph(queries).replace("max_items=3", f"max_items={max_items}"))
+    assert listed != queries
+    assert len(cut(optimise(listed, PROFILES, PASSES), PROFILES, OPS)) < 300
+    assert weigh(listed, ALONE, PASSES)[1]

@@ -37,6 +37,29 @@ TWICE = graph(
 
 
 @in_virtual_time
+async def test_readers_of_a_dropped_variable_take_no_urgency_from_the_next_of_that_name() -> None:
+    async def read(stream: bool) -> object:
+        return [piece async for piece in session.stream("louder")] if stream else await session.get("louder")
+
+    async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
+        session.extend(TWICE)
+        early = [asyncio.create_task(read(stream)) for stream in (False, True)]
+        await asyncio.sleep(1)
+        session.drop("louder")
+        session.extend(TWICE)
+        late = asyncio.create_task(session.get("louder"))
+        assert [type(one) for one in await asyncio.gather(*early, return_exceptions=True)] == (
+            2 * [QueryCancelled]
+        )
+        await asyncio.sleep(1)
+        demands = runtime.system.queries[session.id].graph.demands
+        assert demands is not None
+        assert [demand.criteria for demand in demands.values()] == ["throughput"]
+        session.provide("loud", "hello")
+        assert await late == "HELLO"
+
+
+@in_virtual_time
 async def test_graphs_join_a_session_and_read_what_others_produce_or_will() -> None:
     async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
         early = asyncio.create_task(session.get("louder"))

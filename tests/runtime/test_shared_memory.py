@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+from array import array
+from collections import deque
+from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -13,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.core import ABSENT, Chunk
-from stretto.errors import EngineFailure
+from stretto.errors import BadReply, EngineFailure
 from stretto.references import Reference, load, load_task
 from stretto.runtime.shared_memory import LEAST_ANSWER_BYTES, Region, SharedMemory, Writer
 from stretto.tasks import Task
@@ -24,6 +27,31 @@ def pair(memory: SharedMemory) -> tuple[Region, Writer]:
     region = memory.region()
     assert region is not None
     return region, Writer(memory.fd, region._start)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A value that is pickled as so many bytes."""
+
+    num_bytes: int
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return registered, (b"x" * self.num_bytes,)
+
+
+def registered(data: bytes) -> Registered:
+    return Registered(len(data))
+
+
+class Unreadable:
+    """A large value that pickles, and does not unpickle."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return unreadable, ("x" * 20_000,)
+
+
+def unreadable(_: str) -> object:
+    raise ValueError("not here")
 
 
 def chunk(num_chars: int) -> Chunk:
@@ -68,6 +96,31 @@ def test_small_answers_and_what_schedulers_look_into_are_sent() -> None:
     (left,) = writer.leave([[chunk(LEAST_ANSWER_BYTES), 7, "text"]])
     assert isinstance(left, list)
     assert [type(item) for item in left] == [Reference, int, str]
+
+
+def test_sequences_are_sent_because_schedulers_take_their_items() -> None:
+    writer = pair(SharedMemory())[1]
+    results: list[object] = [deque([chunk(20_000)]), array("d", [0.5]) * 5000, bytearray(20_000)]
+    assert writer.leave(results) is results
+
+
+def no_handle(_: object) -> object:
+    raise AssertionError("a handle that multiprocessing sends can be opened once, and not when we have ended")
+
+
+def test_values_are_left_whole_and_not_as_handles_of_multiprocessing() -> None:
+    """Torch registers such handles for its tensors."""
+    region, writer = pair(SharedMemory())
+    ForkingPickler.register(Registered, no_handle)
+    told = region.loads(pickle.dumps(writer.leave([Registered(20_000)])))
+    assert [load(told), load(told)] == [[Registered(20_000)]] * 2
+
+
+def test_a_value_that_cannot_be_read_is_a_bad_reply() -> None:
+    region, writer = pair(SharedMemory())
+    told = region.loads(pickle.dumps(writer.leave([Unreadable()])))
+    with pytest.raises(BadReply, match="a large value cannot be read: ValueError: not here"):
+        load(told)
 
 
 def test_a_reference_costs_few_bytes() -> None:

@@ -23,9 +23,9 @@ from stretto.graph.passes.pipeline import PASSES
 from stretto.messages import Event, Open, Submit
 from stretto.observer import Observer
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.replay import WhatIf, _model_of, _Repeats, replay, replay_engines
+from stretto.sim.replay import WhatIf, _fit_llm, _model_of, _Repeats, replay, replay_engines
 from stretto.tasks import Decode, LLMTask
-from stretto.trace.run_file import RecordedReplica, RunRecorder
+from stretto.trace.run_file import RecordedReplica, RecordedSpan, RunRecorder
 from stretto.trace.run_reading import read_run
 
 ENGINES = virtual_engines(Lengths(answer_tokens=30))
@@ -62,6 +62,26 @@ def test_a_replay_takes_as_long_as_the_run(tmp_path: Path) -> None:
     for one in replayed:
         assert one.measured_s is not None
         assert one.simulated_s == pytest.approx(one.measured_s, rel=0.15)
+
+
+def test_whole_answers_tell_what_prompts_cost_without_their_tokens() -> None:
+    """The one piece of a whole answer comes at its end."""
+    true = Profile(0.02, 0.001, per_output_s=0.01)
+    spans = []
+    for num_units in (50, 100, 200, 400):
+        for is_streamed in (False, False, True):
+            prompt_s = true.batch_s(num_units)
+            end_s = prompt_s + 30 * true.per_output_s
+            first_s = prompt_s + true.per_output_s if is_streamed else end_s
+            span = RecordedSpan(
+                "llm", 0, "answer", "decode", 1, num_units, 0, 0.0, 0.0, end_s, 0, 30, first_s, [120]
+            )
+            spans.append((0.0, span))
+    fitted = _fit_llm(spans)
+    assert fitted is not None
+    for num_units in (50, 400):
+        assert fitted.batch_s(num_units) == pytest.approx(true.batch_s(num_units), abs=0.02)
+    assert fitted.per_output_s == pytest.approx(true.per_output_s)
 
 
 def test_an_item_of_a_step_is_answered_alike_whenever_it_is_tried(tmp_path: Path) -> None:

@@ -39,7 +39,15 @@ from stretto.engines.openai_server.warming import WarmingPolicy
 from stretto.engines.openai_server.whole_answers import WholeAnswers
 from stretto.engines.openai_wire import paths
 from stretto.engines.openai_wire.answers import TokenCounts, read_chunk, read_whole
-from stretto.errors import BadReply, CapacityError, ConfigError, EngineTimeout, NotFound, StrettoError
+from stretto.errors import (
+    BadReply,
+    CapacityError,
+    ConfigError,
+    EngineTimeout,
+    EngineUnavailable,
+    NotFound,
+    StrettoError,
+)
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import check_sampling
 from stretto.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started, Usage
@@ -278,8 +286,9 @@ class OpenAIServer:
             if isinstance(prompt.content, tuple) and reader.num_deltas == 0:
                 raise BadReply(f"{error.message} (sent as token ids; tokenizer 'none' sends text)") from error
             raise
-        except EngineTimeout:
-            self._whole.observe(decode.max_tokens, time.perf_counter() - sent_s)
+        except (EngineTimeout, EngineUnavailable, asyncio.CancelledError):
+            if is_whole:  # perhaps we, a proxy or the scheduler have heard nothing for too long
+                self._whole.observe_stopped(decode.max_tokens, time.perf_counter() - sent_s)
             raise
         if decode is not _ONE_TOKEN:
             self._whole.observe(reader.num_output, time.perf_counter() - sent_s)

@@ -44,3 +44,10 @@ class WholeAnswers:
         """Learn from an answer of `num_tokens` tokens, which took `seconds` from its request to its end."""
         token_s = seconds / max(num_tokens, _LEAST_TOKENS)
         self._token_s = token_s if self._token_s is None else max(token_s, _DECAY * self._token_s)
+
+    def observe_stopped(self, max_tokens: int, seconds: float) -> None:
+        """Learn from an answer of at most `max_tokens` tokens, which had not come when its request was given
+        up or broke off, after `seconds`.
+        """
+        token_s = seconds / max(max_tokens, _LEAST_TOKENS)
+        self._token_s = token_s if self._token_s is None else max(token_s, self._token_s)

@@ -12,6 +12,8 @@ from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles
 
 _ASSUMED_ITEMS = 3
+_MOST_ITEMS = 64
+"""Largest length of a list whose settings allow more: predictions take a time that grows with its square."""
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ def cut(graph: Graph, profiles: Profiles, ops: Ops) -> list[Part]:
     """Cut each primitive (step) of a graph into parts, as its streamed arguments allow.
 
     Lengths of lists that are not known before a query runs are assumed: a document has two efficient batches
-    of chunks, other lists as many items as their settings allow, or three.
+    of chunks, other lists as many items as their settings allow, at most 64, or three.
     """
     return _Cutter(graph, profiles, ops).parts
 
@@ -110,4 +112,5 @@ class _Cutter:
         if primitive.is_mapped():
             return length
         known = (primitive.setting(key) for key in ("max_items", "best"))
-        return next((length for length in known if isinstance(length, int)), _ASSUMED_ITEMS)
+        limits = (limit for limit in known if isinstance(limit, int) and limit > 0)
+        return min(next(limits, _ASSUMED_ITEMS), _MOST_ITEMS)

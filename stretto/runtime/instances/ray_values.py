@@ -6,13 +6,12 @@ from the node where they lie. Ray frees the object when our last reference to it
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from typing import Any
 
 from stretto.errors import EngineFailure
 from stretto.messages import Event
-from stretto.runtime.large_values import bounds
+from stretto.runtime.large_values import bounds, unpickled
 
 LEAST_ANSWER_BYTES = 100 * 1024
 """Least total of a batch's large values that are left in the object store. Ray sends smaller results to
@@ -45,11 +44,12 @@ class RayValues:
 
         Raises:
             EngineFailure: all nodes that had the object are lost.
+            BadReply: the value does not unpickle here.
         """
         if self._data is None:
             self._data = _object(self.object)
         lo, hi = bounds(self.ends, index)
-        return pickle.loads(self._data[lo:hi])
+        return unpickled(self._data[lo:hi])
 
 
 @dataclass(frozen=True, slots=True)
