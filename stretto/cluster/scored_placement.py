@@ -71,27 +71,17 @@ class ScoredPlacement(Placement):
         self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
     ) -> Choice:
         """Return the best of some instances, of which there is at least one."""
-        lowest: tuple[float, ...] = ()
-        chosen, chosen_tokens = options[0], 0
-        chosen_terms: tuple[float, ...] = ()
         self.prepare(request, options, held, now_s)
-        for view in options:
-            tokens = held.of(view)
-            terms = self.terms(request, view, tokens, now_s)
-            score = sum(terms)
-            if lowest and score > lowest[0]:
-                continue
-            rank = (
-                score,
-                request.start_s(view),
-                num_requests(view),
-                self._last_turn.get(view.id, 0),
-                view.id,
-            )
-            if not lowest or rank < lowest:
-                lowest, chosen, chosen_terms, chosen_tokens = rank, view, terms, tokens
-        named = dict(zip(self.names, chosen_terms, strict=True))
-        return Choice(chosen.id, chosen_tokens, named, self.reason(request, chosen_tokens))
+        tokens = [held.of(view) for view in options]
+        terms = [self.terms(request, view, num, now_s) for view, num in zip(options, tokens, strict=True)]
+        scores = [sum(one) for one in terms]
+        lowest = min(scores)
+        place = scores.index(lowest)
+        if scores.count(lowest) > 1:
+            equal = [place for place, score in enumerate(scores) if score == lowest]
+            place = min(equal, key=lambda place: self._rank(request, options[place]))
+        named = dict(zip(self.names, terms[place], strict=True))
+        return Choice(options[place].id, tokens[place], named, self.reason(request, tokens[place]))
 
     def prepare(
         self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
@@ -123,6 +113,10 @@ class ScoredPlacement(Placement):
                 self.placed(instance, request)
             case Left(instance):
                 self._last_turn.pop(instance, None)
+
+    def _rank(self, request: PlacementRequest, view: InstanceView) -> tuple[float, ...]:
+        """Return by what instances with equal scores are sorted."""
+        return request.start_s(view), num_requests(view), self._last_turn.get(view.id, 0), view.id
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
         """Note that a request has got an instance, to wait or to run there. `index.held_by` says what the
