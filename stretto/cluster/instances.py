@@ -62,7 +62,8 @@ class InstanceView:
         """Number of tokens that still fit on the instance; 0 when it runs as many requests as it may
         (`num_slots`).
         """
-        return max(0, self.capacity_tokens - self.running_tokens) if self.num_running < self.num_slots else 0
+        room = self.capacity_tokens - self.running_tokens
+        return room if room > 0 and self.num_running < self.num_slots else 0
 
     @property
     def outstanding_s(self) -> float:

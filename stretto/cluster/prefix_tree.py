@@ -177,7 +177,7 @@ class PrefixTree:
             path.append(run)
             parent = run
             end = at + len(run.blocks)
-            if data[at:end] != run.blocks:
+            if not data.startswith(run.blocks, at):
                 return path, (at + _num_common(data[at:end], run.blocks)) // HASH_BYTES
             at = end
         return path, at // HASH_BYTES
