@@ -30,7 +30,7 @@ from stretto.cluster.placement import (
     Unbound,
 )
 from stretto.cluster.prefix_hashes import pack
-from stretto.cluster.prefix_tree import PrefixTree
+from stretto.cluster.prefix_tree import Cache, PrefixTree
 from stretto.record import record
 
 WINDOW_S = 3600.0
@@ -107,6 +107,9 @@ class PrefixIndex:
         window_s: seconds after which what was not used is forgotten, where instances report nothing.
         max_bytes: memory that the prefixes of one space (tokenizer and block length) may take.
         rate_s: seconds after which a use of a prefix counts as 1/e of one.
+
+    Attributes:
+        caches: what the trees believe of each instance that has a space (tokenizer and block length).
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class PrefixIndex:
         self.reported = HeldBlocks()
         self._settings = window_s, max_bytes, rate_s
         self._trees: dict[str, PrefixTree] = {}
+        self.caches: dict[InstanceId, Cache] = {}
         self._members: dict[InstanceId, _Member] = {}
         self._reporting: set[InstanceId] = set()
         self._unbound: _Sent | None = None
@@ -214,7 +218,7 @@ class PrefixIndex:
             tree = self._trees.get(space)
             if tree is None:
                 tree = self._trees[space] = PrefixTree(*self._settings)
-            tree.join(instance)
+            self.caches[instance] = tree.join(instance)
         most = math.inf if cache_tokens is None else cache_tokens
         self._members[instance] = _Member(instance, space, tree, most)
 
@@ -222,6 +226,7 @@ class PrefixIndex:
         member = self._members.pop(instance, None)
         if member is not None and member.tree is not None:
             member.tree.leave(instance)
+            del self.caches[instance]
             if not member.tree.instances:
                 del self._trees[member.space]
         self.reported.forget(instance)
@@ -238,7 +243,7 @@ class PrefixIndex:
         most = member.cache_tokens / key.block_tokens
         if instance in self._reporting:
             _keep_running(member)
-        elif tree.capacity(instance) > most:
+        elif self.caches[instance].capacity > most:
             tree.limit(instance, most)
         before, self._unbound = self._unbound, None
         num_held, used_s = tree.use(instance, pack(key.blocks), self._now_s)
@@ -254,12 +259,12 @@ class PrefixIndex:
         assert tree is not None, "requests are noted only where their space has a tree"
         oldest_s = min((one.at_s for one in member.sent.values()), default=math.inf)
         is_settled = sent.used_s < min(oldest_s, sent.at_s)
-        most = member.cache_tokens / key.block_tokens
+        cache, most = self.caches[instance], member.cache_tokens / key.block_tokens
         if held_tokens < (sent.num_held - 1) * key.block_tokens and is_settled:
             tree.forget_unused_since(instance, sent.used_s)
-            tree.limit(instance, max(tree.num_held(instance), len(key.blocks)))
-        elif tree.capacity(instance) < most:
-            tree.limit(instance, min(most, tree.capacity(instance) * _GROWTH))
+            tree.limit(instance, max(cache.num_blocks, len(key.blocks)))
+        elif cache.capacity < most:
+            tree.limit(instance, min(most, cache.capacity * _GROWTH))
 
     def _take(self, instance: InstanceId, request: PlacementRequest) -> _Sent | None:
         """Take a request out of those that run or wait at an instance."""

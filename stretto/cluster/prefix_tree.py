@@ -63,10 +63,11 @@ class Run:
         return len(self.blocks) // HASH_BYTES
 
 
-class _Cache:
-    """What one instance is believed to hold.
+class Cache:
+    """What one instance is believed to hold. Only the tree changes it.
 
     Attributes:
+        instance: id of the instance.
         place: place of the instance in bit sets.
         bit: bit set that has this place alone.
         used: runs that it holds and the times of their last use, the least recently used first.
@@ -102,8 +103,8 @@ class PrefixTree:
         self.rate_s = rate_s
         self.num_blocks = 0
         self._first: dict[bytes, Run] = {}
-        self._caches: dict[InstanceId, _Cache] = {}
-        self._at_place: list[_Cache | None] = []
+        self._caches: dict[InstanceId, Cache] = {}
+        self._at_place: list[Cache | None] = []
         self._num_entries = 0
         self._turn = 0
 
@@ -122,13 +123,16 @@ class PrefixTree:
         """Ids of the instances that have joined."""
         return tuple(self._caches)
 
-    def join(self, instance: InstanceId, capacity_blocks: float = math.inf) -> None:
-        """Add an instance that holds nothing yet, and at most `capacity_blocks` blocks later."""
+    def join(self, instance: InstanceId, capacity_blocks: float = math.inf) -> Cache:
+        """Add an instance that holds nothing yet, and at most `capacity_blocks` blocks later; return what
+        will show what it holds.
+        """
         if instance in self._caches:
             raise InternalError(f"instance {instance} has joined before")
         place = next((n for n, one in enumerate(self._at_place) if one is None), len(self._at_place))
-        cache = self._caches[instance] = _Cache(instance, place, capacity_blocks)
+        cache = self._caches[instance] = Cache(instance, place, capacity_blocks)
         self._at_place[place : place + 1] = [cache]
+        return cache
 
     def leave(self, instance: InstanceId) -> None:
         """Forget an instance, in time proportional to what it holds; nothing happens if it is not there."""
@@ -144,17 +148,6 @@ class PrefixTree:
     def num_held(self, instance: InstanceId) -> int:
         """Return how many blocks an instance holds in all."""
         return self._caches[instance].num_blocks
-
-    def capacity(self, instance: InstanceId) -> float:
-        """Return how many blocks an instance can hold at most."""
-        return self._caches[instance].capacity
-
-    def excess(self, instance: InstanceId, num_blocks: int) -> float:
-        """Return how many blocks an instance must evict to hold `num_blocks` more; negative if there is
-        room, minus infinity if it has not joined.
-        """
-        cache = self._caches.get(instance)
-        return -math.inf if cache is None else cache.num_blocks + num_blocks - cache.capacity
 
     def limit(self, instance: InstanceId, capacity_blocks: float) -> None:
         """Set how many blocks an instance can hold at most, and evict what is more."""
@@ -298,7 +291,7 @@ class PrefixTree:
         assert self.num_blocks == sum(cache.num_blocks for cache in self._caches.values())
         assert self._num_entries == sum(len(cache.used) for cache in self._caches.values())
 
-    def _holding(self, holders: int) -> Iterator[_Cache]:
+    def _holding(self, holders: int) -> Iterator[Cache]:
         while holders:
             lowest = holders & -holders
             cache = self._at_place[lowest.bit_length() - 1]
@@ -306,11 +299,11 @@ class PrefixTree:
                 yield cache
             holders ^= lowest
 
-    def _evict_excess(self, cache: _Cache) -> None:
+    def _evict_excess(self, cache: Cache) -> None:
         if cache.num_blocks > cache.capacity:
             self.evict(cache.instance, math.ceil(cache.num_blocks - cache.capacity))
 
-    def _forget_unused(self, cache: _Cache, time_s: float, limit: float) -> None:
+    def _forget_unused(self, cache: Cache, time_s: float, limit: float) -> None:
         """Forget what an instance has not used after `time_s`, at most `limit` runs of it."""
         used = cache.used
         while used and limit > 0:
@@ -320,7 +313,7 @@ class PrefixTree:
             self._drop(cache, run)
             limit -= 1
 
-    def _append(self, cache: _Cache, path: list[Run], rest: bytes, start: int) -> None:
+    def _append(self, cache: Cache, path: list[Run], rest: bytes, start: int) -> None:
         """Add the blocks `rest` after the last run of `path`, to this run if only the instance holds it.
 
         Nothing happens if the hash of the first of them is in use at another place.
@@ -358,7 +351,7 @@ class PrefixTree:
                 cache.used.move_to_end(after)
         return head
 
-    def _drop(self, cache: _Cache, run: Run) -> None:
+    def _drop(self, cache: Cache, run: Run) -> None:
         del cache.used[run]
         self._num_entries -= 1
         run.holders &= ~cache.bit
@@ -368,11 +361,11 @@ class PrefixTree:
             if run.parent is not None:
                 run.parent.num_children -= 1
 
-    def _count(self, cache: _Cache, num_blocks: int) -> None:
+    def _count(self, cache: Cache, num_blocks: int) -> None:
         cache.num_blocks += num_blocks
         self.num_blocks += num_blocks
 
-    def _keep_up(self, cache: _Cache, now_s: float) -> None:
+    def _keep_up(self, cache: Cache, now_s: float) -> None:
         """Do a little upkeep: expiry for this instance and one other, and the bound of the memory."""
         if self.window_s < math.inf:
             expired_s = now_s - self.window_s
@@ -386,7 +379,7 @@ class PrefixTree:
             self._drop(largest, next(iter(largest.used)))
 
 
-def _before(cache: _Cache, path: list[Run], num_matched: int) -> tuple[int, float]:
+def _before(cache: Cache, path: list[Run], num_matched: int) -> tuple[int, float]:
     """Return how many blocks of a path an instance holds, and when it last used the last of them."""
     held, used_s = 0, -math.inf
     for run in path:

@@ -72,16 +72,22 @@ class ScoredPlacement(Placement):
     ) -> Choice:
         """Return the best of some instances, of which there is at least one."""
         self.prepare(request, options, held, now_s)
-        tokens = [held.of(view) for view in options]
-        terms = [self.terms(request, view, num, now_s) for view, num in zip(options, tokens, strict=True)]
-        scores = [sum(one) for one in terms]
-        lowest = min(scores)
-        place = scores.index(lowest)
-        if scores.count(lowest) > 1:
-            equal = [place for place, score in enumerate(scores) if score == lowest]
-            place = min(equal, key=lambda place: self._rank(request, options[place]))
-        named = dict(zip(self.names, terms[place], strict=True))
-        return Choice(options[place].id, tokens[place], named, self.reason(request, tokens[place]))
+        chosen: InstanceView | None = None
+        lowest, chosen_tokens = 0.0, 0
+        chosen_terms: tuple[float, ...] = ()
+        for view in options:
+            tokens = held.of(view)
+            terms = self.terms(request, view, tokens, now_s)
+            score = sum(terms)
+            if chosen is not None:
+                if score > lowest:
+                    continue
+                if score == lowest and self._rank(request, chosen) < self._rank(request, view):
+                    continue
+            lowest, chosen, chosen_tokens, chosen_terms = score, view, tokens, terms
+        assert chosen is not None, "there is at least one instance to choose from"
+        named = dict(zip(self.names, chosen_terms, strict=True))
+        return Choice(chosen.id, chosen_tokens, named, self.reason(request, chosen_tokens))
 
     def prepare(
         self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
