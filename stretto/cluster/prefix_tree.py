@@ -105,6 +105,7 @@ class PrefixTree:
         self._first: dict[bytes, Run] = {}
         self._caches: dict[InstanceId, Cache] = {}
         self._at_place: list[Cache | None] = []
+        self._found: tuple[bytes, tuple[list[Run], int]] | None = None
         self._num_entries = 0
         self._turn = 0
 
@@ -159,21 +160,13 @@ class PrefixTree:
         """Return the runs with which a prompt begins, and how many of the prompt's blocks they have; only a
         part of the last run may be the prompt's.
 
+        The last path is kept until runs change, because a prompt is sent right after it was looked up.
+
         `data` has the hashes of the prompt's blocks, 8 bytes each.
         """
-        path: list[Run] = []
-        at, first = 0, self._first
-        parent: Run | None = None
-        while (run := first.get(data[at : at + HASH_BYTES])) is not None:
-            if run.parent is not parent or run.start * HASH_BYTES != at:
-                break
-            path.append(run)
-            parent = run
-            end = at + len(run.blocks)
-            if not data.startswith(run.blocks, at):
-                return path, (at + _num_common(data[at:end], run.blocks)) // HASH_BYTES
-            at = end
-        return path, at // HASH_BYTES
+        if self._found is None or self._found[0] is not data:
+            self._found = data, self._find(data)
+        return self._found[1]
 
     def levels(self, data: bytes) -> list[tuple[int, int]]:
         """Return (number of blocks, bit set of the places of the instances that hold so many of a prompt's
@@ -206,8 +199,8 @@ class PrefixTree:
         Returns:
             how many of the blocks it held before, and when it last used them; minus infinity if it held none.
         """
-        path, num_matched = self.path(data)
-        cache = self._caches[instance]
+        found, num_matched = self.path(data)
+        path, cache = found.copy(), self._caches[instance]
         bit, used = cache.bit, cache.used
         before = _before(cache, path, num_matched)
         if path and num_matched < path[-1].start + path[-1].num_blocks:
@@ -259,6 +252,7 @@ class PrefixTree:
                 continue
             if run.holders == cache.bit and not run.num_children:
                 run.blocks = run.blocks[: (size - num_blocks) * HASH_BYTES]
+                self._found = None
                 self._count(cache, -num_blocks)
             return
 
@@ -288,8 +282,24 @@ class PrefixTree:
             assert cache.instance == instance and self._at_place[cache.place] is cache
             assert cache.num_blocks == sum(run.num_blocks for run in order)
             assert all(order.index(run) < order.index(run.parent) for run in order if run.parent)
+        assert self._found is None or self._found[1] == self._find(self._found[0])
         assert self.num_blocks == sum(cache.num_blocks for cache in self._caches.values())
         assert self._num_entries == sum(len(cache.used) for cache in self._caches.values())
+
+    def _find(self, data: bytes) -> tuple[list[Run], int]:
+        path: list[Run] = []
+        at, first = 0, self._first
+        parent: Run | None = None
+        while (run := first.get(data[at : at + HASH_BYTES])) is not None:
+            if run.parent is not parent or run.start * HASH_BYTES != at:
+                break
+            path.append(run)
+            parent = run
+            end = at + len(run.blocks)
+            if not data.startswith(run.blocks, at):
+                return path, (at + _num_common(data[at:end], run.blocks)) // HASH_BYTES
+            at = end
+        return path, at // HASH_BYTES
 
     def _holding(self, holders: int) -> Iterator[Cache]:
         while holders:
@@ -320,6 +330,7 @@ class PrefixTree:
         """
         if rest[:HASH_BYTES] in self._first:
             return
+        self._found = None
         last = path[-1] if path else None
         if last is not None and not last.num_children and last.holders == cache.bit:
             last.blocks += rest
@@ -339,6 +350,7 @@ class PrefixTree:
         cut = num_blocks * HASH_BYTES
         if run.blocks[cut : cut + HASH_BYTES] in self._first:
             return None
+        self._found = None
         head = Run(run.blocks[:cut], run.parent, run.start)
         head.holders, head.uses, head.used_s, head.num_children = run.holders, run.uses, run.used_s, 1
         run.blocks, run.parent, run.start = run.blocks[cut:], head, run.start + num_blocks
@@ -358,6 +370,7 @@ class PrefixTree:
         self._count(cache, -run.num_blocks)
         if not run.holders:
             del self._first[run.blocks[:HASH_BYTES]]
+            self._found = None
             if run.parent is not None:
                 run.parent.num_children -= 1
 
