@@ -57,6 +57,11 @@ class PackedHashes(Sequence[BlockHash]):
         data = self.data
         return (data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES))
 
+    def __reversed__(self) -> Iterator[BlockHash]:
+        """Iterate over the hashes, from the last to the first."""
+        data = self.data
+        return (data[at : at + HASH_BYTES] for at in range(len(data) - HASH_BYTES, -1, -HASH_BYTES))
+
     def __eq__(self, other: object) -> bool:
         """Return whether `other` has the same hashes."""
         return isinstance(other, PackedHashes) and self.data == other.data

@@ -149,8 +149,9 @@ class PrefixIndex:
             levels = masks[space] = tree.levels(pack(key.blocks))
             for num_blocks, holders in reversed(levels):
                 if new := holders & ~seen:
+                    num_tokens = min(num_blocks * size, request.num_tokens)
                     for instance in tree.instances_of(new):
-                        tokens[instance] = min(num_blocks * size, request.num_tokens)
+                        tokens[instance] = num_tokens
                     seen |= new
                     if len(tokens) >= _MAX_HOLDERS:
                         is_complete = False

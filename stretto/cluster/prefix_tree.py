@@ -186,10 +186,9 @@ class PrefixTree:
         cache = self._caches.get(instance)
         return None if cache is None else cache.place
 
-    def instances_of(self, holders: int) -> Iterator[InstanceId]:
-        """Yield the instances whose places are in a bit set."""
-        for cache in self._holding(holders):
-            yield cache.instance
+    def instances_of(self, holders: int) -> list[InstanceId]:
+        """Return the instances whose places are in a bit set."""
+        return [cache.instance for cache in self._holding(holders)]
 
     def use(self, instance: InstanceId, data: bytes, now_s: float) -> tuple[int, float]:
         """Note that an instance holds a prompt's blocks from `now_s` on: a request was sent there.
@@ -301,13 +300,14 @@ class PrefixTree:
             at = end
         return path, at // HASH_BYTES
 
-    def _holding(self, holders: int) -> Iterator[Cache]:
+    def _holding(self, holders: int) -> list[Cache]:
+        found = []
         while holders:
-            lowest = holders & -holders
-            cache = self._at_place[lowest.bit_length() - 1]
-            if cache is not None:
-                yield cache
-            holders ^= lowest
+            place = holders.bit_length() - 1
+            if (cache := self._at_place[place]) is not None:
+                found.append(cache)
+            holders ^= 1 << place
+        return found
 
     def _evict_excess(self, cache: Cache) -> None:
         if cache.num_blocks > cache.capacity:
@@ -398,8 +398,8 @@ def _before(cache: Cache, path: list[Run], num_matched: int) -> tuple[int, float
     for run in path:
         if not run.holders & cache.bit:
             break
-        held, used_s = min(num_matched, run.start + run.num_blocks), cache.used[run]
-    return held, used_s
+        held, used_s = run.start + run.num_blocks, cache.used[run]
+    return min(held, num_matched), used_s
 
 
 def _parents(run: Run) -> Iterator[Run]:

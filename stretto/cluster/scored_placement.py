@@ -114,7 +114,7 @@ class ScoredPlacement(Placement):
         match event:
             case Unbound(_, request):
                 self._unbound = request
-            case Bound(instance, request) | Dispatched(instance, request) if request is not unbound:
+            case Dispatched(instance, request) | Bound(instance, request) if request is not unbound:
                 self._last_turn[instance] = next(self._turns)
                 self.placed(instance, request)
             case Left(instance):
