@@ -91,7 +91,9 @@ class _Member:
 
     __slots__ = ("cache_tokens", "id", "num_running", "sent", "space", "tree")
 
-    def __init__(self, instance: InstanceId, space: str, tree: PrefixTree | None, cache_tokens: float) -> None:
+    def __init__(
+        self, instance: InstanceId, space: str, tree: PrefixTree | None, cache_tokens: float
+    ) -> None:
         self.id = instance
         self.space = space
         self.tree = tree

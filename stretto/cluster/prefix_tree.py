@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prefix_hashes import HASH_BYTES
@@ -105,7 +105,7 @@ class PrefixTree:
         self._first: dict[bytes, Run] = {}
         self._caches: dict[InstanceId, Cache] = {}
         self._at_place: list[Cache | None] = []
-        self._found: tuple[bytes, tuple[list[Run], int]] | None = None
+        self._found: tuple[bytes, tuple[tuple[Run, ...], int]] | None = None
         self._num_entries = 0
         self._turn = 0
 
@@ -156,7 +156,7 @@ class PrefixTree:
         cache.capacity = capacity_blocks
         self._evict_excess(cache)
 
-    def path(self, data: bytes) -> tuple[list[Run], int]:
+    def path(self, data: bytes) -> tuple[Sequence[Run], int]:
         """Return the runs with which a prompt begins, and how many of the prompt's blocks they have; only a
         part of the last run may be the prompt's.
 
@@ -199,7 +199,7 @@ class PrefixTree:
             how many of the blocks it held before, and when it last used them; minus infinity if it held none.
         """
         found, num_matched = self.path(data)
-        path, cache = found.copy(), self._caches[instance]
+        path, cache = list(found), self._caches[instance]
         bit, used = cache.bit, cache.used
         before = _before(cache, path, num_matched)
         if path and num_matched < path[-1].start + path[-1].num_blocks:
@@ -278,14 +278,15 @@ class PrefixTree:
             assert holders == set(self.instances_of(run.holders))
         for instance, cache in self._caches.items():
             order = list(cache.used)
-            assert cache.instance == instance and self._at_place[cache.place] is cache
+            assert cache.instance == instance
+            assert self._at_place[cache.place] is cache
             assert cache.num_blocks == sum(run.num_blocks for run in order)
             assert all(order.index(run) < order.index(run.parent) for run in order if run.parent)
         assert self._found is None or self._found[1] == self._find(self._found[0])
         assert self.num_blocks == sum(cache.num_blocks for cache in self._caches.values())
         assert self._num_entries == sum(len(cache.used) for cache in self._caches.values())
 
-    def _find(self, data: bytes) -> tuple[list[Run], int]:
+    def _find(self, data: bytes) -> tuple[tuple[Run, ...], int]:
         path: list[Run] = []
         at, first = 0, self._first
         parent: Run | None = None
@@ -296,9 +297,9 @@ class PrefixTree:
             parent = run
             end = at + len(run.blocks)
             if not data.startswith(run.blocks, at):
-                return path, (at + _num_common(data[at:end], run.blocks)) // HASH_BYTES
+                return tuple(path), (at + _num_common(data[at:end], run.blocks)) // HASH_BYTES
             at = end
-        return path, at // HASH_BYTES
+        return tuple(path), at // HASH_BYTES
 
     def _holding(self, holders: int) -> list[Cache]:
         found = []
