@@ -215,17 +215,17 @@ class InstanceTable:
 
     def _sort(self) -> None:
         """Move the instances whose views have changed to their new places in the orders."""
-        orders = (self._order,) if self._hosts is None else (self._order, self._hosts)
         for instance in self._moved:
             view = self._views[instance]
-            if view.state != "serving":
-                for order in orders:
-                    order.remove(instance)
-                continue
-            load, group = self._load(view), self._group(view)
-            self._order.update(instance, group, view.room_tokens, load)
-            if self._hosts is not None:
-                self._hosts.update(instance, group, view.capacity_tokens, load)
+            if view.state == "serving":
+                load, group = self._load(view), self._group(view)
+                self._order.update(instance, group, view.room_tokens, load)
+                if self._hosts is not None:
+                    self._hosts.update(instance, group, view.capacity_tokens, load)
+            else:
+                self._order.remove(instance)
+                if self._hosts is not None:
+                    self._hosts.remove(instance)
         self._moved.clear()
 
     def _group(self, view: InstanceView) -> int:

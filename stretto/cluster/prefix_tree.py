@@ -125,8 +125,8 @@ class PrefixTree:
         return tuple(self._caches)
 
     def join(self, instance: InstanceId, capacity_blocks: float = math.inf) -> Cache:
-        """Add an instance that holds nothing yet, and at most `capacity_blocks` blocks later; return what
-        will show what it holds.
+        """Add an instance that holds nothing yet, and at most `capacity_blocks` blocks later; return its
+        cache.
         """
         if instance in self._caches:
             raise InternalError(f"instance {instance} has joined before")
@@ -287,6 +287,7 @@ class PrefixTree:
         assert self._num_entries == sum(len(cache.used) for cache in self._caches.values())
 
     def _find(self, data: bytes) -> tuple[tuple[Run, ...], int]:
+        """Search the path of a prompt anew; see `path`."""
         path: list[Run] = []
         at, first = 0, self._first
         parent: Run | None = None

@@ -121,7 +121,7 @@ class ScoredPlacement(Placement):
                 self._last_turn.pop(instance, None)
 
     def _rank(self, request: PlacementRequest, view: InstanceView) -> tuple[float, ...]:
-        """Return by what instances with equal scores are sorted."""
+        """Return the numbers that decide between instances with equal scores; smaller is better."""
         return request.start_s(view), num_requests(view), self._last_turn.get(view.id, 0), view.id
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
