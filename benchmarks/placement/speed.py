@@ -49,7 +49,7 @@ class Deciding:
 
     def __init__(self, policy: Placement) -> None:
         self.policy = policy
-        self._table = InstanceTable(policy.load, with_full=True)
+        self._table = InstanceTable(policy.load, with_full=policy.binds != "late")
         self._flying: deque[tuple[int, PlacementRequest]] = deque()
         self._now_s = 0.0
         for instance in range(_INSTANCES):

@@ -38,12 +38,13 @@ def victims(
 
     Nothing is known of an instance that reports its cache, or whose capacity is unknown.
     """
-    tree, key = index.tree(view.space), request.keys.get(view.space)
-    if tree is None or key is None:
+    cache, key = index.caches.get(view.id), request.keys.get(view.space)
+    if cache is None or key is None:
         return ()
     num_new = (request.num_tokens - held_tokens) // key.block_tokens
-    excess = tree.excess(view.id, num_new)
-    if excess <= 0 or index.has_reports(view.id):
+    excess = cache.num_blocks + num_new - cache.capacity
+    tree = index.tree(view.space) if excess > 0 else None
+    if tree is None or index.has_reports(view.id):
         return ()
     return _oldest(tree, view, excess, key.block_tokens, now_s)
 

@@ -68,6 +68,8 @@ class HeldBlocks:
         The limit costs little: of the many instances that hold a common prefix, one is likely to be lightly
         loaded.
         """
+        if not self._holders:
+            return []
         found: dict[InstanceId, None] = {}
         for block in reversed(blocks):
             for instance in self._holders.get(block, ()):

@@ -62,7 +62,8 @@ class InstanceView:
         """Number of tokens that still fit on the instance; 0 when it runs as many requests as it may
         (`num_slots`).
         """
-        return max(0, self.capacity_tokens - self.running_tokens) if self.num_running < self.num_slots else 0
+        room = self.capacity_tokens - self.running_tokens
+        return room if room > 0 and self.num_running < self.num_slots else 0
 
     @property
     def outstanding_s(self) -> float:
@@ -102,6 +103,7 @@ class InstanceTable:
         self._views: dict[InstanceId, InstanceView] = {}
         self._order = LoadOrder()
         self._hosts = LoadOrder() if with_full else None
+        self._moved: dict[InstanceId, None] = {}
         self._suspects: dict[InstanceId, None] = {}
         self._groups: dict[Profile, int] = {}
         self._group_of: dict[InstanceId, tuple[Profile, int]] = {}
@@ -122,24 +124,17 @@ class InstanceTable:
         self._order.remove(instance)
         if self._hosts is not None:
             self._hosts.remove(instance)
+        self._moved.pop(instance, None)
         self._suspects.pop(instance, None)
         self._group_of.pop(instance, None)
 
     def changed(self, instance: InstanceId) -> None:
-        """Move an instance to its new place in the table, which is sorted by load, because the fields of its
-        view have changed.
+        """Note that the fields of an instance's view have changed.
+
+        The instance is moved to its new place in the table, which is sorted by load, at the next look-up.
         """
-        view = self._views[instance]
-        if view.state == "serving":
-            load, group = self._load(view), self._group(view)
-            self._order.update(instance, group, view.room_tokens, load)
-            if self._hosts is not None:
-                self._hosts.update(instance, group, view.capacity_tokens, load)
-        else:
-            self._order.remove(instance)
-            if self._hosts is not None:
-                self._hosts.remove(instance)
-        if view.state == "suspect":
+        self._moved[instance] = None
+        if self._views[instance].state == "suspect":
             self._suspects[instance] = None
         else:
             self._suspects.pop(instance, None)
@@ -164,15 +159,13 @@ class InstanceTable:
     @property
     def roomiest(self) -> int:
         """The largest number of tokens that still fit on one serving instance; 0 without one."""
+        self._sort()
         return self._order.roomiest
 
     @property
     def has_hosts(self) -> bool:
-        """Whether some instance is up, even if it has no room now.
-
-        Always False in a table without `with_full`, which does not list full instances.
-        """
-        return self._hosts is not None and self._hosts.roomiest > 0
+        """Whether some instance is up, even if it has no room now."""
+        return any(view.state == "serving" for view in self._views.values())
 
     def room_for(self, num_tokens: int) -> int:
         """Return how many tokens must be free on an instance for it to take a request of `num_tokens` tokens.
@@ -194,6 +187,7 @@ class InstanceTable:
         If there is none, return the suspect instances (perhaps down) that run nothing and may be tried now.
         So each suspect gets one request at a time, and none while a serving instance has room.
         """
+        self._sort()
         found = [self._views[instance] for instance in self._order.least_loaded(room)]
         return found or self._to_probe(room, now_s)
 
@@ -215,8 +209,24 @@ class InstanceTable:
         `candidates` does.
         """
         assert self._hosts is not None, "the table was made without full instances"
+        self._sort()
         found = [self._views[instance] for instance in self._hosts.least_loaded(room)]
         return found or self._to_probe(room, now_s)
+
+    def _sort(self) -> None:
+        """Move the instances whose views have changed to their new places in the orders."""
+        for instance in self._moved:
+            view = self._views[instance]
+            if view.state == "serving":
+                load, group = self._load(view), self._group(view)
+                self._order.update(instance, group, view.room_tokens, load)
+                if self._hosts is not None:
+                    self._hosts.update(instance, group, view.capacity_tokens, load)
+            else:
+                self._order.remove(instance)
+                if self._hosts is not None:
+                    self._hosts.remove(instance)
+        self._moved.clear()
 
     def _group(self, view: InstanceView) -> int:
         """Return the number of the group of instances with a view's profile, whose hash takes long."""

@@ -88,8 +88,10 @@ class PlacementRequest:
         fit.
         """
         waiting_s = self.ahead_s if view.id == self.bound_to else view.waiting_s
-        has_room = not waiting_s and view.room_tokens >= min(self.all_tokens, view.capacity_tokens)
-        return view.slowness * (view.prefill_s + waiting_s + (0.0 if has_room else view.turn_s))
+        start_s = view.prefill_s + waiting_s
+        if waiting_s or view.room_tokens < min(self.num_tokens + self.expected_output, view.capacity_tokens):
+            start_s += view.turn_s
+        return view.slowness * start_s
 
 
 @record

@@ -57,6 +57,11 @@ class PackedHashes(Sequence[BlockHash]):
         data = self.data
         return (data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES))
 
+    def __reversed__(self) -> Iterator[BlockHash]:
+        """Iterate over the hashes, from the last to the first."""
+        data = self.data
+        return (data[at : at + HASH_BYTES] for at in range(len(data) - HASH_BYTES, -1, -HASH_BYTES))
+
     def __eq__(self, other: object) -> bool:
         """Return whether `other` has the same hashes."""
         return isinstance(other, PackedHashes) and self.data == other.data
@@ -106,12 +111,12 @@ class PrefixHasher:
         if not num_blocks:
             return PackedHashes(b"")
         words = np.frombuffer(data, _WORD, num_blocks * width).reshape(num_blocks, width)
-        sums: _Words = words.astype(np.uint64) @ self._factors
-        sums += _BLOCK
-        sums *= self._places_of(num_blocks)
-        np.add.accumulate(sums, out=sums)
-        sums += np.uint64(root)
-        return PackedHashes(sums.tobytes())
+        blocks: _Words = words.astype(np.uint64) @ self._factors
+        blocks += _BLOCK
+        sums = np.empty(num_blocks + 1, np.uint64)
+        sums[0] = root
+        np.multiply(blocks, self._places_of(num_blocks), out=sums[1:])
+        return PackedHashes(np.add.accumulate(sums)[1:].tobytes())
 
     def _places_of(self, num_blocks: int) -> _Words:
         if num_blocks > len(self._places):

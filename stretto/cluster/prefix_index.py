@@ -30,7 +30,7 @@ from stretto.cluster.placement import (
     Unbound,
 )
 from stretto.cluster.prefix_hashes import pack
-from stretto.cluster.prefix_tree import PrefixTree
+from stretto.cluster.prefix_tree import Cache, PrefixTree
 from stretto.record import record
 
 WINDOW_S = 3600.0
@@ -68,14 +68,38 @@ class Held:
 
 @record
 class _Sent:
-    """A request that runs or waits at an instance: the blocks that it was expected to find there, when they
-    were last used before, and when it came.
+    """A request that runs or waits at an instance: the key of its prompt, the blocks that it was expected to
+    find there, when they were last used before, and when it came.
     """
 
     request: PlacementRequest
+    key: PromptKey
     num_held: int
     used_s: float
     at_s: float
+
+
+class _Member:
+    """An instance that has joined.
+
+    Attributes:
+        tree: tree of the prefixes of its space (tokenizer and block length); None without a space.
+        cache_tokens: tokens that its prefix cache can hold.
+        sent: requests that run or wait there, by the id of the object.
+        num_running: number of blocks of these requests' prompts.
+    """
+
+    __slots__ = ("cache_tokens", "id", "num_running", "sent", "space", "tree")
+
+    def __init__(
+        self, instance: InstanceId, space: str, tree: PrefixTree | None, cache_tokens: float
+    ) -> None:
+        self.id = instance
+        self.space = space
+        self.tree = tree
+        self.cache_tokens = cache_tokens
+        self.sent: dict[int, _Sent] = {}
+        self.num_running = 0
 
 
 class PrefixIndex:
@@ -85,6 +109,9 @@ class PrefixIndex:
         window_s: seconds after which what was not used is forgotten, where instances report nothing.
         max_bytes: memory that the prefixes of one space (tokenizer and block length) may take.
         rate_s: seconds after which a use of a prefix counts as 1/e of one.
+
+    Attributes:
+        caches: what the trees believe of each instance that has a space (tokenizer and block length).
     """
 
     def __init__(
@@ -93,11 +120,9 @@ class PrefixIndex:
         self.reported = HeldBlocks()
         self._settings = window_s, max_bytes, rate_s
         self._trees: dict[str, PrefixTree] = {}
-        self._spaces: dict[InstanceId, str] = {}
-        self._cache_tokens: dict[InstanceId, int] = {}
+        self.caches: dict[InstanceId, Cache] = {}
+        self._members: dict[InstanceId, _Member] = {}
         self._reporting: set[InstanceId] = set()
-        self._sent: dict[InstanceId, dict[int, _Sent]] = {}
-        self._num_running: dict[InstanceId, int] = {}
         self._unbound: _Sent | None = None
         self._now_s = 0.0
 
@@ -107,7 +132,8 @@ class PrefixIndex:
 
     def space_of(self, instance: InstanceId) -> str | None:
         """Return the name of an instance's space (tokenizer and block length); None if it has not joined."""
-        return self._spaces.get(instance)
+        member = self._members.get(instance)
+        return None if member is None else member.space
 
     def has_reports(self, instance: InstanceId) -> bool:
         """Return whether an instance reports what its cache holds."""
@@ -125,8 +151,9 @@ class PrefixIndex:
             levels = masks[space] = tree.levels(pack(key.blocks))
             for num_blocks, holders in reversed(levels):
                 if new := holders & ~seen:
+                    num_tokens = min(num_blocks * size, request.num_tokens)
                     for instance in tree.instances_of(new):
-                        tokens[instance] = min(num_blocks * size, request.num_tokens)
+                        tokens[instance] = num_tokens
                     seen |= new
                     if len(tokens) >= _MAX_HOLDERS:
                         is_complete = False
@@ -134,7 +161,7 @@ class PrefixIndex:
             if self._reporting:
                 for instance in self.reported.holders(key.blocks, _MAX_HOLDERS):
                     found = self.reported.num_held(instance, key.blocks) * size
-                    if self._spaces.get(instance) == space:
+                    if self.space_of(instance) == space:
                         tokens[instance] = min(max(found, tokens.get(instance, 0)), request.num_tokens)
         for instance, hinted in request.hints.items():
             tokens[instance] = min(max(hinted, tokens.get(instance, 0)), request.num_tokens)
@@ -144,8 +171,9 @@ class PrefixIndex:
 
     def held_by(self, instance: InstanceId, request: PlacementRequest) -> int:
         """Return how many tokens an instance held of a request that runs or waits there, when it came."""
-        sent, key = self._sent.get(instance, {}).get(id(request)), self._key(instance, request)
-        return 0 if sent is None or key is None else sent.num_held * key.block_tokens
+        member = self._members.get(instance)
+        sent = None if member is None else member.sent.get(id(request))
+        return 0 if sent is None else sent.num_held * sent.key.block_tokens
 
     def observe(self, event: PlacementEvent) -> None:
         """Update the index after an event: an instance joined or left, reported its cache, or a request was
@@ -161,11 +189,11 @@ class PrefixIndex:
                 self._unbound = self._take(instance, request)
             case Ended(instance, request, held_tokens):
                 self._end(instance, request, held_tokens)
-            case KVReport(instance=instance, events=events) if instance in self._spaces:
+            case KVReport(instance=instance, events=events) if member := self._members.get(instance):
                 self.reported.apply(instance, events)
                 if instance not in self._reporting:
                     self._reporting.add(instance)
-                    self._keep_running(instance)
+                    _keep_running(member)
             case Joined(instance, space, cache_tokens):
                 self._join(instance, space, cache_tokens)
             case Left(instance):
@@ -174,87 +202,82 @@ class PrefixIndex:
     def forget(self, instance: InstanceId) -> None:
         """Forget what an instance holds, for example because it has restarted."""
         self.reported.forget(instance)
-        if (tree := self._tree_of(instance)) is not None:
-            tree.clear(instance)
+        member = self._members.get(instance)
+        if member is not None and member.tree is not None:
+            member.tree.clear(instance)
 
     def check_invariants(self) -> None:
         """Check that the parts of the index agree. For tests."""
         self.reported.check_invariants()
         for tree in self._trees.values():
             tree.check_invariants()
-        assert set(self._sent) == set(self._spaces) == set(self._num_running)
-        for instance, sent in self._sent.items():
-            keys = (self._key(instance, one.request) for one in sent.values())
-            assert self._num_running[instance] == sum(len(key.blocks) for key in keys if key is not None)
+        for member in self._members.values():
+            assert member.tree is self._trees.get(member.space)
+            assert member.num_running == sum(len(one.key.blocks) for one in member.sent.values())
 
     def _join(self, instance: InstanceId, space: str, cache_tokens: int | None) -> None:
-        self._spaces[instance] = space
-        self._sent[instance] = {}
-        self._num_running[instance] = 0
-        if cache_tokens is not None:
-            self._cache_tokens[instance] = cache_tokens
+        tree = None
         if space:
             tree = self._trees.get(space)
             if tree is None:
                 tree = self._trees[space] = PrefixTree(*self._settings)
-            tree.join(instance)
+            self.caches[instance] = tree.join(instance)
+        most = math.inf if cache_tokens is None else cache_tokens
+        self._members[instance] = _Member(instance, space, tree, most)
 
     def _leave(self, instance: InstanceId) -> None:
-        if (tree := self._tree_of(instance)) is not None:
-            tree.leave(instance)
-            if not tree.instances:
-                del self._trees[self._spaces[instance]]
+        member = self._members.pop(instance, None)
+        if member is not None and member.tree is not None:
+            member.tree.leave(instance)
+            del self.caches[instance]
+            if not member.tree.instances:
+                del self._trees[member.space]
         self.reported.forget(instance)
         self._reporting.discard(instance)
-        self._cache_tokens.pop(instance, None)
-        self._spaces.pop(instance, None)
-        self._sent.pop(instance, None)
-        self._num_running.pop(instance, None)
 
     def _send(self, instance: InstanceId, request: PlacementRequest) -> None:
-        tree, key = self._tree_of(instance), self._key(instance, request)
-        if tree is None or key is None or not key.blocks:
+        member = self._members.get(instance)
+        if member is None or (tree := member.tree) is None:
             return
-        data, sent = pack(key.blocks), self._sent[instance]
-        self._num_running[instance] += len(key.blocks)
-        most = self._most_tokens(instance) / key.block_tokens
+        key = request.keys.get(member.space)
+        if key is None or not key.blocks:
+            return
+        member.num_running += len(key.blocks)
+        most = member.cache_tokens / key.block_tokens
         if instance in self._reporting:
-            self._keep_running(instance)
-        elif tree.capacity(instance) > most:
+            _keep_running(member)
+        elif self.caches[instance].capacity > most:
             tree.limit(instance, most)
         before, self._unbound = self._unbound, None
-        num_held, used_s = tree.use(instance, data, self._now_s)
+        num_held, used_s = tree.use(instance, pack(key.blocks), self._now_s)
         if before is not None and before.request is request:
             num_held, used_s = before.num_held, before.used_s
-        sent[id(request)] = _Sent(request, num_held, used_s, self._now_s)
+        member.sent[id(request)] = _Sent(request, key, num_held, used_s, self._now_s)
 
     def _end(self, instance: InstanceId, request: PlacementRequest, held_tokens: int | None) -> None:
-        sent = self._take(instance, request)
-        tree, key = self._tree_of(instance), self._key(instance, request)
-        if sent is None or tree is None or key is None or held_tokens is None or instance in self._reporting:
+        sent, member = self._take(instance, request), self._members.get(instance)
+        if sent is None or member is None or held_tokens is None or instance in self._reporting:
             return
-        oldest_s = min((one.at_s for one in self._sent[instance].values()), default=math.inf)
+        tree, key = member.tree, sent.key
+        assert tree is not None, "requests are noted only where their space has a tree"
+        oldest_s = min((one.at_s for one in member.sent.values()), default=math.inf)
         is_settled = sent.used_s < min(oldest_s, sent.at_s)
-        most = self._most_tokens(instance) / key.block_tokens
+        cache, most = self.caches[instance], member.cache_tokens / key.block_tokens
         if held_tokens < (sent.num_held - 1) * key.block_tokens and is_settled:
             tree.forget_unused_since(instance, sent.used_s)
-            tree.limit(instance, max(tree.num_held(instance), len(key.blocks)))
-        elif tree.capacity(instance) < most:
-            tree.limit(instance, min(most, tree.capacity(instance) * _GROWTH))
+            tree.limit(instance, max(cache.num_blocks, len(key.blocks)))
+        elif cache.capacity < most:
+            tree.limit(instance, min(most, cache.capacity * _GROWTH))
 
     def _take(self, instance: InstanceId, request: PlacementRequest) -> _Sent | None:
         """Take a request out of those that run or wait at an instance."""
-        sent, key = self._sent.get(instance, {}).pop(id(request), None), self._key(instance, request)
-        if sent is not None and key is not None:
-            self._num_running[instance] -= len(key.blocks)
+        member = self._members.get(instance)
+        sent = None if member is None else member.sent.pop(id(request), None)
+        if member is not None and sent is not None:
+            member.num_running -= len(sent.key.blocks)
             if instance in self._reporting:
-                self._keep_running(instance)
+                _keep_running(member)
         return sent
-
-    def _keep_running(self, instance: InstanceId) -> None:
-        """Believe of the requests sent to an instance only those that run: its reports tell the rest."""
-        if (tree := self._tree_of(instance)) is not None:
-            tree.limit(instance, self._num_running[instance])
 
     def _num_held(
         self, request: PlacementRequest, masks: Mapping[str, list[tuple[int, int]]], view: InstanceView
@@ -268,11 +291,8 @@ class PrefixIndex:
             num_blocks = max(num_blocks, self.reported.num_held(view.id, key.blocks))
         return min(num_blocks * key.block_tokens, request.num_tokens)
 
-    def _most_tokens(self, instance: InstanceId) -> float:
-        return self._cache_tokens.get(instance, math.inf)
 
-    def _tree_of(self, instance: InstanceId) -> PrefixTree | None:
-        return self._trees.get(self._spaces.get(instance, ""))
-
-    def _key(self, instance: InstanceId, request: PlacementRequest) -> PromptKey | None:
-        return request.keys.get(self._spaces.get(instance, ""))
+def _keep_running(member: _Member) -> None:
+    """Believe of the requests sent to an instance only those that run: its reports tell the rest."""
+    if member.tree is not None:
+        member.tree.limit(member.id, member.num_running)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prefix_hashes import HASH_BYTES
@@ -63,6 +63,29 @@ class Run:
         return len(self.blocks) // HASH_BYTES
 
 
+class Cache:
+    """What one instance is believed to hold. Only the tree changes it.
+
+    Attributes:
+        instance: id of the instance.
+        place: place of the instance in bit sets.
+        bit: bit set that has this place alone.
+        used: runs that it holds and the times of their last use, the least recently used first.
+        num_blocks: number of blocks that it holds.
+        capacity: number of blocks that it can hold at most.
+    """
+
+    __slots__ = ("bit", "capacity", "instance", "num_blocks", "place", "used")
+
+    def __init__(self, instance: InstanceId, place: int, capacity: float) -> None:
+        self.instance = instance
+        self.place = place
+        self.bit = 1 << place
+        self.used: OrderedDict[Run, float] = OrderedDict()
+        self.num_blocks = 0
+        self.capacity = capacity
+
+
 class PrefixTree:
     """The beginnings of prompts that instances are believed to hold, in blocks.
 
@@ -80,11 +103,9 @@ class PrefixTree:
         self.rate_s = rate_s
         self.num_blocks = 0
         self._first: dict[bytes, Run] = {}
-        self._places: dict[InstanceId, int] = {}
-        self._at_place: list[InstanceId | None] = []
-        self._used: dict[InstanceId, OrderedDict[Run, float]] = {}
-        self._held: dict[InstanceId, int] = {}
-        self._capacity: dict[InstanceId, float] = {}
+        self._caches: dict[InstanceId, Cache] = {}
+        self._at_place: list[Cache | None] = []
+        self._found: tuple[bytes, tuple[tuple[Run, ...], int]] | None = None
         self._num_entries = 0
         self._turn = 0
 
@@ -101,71 +122,51 @@ class PrefixTree:
     @property
     def instances(self) -> tuple[InstanceId, ...]:
         """Ids of the instances that have joined."""
-        return tuple(self._places)
+        return tuple(self._caches)
 
-    def join(self, instance: InstanceId, capacity_blocks: float = math.inf) -> None:
-        """Add an instance that holds nothing yet, and at most `capacity_blocks` blocks later."""
-        if instance in self._places:
+    def join(self, instance: InstanceId, capacity_blocks: float = math.inf) -> Cache:
+        """Add an instance that holds nothing yet, and at most `capacity_blocks` blocks later; return its
+        cache.
+        """
+        if instance in self._caches:
             raise InternalError(f"instance {instance} has joined before")
         place = next((n for n, one in enumerate(self._at_place) if one is None), len(self._at_place))
-        self._at_place[place : place + 1] = [instance]
-        self._places[instance] = place
-        self._used[instance] = OrderedDict()
-        self._held[instance] = 0
-        self._capacity[instance] = capacity_blocks
+        cache = self._caches[instance] = Cache(instance, place, capacity_blocks)
+        self._at_place[place : place + 1] = [cache]
+        return cache
 
     def leave(self, instance: InstanceId) -> None:
         """Forget an instance, in time proportional to what it holds; nothing happens if it is not there."""
-        if instance not in self._places:
+        if instance not in self._caches:
             return
         self.clear(instance)
-        self._at_place[self._places.pop(instance)] = None
-        del self._used[instance], self._held[instance], self._capacity[instance]
+        self._at_place[self._caches.pop(instance).place] = None
 
     def clear(self, instance: InstanceId) -> None:
         """Forget all that an instance holds."""
-        self.evict(instance, self._held[instance])
+        self.evict(instance, self._caches[instance].num_blocks)
 
     def num_held(self, instance: InstanceId) -> int:
         """Return how many blocks an instance holds in all."""
-        return self._held[instance]
-
-    def capacity(self, instance: InstanceId) -> float:
-        """Return how many blocks an instance can hold at most."""
-        return self._capacity[instance]
-
-    def excess(self, instance: InstanceId, num_blocks: int) -> float:
-        """Return how many blocks an instance must evict to hold `num_blocks` more; negative if there is
-        room, minus infinity if it has not joined.
-        """
-        capacity = self._capacity.get(instance, math.inf)
-        return self._held.get(instance, 0) + num_blocks - capacity
+        return self._caches[instance].num_blocks
 
     def limit(self, instance: InstanceId, capacity_blocks: float) -> None:
         """Set how many blocks an instance can hold at most, and evict what is more."""
-        self._capacity[instance] = capacity_blocks
-        if self._held[instance] > capacity_blocks:
-            self.evict(instance, math.ceil(self._held[instance] - capacity_blocks))
+        cache = self._caches[instance]
+        cache.capacity = capacity_blocks
+        self._evict_excess(cache)
 
-    def path(self, data: bytes) -> tuple[list[Run], int]:
+    def path(self, data: bytes) -> tuple[Sequence[Run], int]:
         """Return the runs with which a prompt begins, and how many of the prompt's blocks they have; only a
         part of the last run may be the prompt's.
 
+        The last path is kept until runs change, because a prompt is sent right after it was looked up.
+
         `data` has the hashes of the prompt's blocks, 8 bytes each.
         """
-        path: list[Run] = []
-        at, first = 0, self._first
-        parent: Run | None = None
-        while (run := first.get(data[at : at + HASH_BYTES])) is not None:
-            if run.parent is not parent or run.start * HASH_BYTES != at:
-                break
-            path.append(run)
-            parent = run
-            end = at + len(run.blocks)
-            if data[at:end] != run.blocks:
-                return path, (at + _num_common(data[at:end], run.blocks)) // HASH_BYTES
-            at = end
-        return path, at // HASH_BYTES
+        if self._found is None or self._found[0] is not data:
+            self._found = data, self._find(data)
+        return self._found[1]
 
     def levels(self, data: bytes) -> list[tuple[int, int]]:
         """Return (number of blocks, bit set of the places of the instances that hold so many of a prompt's
@@ -182,16 +183,12 @@ class PrefixTree:
 
     def place(self, instance: InstanceId) -> int | None:
         """Return the place of an instance in bit sets; None if it has not joined."""
-        return self._places.get(instance)
+        cache = self._caches.get(instance)
+        return None if cache is None else cache.place
 
-    def instances_of(self, holders: int) -> Iterator[InstanceId]:
-        """Yield the instances whose places are in a bit set."""
-        while holders:
-            lowest = holders & -holders
-            instance = self._at_place[lowest.bit_length() - 1]
-            if instance is not None:
-                yield instance
-            holders ^= lowest
+    def instances_of(self, holders: int) -> list[InstanceId]:
+        """Return the instances whose places are in a bit set."""
+        return [cache.instance for cache in self._holding(holders)]
 
     def use(self, instance: InstanceId, data: bytes, now_s: float) -> tuple[int, float]:
         """Note that an instance holds a prompt's blocks from `now_s` on: a request was sent there.
@@ -201,9 +198,10 @@ class PrefixTree:
         Returns:
             how many of the blocks it held before, and when it last used them; minus infinity if it held none.
         """
-        path, num_matched = self.path(data)
-        bit = 1 << self._places[instance]
-        before = self._before(instance, path, num_matched)
+        found, num_matched = self.path(data)
+        path, cache = list(found), self._caches[instance]
+        bit, used = cache.bit, cache.used
+        before = _before(cache, path, num_matched)
         if path and num_matched < path[-1].start + path[-1].num_blocks:
             is_whole = num_matched * HASH_BYTES == len(data) and path[-1].holders & bit
             if not is_whole:
@@ -212,20 +210,18 @@ class PrefixTree:
                 num_matched = cut.start if head is None else num_matched
                 path += [] if head is None else [head]
         if rest := data[num_matched * HASH_BYTES :]:
-            self._append(instance, path, rest, num_matched)
-        used = self._used[instance]
+            self._append(cache, path, rest, num_matched)
         for run in reversed(path):
             if not run.holders & bit:
                 run.holders |= bit
                 self._num_entries += 1
-                self._count(instance, run.num_blocks)
+                self._count(cache, run.num_blocks)
             used[run] = now_s
             used.move_to_end(run)
             run.uses = 1.0 + self.recent_uses(run, now_s)
             run.used_s = now_s
-        if self._held[instance] > self._capacity[instance]:
-            self.evict(instance, math.ceil(self._held[instance] - self._capacity[instance]))
-        self._keep_up(instance, now_s)
+        self._evict_excess(cache)
+        self._keep_up(cache, now_s)
         return before
 
     def recent_uses(self, run: Run, now_s: float) -> float:
@@ -238,44 +234,39 @@ class PrefixTree:
         """Yield the runs that an instance holds and the times of their last use there, in the order in which
         they would be evicted.
         """
-        yield from self._used[instance].items()
+        yield from self._caches[instance].used.items()
 
     def evict(self, instance: InstanceId, num_blocks: int) -> None:
         """Forget the least recently used blocks of an instance.
 
         Fewer than `num_blocks` go where the last run is shared, which is kept whole.
         """
-        used, bit = self._used[instance], 1 << self._places[instance]
-        while num_blocks > 0 and used:
-            run = next(iter(used))
+        cache = self._caches[instance]
+        while num_blocks > 0 and cache.used:
+            run = next(iter(cache.used))
             size = run.num_blocks
             if size <= num_blocks:
-                self._drop(instance, run)
+                self._drop(cache, run)
                 num_blocks -= size
                 continue
-            if run.holders == bit and not run.num_children:
+            if run.holders == cache.bit and not run.num_children:
                 run.blocks = run.blocks[: (size - num_blocks) * HASH_BYTES]
-                self._count(instance, -num_blocks)
+                self._found = None
+                self._count(cache, -num_blocks)
             return
 
-    def forget_unused_since(self, instance: InstanceId, time_s: float, limit: float = math.inf) -> None:
-        """Forget what an instance has not used after `time_s`, at most `limit` runs of it."""
-        used = self._used[instance]
-        while used and limit > 0:
-            run, used_s = next(iter(used.items()))
-            if used_s > time_s:
-                return
-            self._drop(instance, run)
-            limit -= 1
+    def forget_unused_since(self, instance: InstanceId, time_s: float) -> None:
+        """Forget what an instance has not used after `time_s`."""
+        self._forget_unused(self._caches[instance], time_s, math.inf)
 
     def expire(self, now_s: float) -> None:
         """Forget all that was not used for `window_s`."""
-        for instance in self._used:
+        for instance in self._caches:
             self.forget_unused_since(instance, now_s - self.window_s)
 
     def check_invariants(self) -> None:
         """Check that runs, holders and counts agree. For tests."""
-        runs = {run for used in self._used.values() for run in used}
+        runs = {run for cache in self._caches.values() for run in cache.used}
         assert runs == set(self._first.values())
         for run in runs:
             assert run.blocks
@@ -283,35 +274,69 @@ class PrefixTree:
             assert run.num_children == sum(other.parent is run for other in runs)
             assert run.start == (run.parent.start + run.parent.num_blocks if run.parent else 0)
             assert run.parent is None or run.holders & ~run.parent.holders == 0
-            assert {i for i, used in self._used.items() if run in used} == set(self.instances_of(run.holders))
-        for instance, used in self._used.items():
-            order = list(used)
-            assert self._held[instance] == sum(run.num_blocks for run in order)
+            holders = {one.instance for one in self._caches.values() if run in one.used}
+            assert holders == set(self.instances_of(run.holders))
+        for instance, cache in self._caches.items():
+            order = list(cache.used)
+            assert cache.instance == instance
+            assert self._at_place[cache.place] is cache
+            assert cache.num_blocks == sum(run.num_blocks for run in order)
             assert all(order.index(run) < order.index(run.parent) for run in order if run.parent)
-        assert self.num_blocks == sum(self._held.values())
-        assert self._num_entries == sum(map(len, self._used.values()))
+        assert self._found is None or self._found[1] == self._find(self._found[0])
+        assert self.num_blocks == sum(cache.num_blocks for cache in self._caches.values())
+        assert self._num_entries == sum(len(cache.used) for cache in self._caches.values())
 
-    def _before(self, instance: InstanceId, path: list[Run], num_matched: int) -> tuple[int, float]:
-        """Return how many blocks of a path an instance holds, and when it last used the last of them."""
-        bit, held, used_s = 1 << self._places[instance], 0, -math.inf
-        for run in path:
-            if not run.holders & bit:
+    def _find(self, data: bytes) -> tuple[tuple[Run, ...], int]:
+        """Search the path of a prompt anew; see `path`."""
+        path: list[Run] = []
+        at, first = 0, self._first
+        parent: Run | None = None
+        while (run := first.get(data[at : at + HASH_BYTES])) is not None:
+            if run.parent is not parent or run.start * HASH_BYTES != at:
                 break
-            held, used_s = min(num_matched, run.start + run.num_blocks), self._used[instance][run]
-        return held, used_s
+            path.append(run)
+            parent = run
+            end = at + len(run.blocks)
+            if not data.startswith(run.blocks, at):
+                return tuple(path), (at + _num_common(data[at:end], run.blocks)) // HASH_BYTES
+            at = end
+        return tuple(path), at // HASH_BYTES
 
-    def _append(self, instance: InstanceId, path: list[Run], rest: bytes, start: int) -> None:
+    def _holding(self, holders: int) -> list[Cache]:
+        found = []
+        while holders:
+            place = holders.bit_length() - 1
+            if (cache := self._at_place[place]) is not None:
+                found.append(cache)
+            holders ^= 1 << place
+        return found
+
+    def _evict_excess(self, cache: Cache) -> None:
+        if cache.num_blocks > cache.capacity:
+            self.evict(cache.instance, math.ceil(cache.num_blocks - cache.capacity))
+
+    def _forget_unused(self, cache: Cache, time_s: float, limit: float) -> None:
+        """Forget what an instance has not used after `time_s`, at most `limit` runs of it."""
+        used = cache.used
+        while used and limit > 0:
+            run = next(iter(used))
+            if used[run] > time_s:
+                return
+            self._drop(cache, run)
+            limit -= 1
+
+    def _append(self, cache: Cache, path: list[Run], rest: bytes, start: int) -> None:
         """Add the blocks `rest` after the last run of `path`, to this run if only the instance holds it.
 
         Nothing happens if the hash of the first of them is in use at another place.
         """
         if rest[:HASH_BYTES] in self._first:
             return
-        bit = 1 << self._places[instance]
+        self._found = None
         last = path[-1] if path else None
-        if last is not None and not last.num_children and last.holders == bit:
+        if last is not None and not last.num_children and last.holders == cache.bit:
             last.blocks += rest
-            self._count(instance, len(rest) // HASH_BYTES)
+            self._count(cache, len(rest) // HASH_BYTES)
             return
         run = self._first[rest[:HASH_BYTES]] = Run(rest, last, start)
         if last is not None:
@@ -327,45 +352,56 @@ class PrefixTree:
         cut = num_blocks * HASH_BYTES
         if run.blocks[cut : cut + HASH_BYTES] in self._first:
             return None
+        self._found = None
         head = Run(run.blocks[:cut], run.parent, run.start)
         head.holders, head.uses, head.used_s, head.num_children = run.holders, run.uses, run.used_s, 1
         run.blocks, run.parent, run.start = run.blocks[cut:], head, run.start + num_blocks
         self._first[head.blocks[:HASH_BYTES]] = head
         self._first[run.blocks[:HASH_BYTES]] = run
-        for instance in self.instances_of(run.holders):
-            used = self._used[instance]
-            used[head] = used[run]
+        for cache in self._holding(run.holders):
+            cache.used[head] = cache.used[run]
             self._num_entries += 1
             for after in _parents(head):
-                used.move_to_end(after)
+                cache.used.move_to_end(after)
         return head
 
-    def _drop(self, instance: InstanceId, run: Run) -> None:
-        del self._used[instance][run]
+    def _drop(self, cache: Cache, run: Run) -> None:
+        del cache.used[run]
         self._num_entries -= 1
-        run.holders &= ~(1 << self._places[instance])
-        self._count(instance, -run.num_blocks)
+        run.holders &= ~cache.bit
+        self._count(cache, -run.num_blocks)
         if not run.holders:
             del self._first[run.blocks[:HASH_BYTES]]
+            self._found = None
             if run.parent is not None:
                 run.parent.num_children -= 1
 
-    def _count(self, instance: InstanceId, num_blocks: int) -> None:
-        self._held[instance] += num_blocks
+    def _count(self, cache: Cache, num_blocks: int) -> None:
+        cache.num_blocks += num_blocks
         self.num_blocks += num_blocks
 
-    def _keep_up(self, instance: InstanceId, now_s: float) -> None:
+    def _keep_up(self, cache: Cache, now_s: float) -> None:
         """Do a little upkeep: expiry for this instance and one other, and the bound of the memory."""
         if self.window_s < math.inf:
-            places = len(self._at_place)
-            self._turn = (self._turn + 1) % places
+            expired_s = now_s - self.window_s
+            self._turn = (self._turn + 1) % len(self._at_place)
+            self._forget_unused(cache, expired_s, _EXPIRED_AT_ONCE)
             other = self._at_place[self._turn]
-            for one in {instance: None, other: None}:
-                if one is not None:
-                    self.forget_unused_since(one, now_s - self.window_s, _EXPIRED_AT_ONCE)
+            if other is not None and other is not cache:
+                self._forget_unused(other, expired_s, _EXPIRED_AT_ONCE)
         while self.max_bytes < self.num_bytes:
-            largest = max(self._used, key=lambda one: len(self._used[one]))
-            self._drop(largest, next(iter(self._used[largest])))
+            largest = max(self._caches.values(), key=lambda one: len(one.used))
+            self._drop(largest, next(iter(largest.used)))
+
+
+def _before(cache: Cache, path: list[Run], num_matched: int) -> tuple[int, float]:
+    """Return how many blocks of a path an instance holds, and when it last used the last of them."""
+    held, used_s = 0, -math.inf
+    for run in path:
+        if not run.holders & cache.bit:
+            break
+        held, used_s = run.start + run.num_blocks, cache.used[run]
+    return min(held, num_matched), used_s
 
 
 def _parents(run: Run) -> Iterator[Run]:

@@ -71,25 +71,21 @@ class ScoredPlacement(Placement):
         self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
     ) -> Choice:
         """Return the best of some instances, of which there is at least one."""
-        lowest: tuple[float, ...] = ()
-        chosen, chosen_tokens = options[0], 0
-        chosen_terms: tuple[float, ...] = ()
         self.prepare(request, options, held, now_s)
+        chosen: InstanceView | None = None
+        lowest, chosen_tokens = 0.0, 0
+        chosen_terms: tuple[float, ...] = ()
         for view in options:
             tokens = held.of(view)
             terms = self.terms(request, view, tokens, now_s)
             score = sum(terms)
-            if lowest and score > lowest[0]:
-                continue
-            rank = (
-                score,
-                request.start_s(view),
-                num_requests(view),
-                self._last_turn.get(view.id, 0),
-                view.id,
-            )
-            if not lowest or rank < lowest:
-                lowest, chosen, chosen_terms, chosen_tokens = rank, view, terms, tokens
+            if chosen is not None:
+                if score > lowest:
+                    continue
+                if score == lowest and self._rank(request, chosen) < self._rank(request, view):
+                    continue
+            lowest, chosen, chosen_tokens, chosen_terms = score, view, tokens, terms
+        assert chosen is not None, "there is at least one instance to choose from"
         named = dict(zip(self.names, chosen_terms, strict=True))
         return Choice(chosen.id, chosen_tokens, named, self.reason(request, chosen_tokens))
 
@@ -118,11 +114,15 @@ class ScoredPlacement(Placement):
         match event:
             case Unbound(_, request):
                 self._unbound = request
-            case Bound(instance, request) | Dispatched(instance, request) if request is not unbound:
+            case Dispatched(instance, request) | Bound(instance, request) if request is not unbound:
                 self._last_turn[instance] = next(self._turns)
                 self.placed(instance, request)
             case Left(instance):
                 self._last_turn.pop(instance, None)
+
+    def _rank(self, request: PlacementRequest, view: InstanceView) -> tuple[float, ...]:
+        """Return the numbers that decide between instances with equal scores; smaller is better."""
+        return request.start_s(view), num_requests(view), self._last_turn.get(view.id, 0), view.id
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
         """Note that a request has got an instance, to wait or to run there. `index.held_by` says what the

@@ -10,6 +10,7 @@ import pytest
 
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.kv_events import BlockStored
+from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
 from stretto.cluster.placement import Dispatched, Left, Placement, PlacementRequest, PromptKey
 from stretto.cluster.placements.least_loaded import LeastLoaded
@@ -252,6 +253,33 @@ def test_least_seconds_chooses_like_a_search_through_all() -> None:
             request = draw.choice((KEYED, short))
             choice = policy.choose(request, instances, 0.0)
             assert (choice and choice.instance) == by_search(request, views, held), f"seed {seed}"
+
+
+def test_instances_are_sorted_once_for_many_changes() -> None:
+    measured: list[int] = []
+
+    def load(view: InstanceView) -> Load:
+        measured.append(view.id)
+        return (view.prefill_s,)
+
+    instances = InstanceTable(load, with_full=True)
+    views = [InstanceView(i, SLOW, 100) for i in range(2)]
+    for view in views:
+        instances.join(view)
+    for prefill_s in (3.0, 2.0, 1.0):
+        views[0].prefill_s = prefill_s
+        instances.changed(0)
+    assert [view.id for view in instances.candidates(10, 0.0)] == [1]
+    assert [view.id for view in instances.hosts(10, 0.0)] == [1]
+    assert sorted(measured) == [0, 1]
+    views[1].prefill_s = 5.0
+    instances.changed(1)
+    instances.leave(1)
+    assert [view.id for view in instances.hosts(10, 0.0)] == [0]
+    assert instances.has_hosts
+    views[0].state = "suspect"
+    instances.changed(0)
+    assert (instances.has_hosts, instances.has_suspects, instances.roomiest) == (False, True, 0)
 
 
 def test_a_choice_among_thousands_stays_cheap() -> None:

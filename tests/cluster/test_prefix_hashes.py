@@ -61,6 +61,7 @@ def test_the_hashes_never_change() -> None:
 def test_packed_hashes_are_a_sequence() -> None:
     packed = PackedHashes(b"aaaaaaaabbbbbbbbcccccccc")
     assert list(packed) == [b"a" * 8, b"b" * 8, b"c" * 8]
+    assert list(reversed(packed)) == [b"c" * 8, b"b" * 8, b"a" * 8]
     assert (packed[-1], packed[1:], len(packed)) == (b"c" * 8, [b"b" * 8, b"c" * 8], 3)
     assert pack(packed) == pack([b"a" * 16, b"b" * 16, b"c" * 16]) == packed.data
 

@@ -52,6 +52,30 @@ def test_it_equals_a_set_of_prefixes(used: Sequence[tuple[int, str]], asked: Seq
     assert all(tree.num_held(i) == len(of_instance) - 1 for i, of_instance in prefixes.items())
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["use", "look", "evict", "leave"]), st.integers(0, 2), st.integers(0, 4))
+    )
+)
+def test_a_prompt_looked_up_before_is_found_as_a_new_one(steps: Sequence[tuple[str, int, int]]) -> None:
+    """The tree keeps the last path; whatever changes afterwards, the same bytes find what equal bytes do."""
+    prompts = [chain(path) for path in ("a", "abcd", "abcdef", "abxy", "bc")]
+    tree = tree_of()
+    for now, (step, instance, number) in enumerate(steps):
+        data = prompts[number]
+        match step:
+            case "use":
+                tree.use(instance, data, now)
+            case "evict":
+                tree.evict(instance, number)
+            case "leave":
+                tree.leave(instance)
+                tree.join(instance)
+        tree.check_invariants()
+        assert tree.levels(data) == tree.levels(bytes(bytearray(data)))
+        tree.path(data)
+
+
 def reference_lru(used: Sequence[str], capacity: int) -> set[str]:
     """Prefixes that an engine holds which evicts single blocks, the least recently used leaf first."""
     times: dict[str, float] = {}
