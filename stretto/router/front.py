@@ -13,6 +13,7 @@ from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
 from stretto.router.desk import Desk
 from stretto.router.exchange import Exchange
+from stretto.router.fenced_placement import FencedPlacement
 from stretto.router.head import Headers, value_of
 from stretto.router.messages import (
     Check,
@@ -55,7 +56,7 @@ class Front:
 
     def __init__(self, config: RouterConfig, log: RequestLog | None = None) -> None:
         self.config = config
-        self.desk = Desk(config, PLACEMENTS[config.placement]())
+        self.desk = Desk(config, FencedPlacement(PLACEMENTS[config.placement]()))
         self.connections: dict[WorkerId, WorkerConnections] = {}
         self.clients: set[ClientConnection] = set()
         self.counters = Counters()
