@@ -131,6 +131,18 @@ def test_the_workers_can_only_be_changed_as_they_are() -> None:
     run(main())
 
 
+def test_a_web_page_cannot_change_the_workers() -> None:
+    async def main() -> None:
+        async with routing("well") as at:
+            page = {"origin": "https://example.com", "content-type": "text/plain"}
+            for method, path in (("GET", ""), ("POST", ""), ("DELETE", "/0"), ("POST", "/0/drain")):
+                reply = await at.client.request(method, f"/router/workers{path}", headers=page)
+                assert (reply.status_code, "header Origin" in reply.text) == (403, True)
+            assert at.desk.worker(0).state == "serving"
+
+    run(main())
+
+
 def test_a_worker_that_speaks_no_http_is_an_error_at_the_start() -> None:
     class Talker(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
