@@ -91,6 +91,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_busy = False
         self._served: Served | None = None
         self._keeps_alive = True
+        self._is_last = False
         self.last_s = monotonic()
         self.is_local = False
 
@@ -124,7 +125,7 @@ class ClientConnection(asyncio.Protocol):
         self._served = None
         self._is_busy = False
         self.last_s = monotonic()
-        if not keeps_alive:
+        if not keeps_alive or self._is_last:
             self.close()
         elif self._read:
             self._loop.call_soon(self._serve_next)
@@ -133,6 +134,12 @@ class ClientConnection(asyncio.Protocol):
         """Close the connection when all that was written has been sent."""
         if self._transport is not None:
             self._transport.close()
+
+    def close_when_idle(self) -> None:
+        """Close the connection, after the answer that is on its way if there is one."""
+        self._is_last = True
+        if not self._is_busy:
+            self.close()
 
     def abort(self) -> None:
         """Close the connection at once, so that the client sees that its answer is not complete."""

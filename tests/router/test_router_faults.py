@@ -12,6 +12,7 @@ from support.routing import (
     EVENTS,
     FLOOD_PART,
     FLOOD_PARTS,
+    PATIENCE_S,
     STREAM,
     WHOLE,
     Routing,
@@ -296,5 +297,36 @@ def test_a_connection_that_a_worker_has_closed_meanwhile_is_no_failure() -> None
             assert at.desk.worker(0).state == "serving"
             assert not at.desk.worker(0).on_trial
             assert (await at.samples())['stretto_router_failures_total{worker="0"}'] == 0
+
+    run(main())
+
+
+def test_a_router_that_finishes_takes_no_connections_and_cuts_nothing() -> None:
+    async def main() -> None:
+        async with routing("waits", num_slots=1) as at:
+            idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", at.router.port)
+            asked = [asyncio.create_task(at.ask(stream=True)) for _ in range(3)]
+            await until(lambda: at.desk.num_clients == 3)
+            finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
+            assert await idle_reader.read() == b""
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", at.router.port)
+            at.servers[0].go_on.set()
+            assert [(await one).content for one in asked] == [STREAM] * 3
+            await finishing
+            assert is_clean(at)
+            idle_writer.close()
+
+    run(main())
+
+
+def test_a_router_finishes_for_a_limited_time() -> None:
+    async def main() -> None:
+        async with routing("waits") as at:
+            asked = asyncio.create_task(at.ask())
+            await until(lambda: at.desk.num_clients == 1)
+            await at.router.finish(0.05)
+            assert not asked.done()
+            asked.cancel()
 
     run(main())
