@@ -25,6 +25,7 @@ from stretto.router.serve import RunningRouter
         (b"[1]", "must be a JSON object"),
         (b'{"model": 3}', "must be a text"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"prompt": ["a", ' + b"[" * 900 + b"]" * 900 + b"]}", "nested too deeply"),
     ],
 )
 def test_a_broken_body_is_refused_by_the_router(body: bytes, named: str) -> None:
