@@ -123,11 +123,15 @@ class Exchange:
             self.attempt = None
 
     def time_out(self, now_s: float, first_byte_timeout_s: float, idle_timeout_s: float) -> None:
-        """End an attempt that brings nothing for too long."""
+        """End an attempt that brings nothing for too long, or the connection of a client that does not read
+        what it brings.
+        """
         if (attempt := self.attempt) is None:
             return
         limit_s = idle_timeout_s if attempt.has_bytes else first_byte_timeout_s
-        if now_s - attempt.last_s > limit_s:
+        if now_s - attempt.last_s > limit_s and attempt.is_paused:
+            self._client.abort()
+        elif now_s - attempt.last_s > limit_s:
             self.stop()
             self.on_failed(EngineTimeout(f"it sent nothing for {limit_s:g} s"), was_sent=True)
 

@@ -99,7 +99,10 @@ class Front:
         for exchange in list(self._exchanges.values()):
             exchange.time_out(now_s, config.first_byte_timeout_s, config.idle_timeout_s)
         for client in list(self.clients):
-            if client.is_idle and now_s - client.last_s > client_idle_s:
+            idle_s = now_s - client.last_s if client.is_idle else 0.0
+            if idle_s > 2 * client_idle_s:
+                client.abort()  # it does not read its last answer
+            elif idle_s > client_idle_s:
                 client.close()
         if self._log is not None:
             self._log.flush()

@@ -330,3 +330,59 @@ def test_a_router_finishes_for_a_limited_time() -> None:
             asked.cancel()
 
     run(main())
+
+
+def test_a_request_that_kills_workers_kills_no_more_than_it_has_attempts() -> None:
+    async def main() -> None:
+        async with routing(*["well"] * 3, max_attempts=2, **ROUND_ROBIN) as at:
+            for server in at.servers:
+                await at.ask()
+                server.mode = "dies"
+            assert (await at.ask()).status_code == 502
+            assert sum(len(server.asked) for server in at.servers) == 3 + 2
+            assert is_clean(at)
+
+    run(main())
+
+
+def test_a_client_that_reads_nothing_for_long_is_cut_and_the_worker_is_not_blamed() -> None:
+    async def main() -> None:
+        async with routing("floods", idle_timeout_s=0.2) as at:
+            body = json.dumps({"prompt": "a", "stream": True}).encode()
+            _, writer = await asyncio.open_connection("127.0.0.1", at.router.port, limit=1000)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+            writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            await until(lambda: at.desk.num_clients == 1)
+            await until(lambda: at.desk.num_clients == 0)
+            assert at.desk.worker(0).state == "serving"
+            assert (await at.samples())['stretto_router_requests_total{status="499"}'] == 1
+            writer.close()
+
+    run(main())
+
+
+def test_a_client_that_does_not_read_its_last_answer_is_cut_in_the_end() -> None:
+    class Stuck(asyncio.Transport):
+        is_aborted = is_closed = False
+
+        def is_closing(self) -> bool:
+            return self.is_closed
+
+        def close(self) -> None:
+            self.is_closed = True
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+    async def main() -> None:
+        async with routing() as at:
+            client = at.router.front.client_connection()
+            client.connection_made(stuck := Stuck())
+            now_s = client.last_s
+            for idle_s, expected in ((5.0, (False, False)), (15.0, (True, False)), (25.0, (True, True))):
+                client.last_s = now_s - idle_s
+                at.router.front.sweep(10.0)
+                assert (stuck.is_closed, stuck.is_aborted) == expected
+            client.connection_lost(None)
+
+    run(main())

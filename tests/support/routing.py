@@ -49,7 +49,8 @@ class StubServer:
     "well": as asked; "503", "400": with that status; "silent": never; "closes": closes the connection
     unanswered; "cut": closes it in the middle of an event; "half": closes it in the middle of a whole answer;
     "waits": sends the first event, and the rest when `go_on` is set; "once": closes a connection on which it
-    is asked again; "floods": streams `FLOOD_PARTS` parts as fast as they are taken.
+    is asked again; "dies": the server is killed by the request; "floods": streams `FLOOD_PARTS` parts as fast
+    as they are taken.
     """
 
     def __init__(self, mode: str = "well", model: str = "m") -> None:
@@ -149,6 +150,8 @@ class _StubConnection(asyncio.Protocol):
             await asyncio.Event().wait()
         elif mode == "closes" or (mode == "once" and self.num_asked > 1):
             self.transport.abort()
+        elif mode == "dies":
+            self.server.kill()
         elif mode == "half":
             self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(WHOLE) + WHOLE[:50])
             self.transport.close()
