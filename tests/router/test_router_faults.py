@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import httpx
 import pytest
@@ -386,3 +387,18 @@ def test_a_client_that_does_not_read_its_last_answer_is_cut_in_the_end() -> None
             client.connection_lost(None)
 
     run(main())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_a_full_disk_ends_the_record_and_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with routing("well", record=Path("/dev/full")) as at:
+            assert (await at.ask()).content == WHOLE
+            at.router.front.sweep(60.0)
+            at.router.front.sweep(60.0)
+            assert (await at.ask()).content == WHOLE
+            assert is_clean(at)
+
+    run(main())
+    (warning,) = [record for record in caplog.records if record.name.startswith("stretto")]
+    assert "/dev/full: cannot be written" in warning.message
