@@ -165,7 +165,10 @@ class Exchange:
         self._body, self._body_bytes = [], 0
         kind = value_of(answer.headers, b"content-type") or b""
         is_events = kind.startswith(b"text/event-stream")
-        is_kept = not is_events and answer.length is not None and answer.length <= _MAX_WHOLE_BYTES
+        if answer.length is None:
+            is_kept = kind.startswith(b"application/json")
+        else:
+            is_kept = not is_events and answer.length <= _MAX_WHOLE_BYTES
         if not is_kept and not self._is_failure(answer):
             self._begin_stream(answer, is_events=is_events)
 

@@ -27,6 +27,17 @@ def test_a_whole_answer_is_the_workers_byte_for_byte() -> None:
     run(main())
 
 
+def test_a_whole_answer_without_a_length_is_read_too() -> None:
+    async def main() -> None:
+        async with routing("chunks") as at:
+            reply = await at.ask()
+            assert reply.content == WHOLE
+            assert reply.headers["content-length"] == str(len(WHOLE))
+            assert (await at.samples())["stretto_router_cached_tokens_total"] == 32
+
+    run(main())
+
+
 def test_a_stream_is_the_workers_byte_for_byte_whatever_its_parts() -> None:
     async def main() -> None:
         async with routing("well") as at:

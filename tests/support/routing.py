@@ -49,7 +49,8 @@ class StubServer:
     "well": as asked; "503", "400": with that status; "silent": never; "closes": closes the connection
     unanswered; "cut": closes it in the middle of an event; "half": closes it in the middle of a whole answer;
     "waits": sends the first event, and the rest when `go_on` is set; "once": closes a connection on which it
-    is asked again; "dies": the server is killed by the request; "floods": streams `FLOOD_PARTS` parts as fast
+    is asked again; "dies": the server is killed by the request; "chunks": answers without a length; "half
+    chunks": the same, and closes the connection in the middle; "floods": streams `FLOOD_PARTS` parts as fast
     as they are taken.
     """
 
@@ -155,6 +156,16 @@ class _StubConnection(asyncio.Protocol):
         elif mode == "half":
             self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(WHOLE) + WHOLE[:50])
             self.transport.close()
+        elif "chunks" in mode:
+            self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+            self.transport.write(b"Transfer-Encoding: chunked\r\n\r\n")
+            self.chunk(WHOLE[:99])
+            await asyncio.sleep(0)
+            if mode == "half chunks":
+                self.transport.close()
+                return
+            self.chunk(WHOLE[99:])
+            self.transport.write(b"0\r\n\r\n")
         elif not is_streamed:
             if mode == "waits":
                 await self.server.go_on.wait()
