@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from time import monotonic
 
@@ -67,6 +68,7 @@ class Front:
         self._exchanges: dict[Ticket, Exchange] = {}
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
+        self._expiry_s = math.inf
 
     def client_connection(self) -> ClientConnection:
         """Return the protocol of a new client."""
@@ -89,7 +91,11 @@ class Front:
                 case WorkerGone(worker):
                     self.connections.pop(worker).close()
                     self.worker_gone(worker)
-        if self._expiry is None and (due_s := self.desk.next_due_s) is not None:
+        due_s = self.desk.next_due_s
+        if due_s is not None and due_s < self._expiry_s:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry_s = due_s
             self._expiry = self._loop.call_later(max(0.0, due_s - monotonic()), self._expire)
 
     def sweep(self, client_idle_s: float) -> None:
@@ -108,7 +114,7 @@ class Front:
             self._log.flush()
 
     def _expire(self) -> None:
-        self._expiry = None
+        self._expiry, self._expiry_s = None, math.inf
         self.act(self.desk.expire(monotonic()))
 
     def _serve(self, client: ClientConnection, request: ClientRequest) -> Served | None:

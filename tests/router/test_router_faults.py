@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from time import monotonic
 
 import httpx
 import pytest
@@ -22,6 +23,10 @@ from support.routing import (
     run,
     until,
 )
+
+from stretto.router.config import RouterConfig
+from stretto.router.front import Front
+from stretto.router.messages import DeskAction
 
 ROUND_ROBIN = {"placement": "round_robin"}
 
@@ -263,6 +268,27 @@ def test_a_request_that_waits_too_long_is_refused_with_503() -> None:
             reply = await at.ask()
             assert reply.status_code == 503
             assert "no worker could take the request in 0.1 s" in reply.json()["error"]["message"]
+
+    run(main())
+
+
+def test_a_request_that_has_waited_before_is_refused_in_its_own_time() -> None:
+    class Due:
+        next_due_s: float | None = None
+        num_expired = 0
+
+        def expire(self, now_s: float) -> list[DeskAction]:
+            self.next_due_s = None
+            self.num_expired += 1
+            return []
+
+    async def main() -> None:
+        front = Front(RouterConfig())
+        front.desk = due = Due()  # type: ignore[assignment]
+        for due_s in (1000.0, 0.01, 2000.0):
+            due.next_due_s = monotonic() + due_s
+            front.act([])
+        await until(lambda: due.num_expired == 1)
 
     run(main())
 
