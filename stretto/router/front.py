@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
 from time import monotonic
@@ -33,6 +34,8 @@ from stretto.router.replies import error_body, error_headers
 from stretto.router.request_log import RequestLog
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, path_of
 from stretto.router.worker_connection import WorkerConnections
+
+_log = logging.getLogger(__name__)
 
 OwnAnswer = tuple[int, Headers, bytes]
 """Status, headers and body of an answer that the router gives itself."""
@@ -127,13 +130,20 @@ class Front:
                 return None
             routed = self._read(request)
         except RequestRefused as refused:
-            error = refused.answer
-            body = error_body(error)
-            client.answer(error.status, error_headers(error), body, keeps_alive=request.keeps_alive)
+            self._refuse(client, request, refused.answer)
+            return None
+        except Exception:
+            _log.exception("a request to %s could not be read", request.target)
+            error = ApiError(500, "the router could not read the request", "InternalServerError")
+            self._refuse(client, request, error)
             return None
         exchange = Exchange(client, request, arrived_s, self.desk, self.act, self._ended)
         exchange.begin(routed, self._register)
         return exchange
+
+    def _refuse(self, client: ClientConnection, request: ClientRequest, error: ApiError) -> None:
+        headers, body = error_headers(error), error_body(error)
+        client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
 
     def _read(self, request: ClientRequest) -> RoutedRequest:
         path = path_of(request.target)

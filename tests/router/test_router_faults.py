@@ -24,6 +24,7 @@ from support.routing import (
     until,
 )
 
+from stretto.router.client_connection import ClientRequest
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.messages import DeskAction
@@ -428,3 +429,23 @@ def test_a_full_disk_ends_the_record_and_no_request(caplog: pytest.LogCaptureFix
     run(main())
     (warning,) = [record for record in caplog.records if record.name.startswith("stretto")]
     assert "/dev/full: cannot be written" in warning.message
+
+
+def test_a_request_that_the_router_fails_to_read_gets_500(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(request: ClientRequest, is_local: bool) -> None:
+        if request.target == b"/bad":
+            raise ValueError("a bug")
+
+    async def main() -> None:
+        async with routing("well") as at:
+            at.router.front.own_route = fail
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
+            writer.write(b"GET /bad HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
+            for _ in range(3):
+                assert await reader.readline() == b"HTTP/1.1 500 Internal Server Error\r\n"
+                await reader.readuntil(b'"code":500}}')
+            assert (await at.ask()).content == WHOLE
+            writer.close()
+
+    run(main())
+    assert "a request to b'/bad' could not be read" in caplog.text
