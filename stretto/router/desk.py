@@ -484,7 +484,7 @@ class Desk:
         for ticket in self._at(worker):
             if not self._clients[ticket].has_begun:
                 self._release(ticket, _UNKNOWN, now_s)
-                actions.append(Stop(ticket))
+                actions.append(Stop(ticket, reason))
                 actions += self._again(ticket, reason, now_s)
         return actions
 

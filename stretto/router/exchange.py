@@ -116,6 +116,11 @@ class Exchange:
             self._client.write(b"0\r\n\r\n")
         self._client.finished(keeps_alive=False)
 
+    def give_up(self, reason: str) -> None:
+        """Abort the attempt that runs, and count it as failed."""
+        self.journey.failed(reason)
+        self.stop()
+
     def stop(self) -> None:
         """Abort the attempt that runs, if one does."""
         if self.attempt is not None:

@@ -83,8 +83,8 @@ class Front:
             match action:
                 case Send(ticket, worker):
                     self._exchanges[ticket].send(action, self.connections[worker])
-                case Stop(ticket):
-                    self._exchanges[ticket].stop()
+                case Stop(ticket, reason):
+                    self._exchanges[ticket].give_up(reason)
                 case Refuse(ticket, status, message, retry_after_s):
                     self._exchanges[ticket].refuse(status, message, retry_after_s)
                 case Cut(ticket, reason):

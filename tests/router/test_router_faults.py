@@ -104,6 +104,7 @@ def test_a_hung_worker_is_left_when_its_health_checks_fail() -> None:
             replies = await asyncio.gather(*(at.ask() for _ in range(6)))
             assert {reply.content for reply in replies} == {WHOLE}
             assert "did not answer /health" in at.desk.worker(0).reason
+            assert (await at.samples())['stretto_router_failures_total{worker="0"}'] >= 1
             assert at.servers[0].num_left >= 1
             assert is_clean(at)
 
