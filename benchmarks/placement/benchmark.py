@@ -218,4 +218,5 @@ def _values(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "first_token_s": statistics.fmean(one.first_s[0] for one in outcomes),
         "hit_share": statistics.fmean(one.hit_share for one in outcomes),
         "max_over_mean": statistics.fmean(one.imbalance for one in outcomes),
+        "failed": sum(one.num_failed for one in outcomes),
     }

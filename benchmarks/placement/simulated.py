@@ -38,12 +38,14 @@ class Outcome:
         first_s: the same to the first token.
         hit_share: share of all prompt tokens that were found in a cache.
         imbalance: the largest number of requests of an instance over the mean.
+        num_failed: number of requests that failed; the other figures leave them out.
     """
 
     latency_s: tuple[float, float]
     first_s: tuple[float, float]
     hit_share: float
     imbalance: float
+    num_failed: int
 
 
 def simulate(
@@ -114,6 +116,7 @@ def _outcome(times: list[RequestTimes], counts: Mapping[int, int], num_instances
         _mean_and_p99(firsts),
         sum(one.num_cached for one in done) / max(1, num_prompt),
         max(counts.values()) * num_instances / sum(counts.values()),
+        len(times) - len(done),
     )
 
 

@@ -8,6 +8,7 @@ from stretto.errors import BadReply
 from stretto.router.head import Headers
 
 _MAX_HEAD_BYTES = 256_000
+"""Bytes of an answer's head. As many may come without completing a header or a part of the body."""
 
 
 class AnswerParser:
@@ -23,7 +24,7 @@ class AnswerParser:
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
-        self._head_bytes = 0
+        self._head_bytes = self._silent_bytes = 0
         self._parts: list[bytes] = []
         self._is_chunked = False
         self.status = 0
@@ -44,13 +45,14 @@ class AnswerParser:
         Raises:
             BadReply: they are no HTTP/1.1, or more than one answer.
         """
+        self._silent_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             raise BadReply(f"it does not speak HTTP/1.1: {error}") from error
         except httptools.HttpParserUpgrade as error:
             raise BadReply("it wants to change the protocol") from error
-        if self._head_bytes > _MAX_HEAD_BYTES:
+        if max(self._head_bytes, self._silent_bytes) > _MAX_HEAD_BYTES:
             raise BadReply(f"its answer has a head of more than {_MAX_HEAD_BYTES} bytes")
 
     def take_body(self) -> bytes:
@@ -76,6 +78,7 @@ class AnswerParser:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
         self._head_bytes += len(name) + len(value)
+        self._silent_bytes = 0
         name = name.lower()
         self.headers.append((name, value))
         if name == b"content-length":
@@ -94,6 +97,7 @@ class AnswerParser:
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
+        self._silent_bytes = 0
         self._parts.append(data)
 
     def on_message_complete(self) -> None:

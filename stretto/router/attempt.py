@@ -41,8 +41,9 @@ class Attempt:
         may_reuse: whether the request may be sent on a connection that waits, so that it may be sent twice.
 
     Attributes:
-        last_s: time at which it began, or at which the last byte came.
+        last_s: time at which it began, at which the last byte came, or at which reading went on.
         has_bytes: whether a byte of the answer has come.
+        is_paused: whether nothing more of the answer is read for now.
     """
 
     def __init__(
@@ -54,9 +55,9 @@ class Attempt:
         self._connection: WorkerConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._is_paused = False
+        self._was_sent = False
         self.last_s = monotonic()
-        self.has_bytes = False
+        self.has_bytes = self.is_paused = False
         connection = connections.take() if may_reuse else None
         if connection is None:
             self._connect()
@@ -73,18 +74,20 @@ class Attempt:
 
     def pause(self) -> None:
         """Read no more of the answer until `resume`."""
-        self._is_paused = True
+        self.is_paused = True
         if self._connection is not None:
             self._connection.pause()
 
     def resume(self) -> None:
         """Go on reading."""
-        if self._is_paused and self._connection is not None:
+        if self.is_paused and self._connection is not None:
             self._connection.resume()
-        self._is_paused = False
+        self.is_paused = False
+        self.last_s = monotonic()
 
     def on_head(self, answer: AnswerParser) -> None:
         """Pass the head of the answer on."""
+        self.last_s = monotonic()
         self.has_bytes = True
         self._owner.on_head(answer)
 
@@ -107,7 +110,7 @@ class Attempt:
             self._owner.on_failed(failure, was_sent=True)
 
     def _start(self, connection: WorkerConnection) -> None:
-        self._connection = connection
+        self._connection, self._was_sent = connection, True
         connection.start(self._request, self)
 
     def _connect(self) -> None:
@@ -118,7 +121,7 @@ class Attempt:
             connection = await self._connections.connect()
         except EngineFailure as failure:
             self._connecting = None
-            self._owner.on_failed(failure, was_sent=False)
+            self._owner.on_failed(failure, was_sent=self._was_sent)
             return
         self._connecting = None
         self._start(connection)

@@ -12,10 +12,11 @@ from typing import Protocol, cast
 import httptools
 
 from stretto.engines.openai_wire.errors import ApiError
-from stretto.router.head import Headers, answer_head
+from stretto.router.head import Headers, answer_head, value_of
 from stretto.router.replies import JSON_HEADERS, error_body
 
 _MAX_HEAD_BYTES = 64_000
+"""Bytes of a request's head. As many may come without completing a header or a part of the body."""
 _MAX_PIPELINED = 16
 """Requests of one connection that are read before the first is answered."""
 _LINGER_S = 5.0
@@ -84,13 +85,16 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._reading = ClientRequest()
-        self._head_bytes = 0
+        self._has_head = False
+        self._head_bytes = self._silent_bytes = 0
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._read: deque[ClientRequest] = deque()
-        self._is_busy = False
+        self._is_busy = self._is_full = False
+        self._takes_body = True
         self._served: Served | None = None
         self._keeps_alive = True
+        self._is_last = False
         self.last_s = monotonic()
         self.is_local = False
 
@@ -116,7 +120,7 @@ class ClientConnection(asyncio.Protocol):
         head = answer_head(
             status, headers, length=len(body), is_chunked=False, keeps_alive=keeps_alive, reason=reason
         )
-        self.write(head + body)
+        self.write(head + body if self._takes_body else head)
         self.finished(keeps_alive=keeps_alive)
 
     def finished(self, *, keeps_alive: bool) -> None:
@@ -124,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
         self._served = None
         self._is_busy = False
         self.last_s = monotonic()
-        if not keeps_alive:
+        if not keeps_alive or self._is_last:
             self.close()
         elif self._read:
             self._loop.call_soon(self._serve_next)
@@ -133,6 +137,12 @@ class ClientConnection(asyncio.Protocol):
         """Close the connection when all that was written has been sent."""
         if self._transport is not None:
             self._transport.close()
+
+    def close_when_idle(self) -> None:
+        """Close the connection, after the answer that is on its way if there is one."""
+        self._is_last = True
+        if not self._is_busy:
+            self.close()
 
     def abort(self) -> None:
         """Close the connection at once, so that the client sees that its answer is not complete."""
@@ -161,30 +171,37 @@ class ClientConnection(asyncio.Protocol):
         if not self._keeps_alive:
             return
         self.last_s = monotonic()
+        self._silent_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(ApiError(501, "the protocol cannot be changed", "NotImplementedError"))
+            pass  # its head has been refused
         except httptools.HttpParserError as error:
             self._refuse(ApiError(400, f"not an HTTP/1.1 request: {error}", "Bad Request"))
+        if self._silent_bytes > _MAX_HEAD_BYTES:
+            self._refuse(_large_head())
         if not self._is_busy and self._read:
             self._serve_next()
 
     def pause_writing(self) -> None:
-        """Stop the answer: the client does not read it as fast as it comes."""
+        """Stop the answer, and serve no further request: the client does not read as fast as it comes."""
+        self._is_full = True
         if self._served is not None:
             self._served.pause()
 
     def resume_writing(self) -> None:
-        """Go on with the answer."""
+        """Go on with the answer, or with the next request."""
+        self._is_full = False
         if self._served is not None:
             self._served.resume()
+        self._serve_next()
 
     # --- callbacks of the parser
 
     def on_message_begin(self) -> None:
         """Begin to read a request."""
         self._reading = ClientRequest()
+        self._has_head = False
         self._head_bytes = self._body_bytes = 0
         self._body = []
 
@@ -194,24 +211,31 @@ class ClientConnection(asyncio.Protocol):
         self._count_head(len(target))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
-        self._reading.headers.append((name.lower(), value))
+        """Take a header; those after the body of a request are dropped."""
+        if not self._has_head:
+            self._reading.headers.append((name.lower(), value))
         self._count_head(len(name) + len(value))
 
     def on_headers_complete(self) -> None:
         """Check the head; a body that is announced as too large is refused before it comes."""
+        self._has_head = True
         request = self._reading
         request.method = self._parser.get_method()
         request.keeps_alive = self._parser.should_keep_alive()
         request.takes_chunks = self._parser.get_http_version() != "1.0"
-        for name, value in request.headers:
-            if name == b"content-length" and int(value) > self._max_body_bytes:
-                self._refuse(self._too_large(value.decode()))
-            if name == b"expect" and value.lower() == b"100-continue" and self._keeps_alive:
-                self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._parser.should_upgrade():  # the parser would drop its body
+            message = "the protocol cannot be changed: send the request without the header Upgrade"
+            self._refuse(ApiError(501, message, "NotImplementedError"))
+        length = value_of(request.headers, b"content-length")
+        if length is not None and int(length) > self._max_body_bytes:
+            self._refuse(self._too_large(length.decode()))
+        expected = value_of(request.headers, b"expect") or b""
+        if expected.lower() == b"100-continue" and not self._is_busy and not self._read:
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
+        self._silent_bytes = 0
         self._body.append(data)
         self._body_bytes += len(data)
         if self._body_bytes > self._max_body_bytes and self._keeps_alive:
@@ -220,6 +244,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Put the request among those that wait for their turn."""
+        self._silent_bytes = 0
         if self._keeps_alive:
             self._reading.body = b"".join(self._body)
             self._body = []
@@ -228,10 +253,10 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _count_head(self, num_bytes: int) -> None:
+        self._silent_bytes = 0
         self._head_bytes += num_bytes
-        if self._head_bytes > _MAX_HEAD_BYTES and self._keeps_alive:
-            message = f"the head has more than {_MAX_HEAD_BYTES} bytes"
-            self._refuse(ApiError(431, message, "Bad Request"))
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self._refuse(_large_head())
 
     def _refuse(self, error: ApiError) -> None:
         """Refuse a request that is not read to its end; nothing more is read from the client."""
@@ -255,15 +280,20 @@ class ClientConnection(asyncio.Protocol):
         return ApiError(413, message, "Bad Request", "body")
 
     def _serve_next(self) -> None:
-        if self._is_busy or not self._read or not self.is_open:
+        if self._is_busy or self._is_full or not self._read or not self.is_open:
             return
         request = self._read.popleft()
         if self._transport is not None and len(self._read) < _MAX_PIPELINED:
             self._transport.resume_reading()
         self._is_busy = True
+        self._takes_body = request.method != b"HEAD"
         if (refusal := request.refusal) is not None:
             self._answer_and_linger(refusal)
             return
         served = self._serve(self, request)
         if self._is_busy:
             self._served = served
+
+
+def _large_head() -> ApiError:
+    return ApiError(431, f"the head has more than {_MAX_HEAD_BYTES} bytes", "Bad Request")

@@ -5,10 +5,11 @@ come. Rules:
 
 - A request goes to the worker that the placement policy chooses among those that list its model; if none
   lists it, among all: servers may know names that they do not list, and refuse the others themselves.
-- A policy that binds "late" is asked for a worker with room; without one the request waits, in order, with
-  others for its model. A policy that binds "early" or "final" may choose a full worker; the request then
-  waits in that worker's queue. It is placed again when that worker leaves or becomes suspect, and (early)
-  when another worker has room and nothing waits for that one.
+- A policy that binds "late" is asked for a worker with room; without one the request waits with others for
+  its model. When a worker has room, those that came first are served first, whatever their models are.
+- A policy that binds "early" or "final" may choose a full worker; the request then waits in that worker's
+  queue. It is placed again when that worker leaves or becomes suspect, and (early) when another worker has
+  room and nothing waits for that one.
 - At most `max_waiting` requests wait, each at most `max_wait_s`; others are refused at once with 429.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
   `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
@@ -98,10 +99,11 @@ class Desk:
             expected_output=self._loads.expected_output(request.max_tokens),
             keys={} if request.key is None else {BYTES.name: request.key},
         )
-        self._clients[ticket] = _Client(request, placed, now_s)
+        self._clients[ticket] = client = _Client(request, placed, now_s)
         actions: list[DeskAction] = []
-        if next(self._waiting.queue(request.model), None) is not None:
-            self._waiting.add(request.model, ticket, now_s)
+        queue_name = self._queue_name(client)
+        if next(self._waiting.queue(queue_name), None) is not None:
+            self._waiting.add(queue_name, ticket, now_s)
         else:
             actions = self._place(ticket, now_s)
         if ticket in self._waiting and len(self._waiting) > self._config.max_waiting:
@@ -224,7 +226,7 @@ class Desk:
         found = self._known(worker)
         self._workers.drain(found)
         self._loads.leave(worker)
-        return [*self._unbind(worker, now_s), *self._retire(found)]
+        return [*self._unbind(worker, now_s), *self._fill(worker, now_s), *self._retire(found)]
 
     def remove(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
         """Remove a worker at once: requests that it has not begun to answer are sent elsewhere, answers that
@@ -242,7 +244,7 @@ class Desk:
             self._release(ticket, _UNKNOWN, now_s)
             del self._clients[ticket]
             actions.append(Cut(ticket, "the worker was removed"))
-        return [*actions, *self._retire(found)]
+        return [*actions, *self._fill(worker, now_s), *self._retire(found)]
 
     def workers(self) -> list[Worker]:
         """Return the workers that are not gone."""
@@ -286,7 +288,7 @@ class Desk:
         client = self._clients[ticket]
         choice = self._loads.choose(client.placed, now_s, self._among(client))
         if choice is None:
-            self._waiting.add(client.request.model, ticket, client.arrived_s)
+            self._waiting.add(self._queue_name(client), ticket, client.arrived_s)
             return []
         return self._take(ticket, choice, now_s)
 
@@ -301,13 +303,30 @@ class Desk:
         view, placed = self._loads.view(choice.instance), self._clients[ticket].placed
         return view is not None and not view.num_waiting and self._loads.has_room(view.id, placed)
 
-    def _among(self, client: _Client) -> Collection[WorkerId] | None:
-        """Return the workers among which a request's worker is chosen; None stands for all."""
+    def _able(self, client: _Client) -> list[WorkerId]:
+        """Return the workers that take a request: those that list its model, or all if none does."""
         model = client.request.model
-        able = [worker for worker in self._workers if worker.takes_requests]
-        listing = [worker for worker in able if model in worker.models] if model else able
-        among = [worker.id for worker in listing or able if worker.id not in client.tried]
-        return None if len(among) == len(able) else among
+        taking = [worker for worker in self._workers if worker.takes_requests]
+        listing = [worker for worker in taking if model in worker.models] if model else taking
+        return [worker.id for worker in listing or taking]
+
+    def _among(self, client: _Client) -> Collection[WorkerId] | None:
+        """Return the workers among which a request's worker is chosen; None stands for all.
+
+        Workers where it has failed are among them only if no other is left.
+        """
+        able = self._able(client)
+        among = [worker for worker in able if worker not in client.tried] or able
+        return None if len(among) == sum(worker.takes_requests for worker in self._workers) else among
+
+    def _queue_name(self, client: _Client) -> str:
+        """Return the name of the queue of a request that is bound to no worker: one for each listed model.
+
+        Requests that are repeated have queues of their own, because fewer workers can take them.
+        """
+        model = client.request.model
+        is_listed = any(model in worker.models for worker in self._workers)
+        return f"{model if is_listed else ''}{'/again' if client.tried else ''}"
 
     def _send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
         client = self._clients[ticket]
@@ -344,14 +363,17 @@ class Desk:
     def _fill(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
         """Send what waits and fits now, when a worker has room."""
         actions: list[DeskAction] = []
-        for model in self._waiting.models():
-            while (ticket := next(self._waiting.queue(model), None)) is not None:
-                client = self._clients[ticket]
-                choice = self._loads.choose(client.placed, now_s, self._among(client))
-                if choice is None:
-                    break
+        heads = self._waiting.heads()
+        while heads:
+            ticket = min(heads)  # the first that came
+            name = heads.pop(ticket)
+            client = self._clients[ticket]
+            choice = self._loads.choose(client.placed, now_s, self._among(client))
+            if choice is not None:
                 self._dequeue(ticket)
                 actions += self._take(ticket, choice, now_s)
+                if (following := next(self._waiting.queue(name), None)) is not None:
+                    heads[following] = name
         if self._placement.binds != "late":
             actions += self._admit(worker, now_s)
             if self._placement.binds == "early":
@@ -412,7 +434,7 @@ class Desk:
         may_repeat = client.request.is_repeatable or not was_sent
         if client.num_attempts >= self._config.max_attempts or not may_repeat:
             return [self._refuse(ticket, 502, reason, None)]
-        if not any(w.id not in client.tried for w in self._workers if w.takes_requests):
+        if client.tried.issuperset(self._able(client)):
             if not may_return:
                 return [self._refuse(ticket, 502, reason, None)]
             client.tried.clear()
@@ -462,7 +484,7 @@ class Desk:
         for ticket in self._at(worker):
             if not self._clients[ticket].has_begun:
                 self._release(ticket, _UNKNOWN, now_s)
-                actions.append(Stop(ticket))
+                actions.append(Stop(ticket, reason))
                 actions += self._again(ticket, reason, now_s)
         return actions
 

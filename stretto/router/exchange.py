@@ -116,6 +116,11 @@ class Exchange:
             self._client.write(b"0\r\n\r\n")
         self._client.finished(keeps_alive=False)
 
+    def give_up(self, reason: str) -> None:
+        """Abort the attempt that runs, and count it as failed."""
+        self.journey.failed(reason)
+        self.stop()
+
     def stop(self) -> None:
         """Abort the attempt that runs, if one does."""
         if self.attempt is not None:
@@ -123,11 +128,15 @@ class Exchange:
             self.attempt = None
 
     def time_out(self, now_s: float, first_byte_timeout_s: float, idle_timeout_s: float) -> None:
-        """End an attempt that brings nothing for too long."""
+        """End an attempt that brings nothing for too long, or the connection of a client that does not read
+        what it brings.
+        """
         if (attempt := self.attempt) is None:
             return
         limit_s = idle_timeout_s if attempt.has_bytes else first_byte_timeout_s
-        if now_s - attempt.last_s > limit_s:
+        if now_s - attempt.last_s > limit_s and attempt.is_paused:
+            self._client.abort()
+        elif now_s - attempt.last_s > limit_s:
             self.stop()
             self.on_failed(EngineTimeout(f"it sent nothing for {limit_s:g} s"), was_sent=True)
 
@@ -161,7 +170,10 @@ class Exchange:
         self._body, self._body_bytes = [], 0
         kind = value_of(answer.headers, b"content-type") or b""
         is_events = kind.startswith(b"text/event-stream")
-        is_kept = not is_events and answer.length is not None and answer.length <= _MAX_WHOLE_BYTES
+        if answer.length is None:
+            is_kept = kind.startswith(b"application/json")
+        else:
+            is_kept = not is_events and answer.length <= _MAX_WHOLE_BYTES
         if not is_kept and not self._is_failure(answer):
             self._begin_stream(answer, is_events=is_events)
 

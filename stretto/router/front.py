@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections.abc import Callable
 from time import monotonic
 
@@ -13,6 +15,7 @@ from stretto.router.config import RouterConfig
 from stretto.router.counters import Counters
 from stretto.router.desk import Desk
 from stretto.router.exchange import Exchange
+from stretto.router.fenced_placement import FencedPlacement
 from stretto.router.head import Headers, value_of
 from stretto.router.messages import (
     Check,
@@ -31,6 +34,8 @@ from stretto.router.replies import error_body, error_headers
 from stretto.router.request_log import RequestLog
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, path_of
 from stretto.router.worker_connection import WorkerConnections
+
+_log = logging.getLogger(__name__)
 
 OwnAnswer = tuple[int, Headers, bytes]
 """Status, headers and body of an answer that the router gives itself."""
@@ -55,7 +60,7 @@ class Front:
 
     def __init__(self, config: RouterConfig, log: RequestLog | None = None) -> None:
         self.config = config
-        self.desk = Desk(config, PLACEMENTS[config.placement]())
+        self.desk = Desk(config, FencedPlacement(PLACEMENTS[config.placement]()))
         self.connections: dict[WorkerId, WorkerConnections] = {}
         self.clients: set[ClientConnection] = set()
         self.counters = Counters()
@@ -66,6 +71,7 @@ class Front:
         self._exchanges: dict[Ticket, Exchange] = {}
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
+        self._expiry_s = math.inf
 
     def client_connection(self) -> ClientConnection:
         """Return the protocol of a new client."""
@@ -77,8 +83,8 @@ class Front:
             match action:
                 case Send(ticket, worker):
                     self._exchanges[ticket].send(action, self.connections[worker])
-                case Stop(ticket):
-                    self._exchanges[ticket].stop()
+                case Stop(ticket, reason):
+                    self._exchanges[ticket].give_up(reason)
                 case Refuse(ticket, status, message, retry_after_s):
                     self._exchanges[ticket].refuse(status, message, retry_after_s)
                 case Cut(ticket, reason):
@@ -88,7 +94,11 @@ class Front:
                 case WorkerGone(worker):
                     self.connections.pop(worker).close()
                     self.worker_gone(worker)
-        if self._expiry is None and (due_s := self.desk.next_due_s) is not None:
+        due_s = self.desk.next_due_s
+        if due_s is not None and due_s < self._expiry_s:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry_s = due_s
             self._expiry = self._loop.call_later(max(0.0, due_s - monotonic()), self._expire)
 
     def sweep(self, client_idle_s: float) -> None:
@@ -98,13 +108,16 @@ class Front:
         for exchange in list(self._exchanges.values()):
             exchange.time_out(now_s, config.first_byte_timeout_s, config.idle_timeout_s)
         for client in list(self.clients):
-            if client.is_idle and now_s - client.last_s > client_idle_s:
+            idle_s = now_s - client.last_s if client.is_idle else 0.0
+            if idle_s > 2 * client_idle_s:
+                client.abort()  # it does not read its last answer
+            elif idle_s > client_idle_s:
                 client.close()
         if self._log is not None:
             self._log.flush()
 
     def _expire(self) -> None:
-        self._expiry = None
+        self._expiry, self._expiry_s = None, math.inf
         self.act(self.desk.expire(monotonic()))
 
     def _serve(self, client: ClientConnection, request: ClientRequest) -> Served | None:
@@ -117,13 +130,20 @@ class Front:
                 return None
             routed = self._read(request)
         except RequestRefused as refused:
-            error = refused.answer
-            body = error_body(error)
-            client.answer(error.status, error_headers(error), body, keeps_alive=request.keeps_alive)
+            self._refuse(client, request, refused.answer)
+            return None
+        except Exception:
+            _log.exception("a request to %s could not be read", request.target)
+            error = ApiError(500, "the router could not read the request", "InternalServerError")
+            self._refuse(client, request, error)
             return None
         exchange = Exchange(client, request, arrived_s, self.desk, self.act, self._ended)
         exchange.begin(routed, self._register)
         return exchange
+
+    def _refuse(self, client: ClientConnection, request: ClientRequest, error: ApiError) -> None:
+        headers, body = error_headers(error), error_body(error)
+        client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
 
     def _read(self, request: ClientRequest) -> RoutedRequest:
         path = path_of(request.target)

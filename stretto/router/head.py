@@ -23,8 +23,8 @@ TRACEPARENT = b"traceparent"
 _REASONS = {
     **{200: b"OK", 202: b"Accepted", 400: b"Bad Request", 403: b"Forbidden", 404: b"Not Found"},
     **{405: b"Method Not Allowed", 413: b"Content Too Large", 429: b"Too Many Requests"},
-    **{431: b"Request Header Fields Too Large", 501: b"Not Implemented", 502: b"Bad Gateway"},
-    503: b"Service Unavailable",
+    **{500: b"Internal Server Error", 501: b"Not Implemented", 502: b"Bad Gateway"},
+    **{431: b"Request Header Fields Too Large", 503: b"Service Unavailable"},
 }
 
 

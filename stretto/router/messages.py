@@ -42,9 +42,10 @@ class Send:
 
 @record
 class Stop:
-    """Action: abort the attempt that runs for a request, which is going to be placed again."""
+    """Action: abort the attempt that runs for a request, which has failed and is going to be placed again."""
 
     ticket: Ticket
+    reason: str
 
 
 @record

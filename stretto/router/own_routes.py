@@ -1,7 +1,8 @@
 """The paths that the router answers itself: its health, its metrics, the models, and the list of workers.
 
 Workers are added, drained and removed through `/router/workers`, from this machine only: whoever can do that
-reads all requests.
+reads all requests. Requests with a header `Origin` are refused, because a web page that is open in a browser
+on this machine sends them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from stretto.errors import ConfigError
 from stretto.router.client_connection import ClientRequest
 from stretto.router.config import WorkerConfig
 from stretto.router.front import Front, OwnAnswer
+from stretto.router.head import value_of
 from stretto.router.health import HealthChecks
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.router.routes import path_of
@@ -49,6 +51,8 @@ class OwnRoutes:
         if path == WORKERS or path.startswith(WORKERS + "/"):
             if not is_local:
                 raise _refusal(403, f"{WORKERS} is for clients on the router's own machine")
+            if value_of(request.headers, b"origin") is not None:
+                raise _refusal(403, f"{WORKERS} is not for web pages: the request has a header Origin")
             return self._workers(request, path.removeprefix(WORKERS).strip("/"))
         return None
 

@@ -58,7 +58,10 @@ def read_request(
     model_name = fields.get("model") or ""
     if not isinstance(model_name, str):
         raise malformed("model", "must be a text")
-    text = _READERS.get(path.rsplit("/", 1)[-1], _no_prompt)(fields)
+    try:
+        text = _READERS.get(path.rsplit("/", 1)[-1], _no_prompt)(fields)
+    except RecursionError as error:
+        raise malformed("", "nested too deeply") from error
     key = None
     if uses_keys and text is not None:
         key = _key(text, f"{model_name}\0{fields.get('cache_salt') or ''}")

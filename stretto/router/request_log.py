@@ -6,7 +6,10 @@ A line of the log is a JSON object. Times are seconds after the arrival of the r
 from __future__ import annotations
 
 import json
+import logging
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -15,6 +18,7 @@ from stretto.errors import ConfigError
 from stretto.router.messages import Send, Usage, WorkerId
 
 _FLUSH_BYTES = 65536
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -109,6 +113,9 @@ class Journey:
 class RequestLog:
     """A file to which the journey of each request is appended, as one line of JSON.
 
+    When it can no longer be written, for example because the disk is full, a warning says so and no more is
+    written: the requests go on.
+
     Raises:
         ConfigError: the file cannot be written.
     """
@@ -118,16 +125,29 @@ class RequestLog:
             self._file: TextIO = path.open("a", encoding="utf-8", buffering=_FLUSH_BYTES)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+        self._path = path
+        self._is_broken = False
 
     def write(self, journey: Journey) -> None:
         """Append a journey; it may stay in memory until `flush`."""
         line = {"time": round(time.time(), 3), **journey.to_json()}
-        self._file.write(json.dumps(line, ensure_ascii=True, separators=(",", ":")) + "\n")
+        self._try(lambda: self._file.write(json.dumps(line, ensure_ascii=True, separators=(",", ":")) + "\n"))
 
     def flush(self) -> None:
         """Write what is in memory to the file."""
-        self._file.flush()
+        self._try(self._file.flush)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._try(self._file.close)
+
+    def _try(self, write: Callable[[], object]) -> None:
+        if self._is_broken:
+            return
+        try:
+            write()
+        except OSError as error:
+            self._is_broken = True
+            with suppress(OSError):
+                self._file.close()
+            _log.warning("%s: cannot be written, and records no more requests: %s", self._path, error)

@@ -6,6 +6,9 @@ worker, and a change would make it unlike the others.
 
 from __future__ import annotations
 
+from posixpath import normpath
+from urllib.parse import unquote
+
 _REPEATABLE = frozenset(
     (
         *("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/messages", "/generate"),
@@ -27,7 +30,9 @@ def path_of(target: bytes) -> str:
 
 def is_passed_on(path: str) -> bool:
     """Return whether requests to a path are passed on to workers."""
-    return path in _REPEATABLE or (path.startswith("/v1/") and path not in _CHANGES)
+    if "%" in path or "/." in path or "//" in path:
+        path = normpath(unquote(path))  # as servers, or proxies before them, read it
+    return path in _REPEATABLE or (path.startswith("/v1/") and path.rstrip("/") not in _CHANGES)
 
 
 def is_method(method: bytes) -> bool:

@@ -7,6 +7,7 @@ import errno
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 import uvloop
 
@@ -20,6 +21,9 @@ from stretto.router.request_log import RequestLog
 _SWEEP_S = 1.0
 _CLIENT_IDLE_S = 75.0
 _BACKLOG = 2048
+_GRACE_S = 25.0
+"""Seconds that requests may still take after an interrupt; Kubernetes kills after 30 s."""
+_STEP_S = 0.02
 
 
 class RunningRouter:
@@ -85,6 +89,18 @@ class RunningRouter:
         if self._log is not None:
             self._log.close()
 
+    async def finish(self, grace_s: float) -> None:
+        """Take no more connections, and wait until the requests that run or wait are answered, at most
+        `grace_s` seconds.
+        """
+        assert self._server is not None, "called inside the context"
+        self._server.close()
+        end_s = monotonic() + grace_s
+        while self.front.clients and monotonic() < end_s:
+            for client in list(self.front.clients):
+                client.close_when_idle()
+            await asyncio.sleep(_STEP_S)
+
     async def _listen(self) -> asyncio.Server:
         config, loop = self._config, asyncio.get_running_loop()
         try:
@@ -104,6 +120,8 @@ class RunningRouter:
 def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], None]) -> None:
     """Run a router until interrupted; `say` is told its address and what is wrong with its workers.
 
+    The first interrupt lets requests that run or wait be answered, for some time; a second one ends them.
+
     Raises:
         ConfigError: see `RunningRouter`.
     """
@@ -114,6 +132,14 @@ def run_router(config: RouterConfig, record: Path | None, say: Callable[[str], N
             gc.freeze()
             num = len(config.worker)
             say(f"{router.url}  {num} worker{'' if num == 1 else 's'}, placement {config.placement}")
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if num_open := router.front.desk.num_clients:
+                    say(
+                        f"finishes {num_open} requests in at most {_GRACE_S:g} s; interrupt again to cut them"
+                    )
+                await router.finish(_GRACE_S)
+                raise
 
     uvloop.run(serve())

@@ -58,9 +58,11 @@ class Waiting:
         names = [name for name in self._queues if isinstance(name, int)]
         return sorted(names, key=lambda name: -len(self._queues[name]))
 
-    def models(self) -> list[str]:
-        """Return the names of the queues of requests that are bound to no worker."""
-        return [name for name in self._queues if isinstance(name, str)]
+    def heads(self) -> dict[Ticket, str]:
+        """Return the first requests of the queues of requests that are bound to no worker, with the names of
+        the queues.
+        """
+        return {next(iter(queue)): name for name, queue in self._queues.items() if isinstance(name, str)}
 
     def overdue(self, now_s: float) -> list[Ticket]:
         """Return the requests that have waited too long."""

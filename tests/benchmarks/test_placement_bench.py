@@ -67,4 +67,5 @@ def test_all_tables_at_toy_size() -> None:
     simulated = [row for row in report.rows if row.table.startswith(POLICIES)]
     assert [row.name for row in simulated] == list(size.compared)
     assert all(float(row.values["mean_s"] or 0) > 0 for row in simulated)
+    assert all(row.values["failed"] == 0 for row in simulated)
     assert {goal.better for goal in report.goals} == {"higher", "lower"}

@@ -232,6 +232,47 @@ def test_keys_reach_a_policy_that_reads_them() -> None:
     assert not desk_of(1).uses_keys
 
 
+def test_a_failure_is_passed_on_when_all_workers_that_list_the_model_have_failed() -> None:
+    desk = desk_of(2)
+    other = desk.add_worker(WorkerConfig(url="http://other")).id
+    desk.check_passed(other, {"o": {}}, None, 0.0)
+    ticket, _ = arrive(desk, 0.0)
+    assert sends(desk.refused(ticket, 503, 0.1)) == [(ticket, 1)]
+    (refusal,) = desk.refused(ticket, 503, 0.2)
+    assert isinstance(refusal, Refuse)
+    assert desk.num_clients == 0
+
+
+def test_a_request_returns_to_a_worker_where_it_failed_when_the_others_are_gone() -> None:
+    desk = desk_of(2, num_slots=1)
+    failing, _ = arrive(desk, 0.0)
+    arrive(desk, 0.0)
+    assert sends(desk.refused(failing, 503, 0.1)) == []
+    assert sends(desk.drain(1, 0.2)) == [(failing, 0)]
+    desk.check_invariants()
+
+
+def test_a_repeated_request_that_waits_delays_no_others() -> None:
+    desk = desk_of(2, num_slots=1)
+    failing, _ = arrive(desk, 0.0)
+    busy, _ = arrive(desk, 0.0)
+    assert sends(desk.refused(failing, 503, 0.1)) == []
+    new, actions = arrive(desk, 0.2)
+    assert sends(actions) == [(new, 0)]
+    assert sends(desk.answered(busy, 200, Usage(), 0.3)) == [(failing, 1)]
+
+
+def test_requests_for_all_models_are_served_in_order() -> None:
+    desk = desk_of(1, num_slots=1)
+    desk.check_passed(0, {"m": {}, "n": {}}, None, 0.0)
+    running, _ = arrive(desk, 0.0)
+    models = ["m", "n", "m", "", "unknown", "m", "n", "other", "m"]
+    waiting = [arrive(desk, 0.1, RoutedRequest(model=model, num_tokens=1))[0] for model in models]
+    for expected in waiting:
+        assert sends(desk.answered(running, 200, Usage(), 1.0)) == [(expected, 0)]
+        running = expected
+
+
 @pytest.mark.parametrize("policy", [RoundRobin, LeastLoaded, LeastSeconds, SoonestStart])
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_every_request_ends_once_and_all_loads_return(

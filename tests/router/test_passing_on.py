@@ -13,6 +13,7 @@ from support.emulated import fleet_of
 from support.routing import DONE, EVENTS, STREAM, WHOLE, StubServer, routing, run, until
 
 from stretto.emulate.serve import EmulatedServers
+from stretto.router.routes import is_passed_on
 
 
 def test_a_whole_answer_is_the_workers_byte_for_byte() -> None:
@@ -22,6 +23,17 @@ def test_a_whole_answer_is_the_workers_byte_for_byte() -> None:
             assert (reply.status_code, reply.content) == (200, WHOLE)
             assert reply.headers["x-own"] == "1"
             assert reply.headers["x-stretto-worker"] == "0"
+
+    run(main())
+
+
+def test_a_whole_answer_without_a_length_is_read_too() -> None:
+    async def main() -> None:
+        async with routing("chunks") as at:
+            reply = await at.ask()
+            assert reply.content == WHOLE
+            assert reply.headers["content-length"] == str(len(WHOLE))
+            assert (await at.samples())["stretto_router_cached_tokens_total"] == 32
 
     run(main())
 
@@ -199,12 +211,37 @@ def test_the_openai_client_works() -> None:
 def test_paths_that_would_change_one_worker_are_refused() -> None:
     async def main() -> None:
         async with routing("well") as at:
-            for path in ("/sleep", "/v1/load_lora_adapter", "/emulator/faults", "/v2/x"):
+            for path in (
+                "/sleep",
+                "/v1/load_lora_adapter",
+                "/v1/%6coad_lora_adapter",
+                "/emulator/faults",
+                "/v2/x",
+            ):
                 assert (await at.client.post(path, json={})).status_code == 404
             assert (await at.client.put("/v1/completions", json={})).status_code == 405
             assert not at.servers[0].asked
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "is_right"),
+    [
+        ("/v1/files/a%20b", True),
+        ("/v1/files/.hidden", True),
+        ("/v1/models/a%2Fb", True),
+        ("/v1/../sleep", False),
+        ("/v1/%2e%2e/sleep", False),
+        ("/v1/x/../../sleep", False),
+        ("/v1//load_lora_adapter", False),
+        ("/v1/./load_lora_adapter", False),
+        ("/v1/load_lora_adapter/", False),
+        ("/v1/%75nload%5Flora%5Fadapter", False),
+    ],
+)
+def test_paths_are_judged_as_servers_read_them(path: str, is_right: bool) -> None:
+    assert is_passed_on(path) == is_right
 
 
 def _stream() -> bytes:

@@ -5,34 +5,61 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from support.routing import WHOLE, StubServer, run
+from support.routing import EVENTS, WHOLE, StubServer, run, until
 
 from stretto.cli.route import route
 from stretto.errors import ConfigError, UserError
 
 
+@asynccontextmanager
+async def command(server: StubServer, *more: str) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
+    """Run the command before a server; yields its process, and a client of it."""
+    await server.open()
+    line = (sys.executable, "-m", "stretto.cli.main", "route", "--worker", server.url, "--port", "0", *more)
+    process = await asyncio.create_subprocess_exec(*line, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    said = (await process.stderr.readline()).decode()
+    assert said.endswith("1 worker, placement least_loaded\n")
+    async with httpx.AsyncClient(base_url=said.split()[0], timeout=60) as client:
+        yield process, client
+    server.kill()
+
+
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     async def main() -> None:
-        server = StubServer()
-        await server.open()
-        command = (sys.executable, "-m", "stretto.cli.main", "route", "--worker", server.url, "--port", "0")
-        process = await asyncio.create_subprocess_exec(
-            *command, "--record", str(tmp_path / "log"), stderr=asyncio.subprocess.PIPE
-        )
-        assert process.stderr is not None
-        line = (await process.stderr.readline()).decode()
-        assert line.endswith("1 worker, placement least_loaded\n")
-        async with httpx.AsyncClient(base_url=line.split()[0], timeout=60) as client:
+        async with command(StubServer(), "--record", str(tmp_path / "log")) as (process, client):
             reply = await client.post("/v1/completions", json={"prompt": "Hello"})
             assert reply.content == WHOLE
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 128 + signal.SIGTERM
-        assert '"status":200' in (tmp_path / "log").read_text()
-        server.kill()
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 128 + signal.SIGTERM
+            assert '"status":200' in (tmp_path / "log").read_text()
+
+    run(main())
+
+
+def test_a_second_interrupt_ends_what_the_first_one_lets_go_on() -> None:
+    async def main() -> None:
+        server = StubServer("waits")
+        async with command(server) as (process, client):
+            asked = {"prompt": "Hello", "stream": True}
+            async with client.stream("POST", "/v1/completions", json=asked) as reply:
+                parts = reply.aiter_bytes()
+                assert await anext(parts) == EVENTS[0]
+                process.send_signal(signal.SIGTERM)
+                assert process.stderr is not None
+                assert b"finishes 1 request" in await process.stderr.readline()
+                process.send_signal(signal.SIGINT)
+                with pytest.raises(httpx.RemoteProtocolError):
+                    await anext(parts)
+            assert await process.wait() == 128 + signal.SIGTERM
+            await until(lambda: not server.transports)
 
     run(main())
 

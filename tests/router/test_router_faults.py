@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
+from time import monotonic
 
 import httpx
 import pytest
@@ -12,6 +14,7 @@ from support.routing import (
     EVENTS,
     FLOOD_PART,
     FLOOD_PARTS,
+    PATIENCE_S,
     STREAM,
     WHOLE,
     Routing,
@@ -20,6 +23,11 @@ from support.routing import (
     run,
     until,
 )
+
+from stretto.router.client_connection import ClientRequest
+from stretto.router.config import RouterConfig
+from stretto.router.front import Front
+from stretto.router.messages import DeskAction
 
 ROUND_ROBIN = {"placement": "round_robin"}
 
@@ -30,13 +38,13 @@ def is_clean(at: Routing) -> bool:
     return at.desk.num_clients == 0 and all(at.desk.num_running(w.id) == 0 for w in at.desk.workers())
 
 
-@pytest.mark.parametrize("mode", ["closes", "503", "half"])
+@pytest.mark.parametrize("mode", ["closes", "503", "half", "half chunks"])
 def test_an_attempt_that_fails_before_the_first_byte_is_repeated_elsewhere(mode: str) -> None:
     async def main() -> None:
         async with routing(mode, "well", **ROUND_ROBIN) as at:
             for _ in range(6):
                 assert (await at.ask()).content == WHOLE
-            if mode != "half":
+            if not mode.startswith("half"):
                 assert (await at.ask(stream=True)).content == STREAM
             assert len(at.servers[0].asked) >= 1
             assert is_clean(at)
@@ -96,6 +104,7 @@ def test_a_hung_worker_is_left_when_its_health_checks_fail() -> None:
             replies = await asyncio.gather(*(at.ask() for _ in range(6)))
             assert {reply.content for reply in replies} == {WHOLE}
             assert "did not answer /health" in at.desk.worker(0).reason
+            assert (await at.samples())['stretto_router_failures_total{worker="0"}'] >= 1
             assert at.servers[0].num_left >= 1
             assert is_clean(at)
 
@@ -265,6 +274,27 @@ def test_a_request_that_waits_too_long_is_refused_with_503() -> None:
     run(main())
 
 
+def test_a_request_that_has_waited_before_is_refused_in_its_own_time() -> None:
+    class Due:
+        next_due_s: float | None = None
+        num_expired = 0
+
+        def expire(self, now_s: float) -> list[DeskAction]:
+            self.next_due_s = None
+            self.num_expired += 1
+            return []
+
+    async def main() -> None:
+        front = Front(RouterConfig())
+        front.desk = due = Due()  # type: ignore[assignment]
+        for due_s in (1000.0, 0.01, 2000.0):
+            due.next_due_s = monotonic() + due_s
+            front.act([])
+        await until(lambda: due.num_expired == 1)
+
+    run(main())
+
+
 def test_a_client_that_does_not_read_stops_the_worker() -> None:
     async def main() -> None:
         async with routing("floods") as at:
@@ -298,3 +328,125 @@ def test_a_connection_that_a_worker_has_closed_meanwhile_is_no_failure() -> None
             assert (await at.samples())['stretto_router_failures_total{worker="0"}'] == 0
 
     run(main())
+
+
+def test_a_router_that_finishes_takes_no_connections_and_cuts_nothing() -> None:
+    async def main() -> None:
+        async with routing("waits", num_slots=1) as at:
+            idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", at.router.port)
+            asked = [asyncio.create_task(at.ask(stream=True)) for _ in range(3)]
+            await until(lambda: at.desk.num_clients == 3)
+            finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
+            assert await idle_reader.read() == b""
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", at.router.port)
+            at.servers[0].go_on.set()
+            assert [(await one).content for one in asked] == [STREAM] * 3
+            await finishing
+            assert is_clean(at)
+            idle_writer.close()
+
+    run(main())
+
+
+def test_a_router_finishes_for_a_limited_time() -> None:
+    async def main() -> None:
+        async with routing("waits") as at:
+            asked = asyncio.create_task(at.ask())
+            await until(lambda: at.desk.num_clients == 1)
+            await at.router.finish(0.05)
+            assert not asked.done()
+            asked.cancel()
+
+    run(main())
+
+
+def test_a_request_that_kills_workers_kills_no_more_than_it_has_attempts() -> None:
+    async def main() -> None:
+        async with routing(*["well"] * 3, max_attempts=2, **ROUND_ROBIN) as at:
+            for server in at.servers:
+                await at.ask()
+                server.mode = "dies"
+            assert (await at.ask()).status_code == 502
+            assert sum(len(server.asked) for server in at.servers) == 3 + 2
+            assert is_clean(at)
+
+    run(main())
+
+
+def test_a_client_that_reads_nothing_for_long_is_cut_and_the_worker_is_not_blamed() -> None:
+    async def main() -> None:
+        async with routing("floods", idle_timeout_s=0.2) as at:
+            body = json.dumps({"prompt": "a", "stream": True}).encode()
+            _, writer = await asyncio.open_connection("127.0.0.1", at.router.port, limit=1000)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+            writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            await until(lambda: at.desk.num_clients == 1)
+            await until(lambda: at.desk.num_clients == 0)
+            assert at.desk.worker(0).state == "serving"
+            assert (await at.samples())['stretto_router_requests_total{status="499"}'] == 1
+            writer.close()
+
+    run(main())
+
+
+def test_a_client_that_does_not_read_its_last_answer_is_cut_in_the_end() -> None:
+    class Stuck(asyncio.Transport):
+        is_aborted = is_closed = False
+
+        def is_closing(self) -> bool:
+            return self.is_closed
+
+        def close(self) -> None:
+            self.is_closed = True
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+    async def main() -> None:
+        async with routing() as at:
+            client = at.router.front.client_connection()
+            client.connection_made(stuck := Stuck())
+            now_s = client.last_s
+            for idle_s, expected in ((5.0, (False, False)), (15.0, (True, False)), (25.0, (True, True))):
+                client.last_s = now_s - idle_s
+                at.router.front.sweep(10.0)
+                assert (stuck.is_closed, stuck.is_aborted) == expected
+            client.connection_lost(None)
+
+    run(main())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_a_full_disk_ends_the_record_and_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with routing("well", record=Path("/dev/full")) as at:
+            assert (await at.ask()).content == WHOLE
+            at.router.front.sweep(60.0)
+            at.router.front.sweep(60.0)
+            assert (await at.ask()).content == WHOLE
+            assert is_clean(at)
+
+    run(main())
+    (warning,) = [record for record in caplog.records if record.name.startswith("stretto")]
+    assert "/dev/full: cannot be written" in warning.message
+
+
+def test_a_request_that_the_router_fails_to_read_gets_500(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(request: ClientRequest, is_local: bool) -> None:
+        if request.target == b"/bad":
+            raise ValueError("a bug")
+
+    async def main() -> None:
+        async with routing("well") as at:
+            at.router.front.own_route = fail
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
+            writer.write(b"GET /bad HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
+            for _ in range(3):
+                assert await reader.readline() == b"HTTP/1.1 500 Internal Server Error\r\n"
+                await reader.readuntil(b'"code":500}}')
+            assert (await at.ask()).content == WHOLE
+            writer.close()
+
+    run(main())
+    assert "a request to b'/bad' could not be read" in caplog.text

@@ -25,6 +25,7 @@ from stretto.router.serve import RunningRouter
         (b"[1]", "must be a JSON object"),
         (b'{"model": 3}', "must be a text"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"prompt": ["a", ' + b"[" * 900 + b"]" * 900 + b"]}", "nested too deeply"),
     ],
 )
 def test_a_broken_body_is_refused_by_the_router(body: bytes, named: str) -> None:
@@ -127,6 +128,18 @@ def test_the_workers_can_only_be_changed_as_they_are() -> None:
             assert (await at.client.post("/router/workers/0/dance")).status_code == 404
             (listed,) = (await at.client.get("/router/workers")).json()
             assert (listed["url"], listed["state"], listed["models"]) == (url, "serving", ["m"])
+
+    run(main())
+
+
+def test_a_web_page_cannot_change_the_workers() -> None:
+    async def main() -> None:
+        async with routing("well") as at:
+            page = {"origin": "https://example.com", "content-type": "text/plain"}
+            for method, path in (("GET", ""), ("POST", ""), ("DELETE", "/0"), ("POST", "/0/drain")):
+                reply = await at.client.request(method, f"/router/workers{path}", headers=page)
+                assert (reply.status_code, "header Origin" in reply.text) == (403, True)
+            assert at.desk.worker(0).state == "serving"
 
     run(main())
 

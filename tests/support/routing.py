@@ -49,7 +49,9 @@ class StubServer:
     "well": as asked; "503", "400": with that status; "silent": never; "closes": closes the connection
     unanswered; "cut": closes it in the middle of an event; "half": closes it in the middle of a whole answer;
     "waits": sends the first event, and the rest when `go_on` is set; "once": closes a connection on which it
-    is asked again; "floods": streams `FLOOD_PARTS` parts as fast as they are taken.
+    is asked again; "dies": the server is killed by the request; "chunks": answers without a length; "half
+    chunks": the same, and closes the connection in the middle; "floods": streams `FLOOD_PARTS` parts as fast
+    as they are taken.
     """
 
     def __init__(self, mode: str = "well", model: str = "m") -> None:
@@ -149,9 +151,21 @@ class _StubConnection(asyncio.Protocol):
             await asyncio.Event().wait()
         elif mode == "closes" or (mode == "once" and self.num_asked > 1):
             self.transport.abort()
+        elif mode == "dies":
+            self.server.kill()
         elif mode == "half":
             self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(WHOLE) + WHOLE[:50])
             self.transport.close()
+        elif "chunks" in mode:
+            self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+            self.transport.write(b"Transfer-Encoding: chunked\r\n\r\n")
+            self.chunk(WHOLE[:99])
+            await asyncio.sleep(0)
+            if mode == "half chunks":
+                self.transport.close()
+                return
+            self.chunk(WHOLE[99:])
+            self.transport.write(b"0\r\n\r\n")
         elif not is_streamed:
             if mode == "waits":
                 await self.server.go_on.wait()

@@ -1,0 +1,84 @@
+"""Placement policies that raise: a warning, and the requests go on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.routing import WHOLE, routing, run
+
+from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.load_order import Load
+from stretto.cluster.placement import Binds, Choice, Placement, PlacementEvent, PlacementRequest
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.desk import Desk
+from stretto.router.fenced_placement import FencedPlacement
+from stretto.router.messages import RoutedRequest, Send, Usage
+
+METHODS = ("load", "choose", "observe", "absent")
+
+
+class Breaking(Placement):
+    """Chooses worker 0, and fails in one of its methods when it has been called `num_good` times."""
+
+    def __init__(self, method: str, num_good: int = 0, binds: Binds = "late") -> None:
+        self.method = method
+        self.num_good = num_good
+        self.binds = binds
+
+    def load(self, instance: InstanceView) -> Load:
+        self._count("load")
+        return (0.0,)
+
+    def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
+        self._count("choose")
+        return Choice(7 if self.method == "absent" else 0)
+
+    def observe(self, event: PlacementEvent) -> None:
+        self._count("observe")
+
+    def _count(self, method: str) -> None:
+        if method == self.method:
+            self.num_good -= 1
+            if self.num_good < 0:
+                raise ValueError(f"{method} is broken")
+
+
+@pytest.mark.parametrize("binds", ["late", "early", "final"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("num_good", [0, 3, 6])
+def test_least_loaded_takes_the_place_of_a_policy_that_raises(
+    method: str, num_good: int, binds: Binds, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(RouterConfig(), FencedPlacement(Breaking(method, num_good, binds)))
+    for index in range(2):
+        worker = desk.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=8)).id
+        desk.check_passed(worker, {}, None, 0.0)
+    sent: list[Send] = []
+    for _ in range(12):
+        _, actions = desk.arrive(RoutedRequest(num_tokens=10), 0.0)
+        sent += [action for action in actions if isinstance(action, Send)]
+        desk.check_invariants()
+    for number, send in enumerate(sent):
+        actions = desk.answered(send.ticket, 200, Usage(), 1.0 + number)
+        sent += [action for action in actions if isinstance(action, Send)]
+        desk.check_invariants()
+    assert len(sent) == 12
+    assert (desk.num_clients, desk.num_waiting) == (0, 0)
+    assert [record.message for record in caplog.records] == [
+        "placement policy Breaking raised; least_loaded takes its place"
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_policy_that_raises_costs_no_request(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLACEMENTS, "breaking", lambda: Breaking(method))  # type: ignore[misc]
+
+    async def main() -> None:
+        async with routing("well", "well", placement="breaking") as at:
+            replies = await asyncio.gather(*(at.ask() for _ in range(6)))
+            assert [reply.content for reply in replies] == [WHOLE] * 6
+            assert at.desk.num_clients == 0
+
+    run(main())
