@@ -143,10 +143,16 @@ def test_several_llms_are_replicas_of_one_engine(stretto: CommandLine, doc: Path
 def test_the_file_of_the_readme_runs(
     stretto: CommandLine, doc: Path, questions: Path, tmp_path: Path
 ) -> None:
-    """The example runs with a server of the test's, and with the small model as the checkpoint."""
+    """The example runs with a server of the test's, with the small model as the checkpoint, and with a
+    placement that uses both.
+    """
     (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     with serving(says_an_inn) as url:
-        for shown, used in (("checkpoints/small", MINI), ("http://127.0.0.1:8000", url)):
+        for shown, used in (
+            ("checkpoints/small", MINI),
+            ("http://127.0.0.1:8000", url),
+            ('placement = "stretto"', 'placement = "least_loaded"'),
+        ):
             assert shown in text
             text = text.replace(shown, str(used))
         file = tmp_path / "engines.toml"

@@ -33,6 +33,8 @@ class Breaking(Placement):
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
         self._count("choose")
+        if self.method == "load":
+            instances.candidates(instances.room_for(request.all_tokens), now_s)
         return Choice(7 if self.method == "absent" else 0)
 
     def observe(self, event: PlacementEvent) -> None:

@@ -85,13 +85,13 @@ async def test_a_process_that_hangs_is_killed_and_never_makes_the_loop_wait() ->
     async with Runtime([engine]) as runtime:
         hanging = await runtime.submit(SHOUT, {"text": "hang"})
         much = await runtime.submit(SHOUT_EACH, {"texts": ["x" * 1_000_000] * 32})
-        slowest_s = 0.0
-        loop = asyncio.get_running_loop()
+        num_turns = 0
         while not hanging.is_done():
-            before_s = loop.time()
             await asyncio.sleep(0.01)
-            slowest_s = max(slowest_s, loop.time() - before_s)
-        assert slowest_s < 0.7
+            num_turns += 1
+        assert num_turns > 5, (
+            "a loop that waits for the process has one turn at most before the process is killed"
+        )
         with pytest.raises(EngineTimeout):
             await hanging
         much.cancel()
