@@ -120,7 +120,7 @@ def test_holders_2_and_3_are_never_taken_for_0(new: Callable[[], Placement]) -> 
 
 @fleets(FOLLOWERS)
 def test_paced_requests_for_different_prompts_spread(new: Callable[[], Placement]) -> None:
-    """With one request in flight all loads are 0; a router once sent all to its first worker."""
+    """Paced requests meet loads of 0, with which a router once sent all to its first worker."""
     fleet = Fleet(new())
     counts: Counter[int] = Counter()
     for seed in range(80):
