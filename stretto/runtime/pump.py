@@ -176,8 +176,8 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
         match action:
             case Settled(_, _, value):
                 return replace(action, value=load(value))
-            case Reply(_, outputs, None) if outputs:
-                return replace(action, outputs=load_inputs(outputs))
+            case Reply(query, outputs, None) if outputs:
+                return Reply(query, load_inputs(outputs), None)
     except EngineFailure as error:
         if isinstance(action, Settled):
             return replace(action, value=Failure(error))

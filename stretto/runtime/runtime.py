@@ -12,6 +12,7 @@ import reprlib
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
@@ -107,8 +108,9 @@ class Runtime:
         profiles = {name: deployment.profile for name, deployment in self.deployments.items()}
         self.vocabulary = vocabulary
         idle = idle_conditions(given)
+        under_load = cache(lambda num_others: replace(idle, num_others=num_others))
         self.plan_cache = PlanCache(
-            profiles, vocabulary, lambda: replace(idle, num_others=rounded_load(len(self._queries)))
+            profiles, vocabulary, lambda: under_load(rounded_load(len(self._queries)))
         )
         self.system = System(given, self.plan_cache.expand, vocabulary, prompt_space)
         self.machine = machine

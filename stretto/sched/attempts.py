@@ -66,7 +66,9 @@ class Attempts:
         self._due: list[tuple[float, int, _Attempt]] = []
         self._numbers = count()
 
-    def __bool__(self) -> bool:
+    @property
+    def are_followed(self) -> bool:
+        """Whether there is any attempt to follow."""
         return bool(self._of_query)
 
     @property
@@ -83,8 +85,6 @@ class Attempts:
 
     def judge(self, reports: Sequence[Report], now_s: float) -> Sequence[Report]:
         """Return the reports without the failures that are tried again."""
-        if not self._of_query:
-            return reports
         kept: list[Report] = []
         for report in reports:
             if isinstance(report, Completed) and self._list(report.query, report.node):

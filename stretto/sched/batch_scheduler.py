@@ -11,7 +11,7 @@ Source: Teola §5.2.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count, takewhile
 
@@ -277,10 +277,12 @@ class BatchScheduler:
         filling = (entry.query for entry, _, _ in self._filling)
         return [*self.queue.queries(), *self._num_running, *filling]
 
-    def queries_in(self, instance: InstanceId) -> list[str]:
-        """Return the ids of the queries (runs of an app) that have work in the batch on an instance."""
+    def queries_in(self, instance: InstanceId) -> Iterable[str]:
+        """Return the ids of the queries (runs of an app) that have work in the batch that an instance runs
+        now, also when they are read after its end.
+        """
         batch = self._running.get(instance)
-        return [] if batch is None else [entry.query for entry, _, _ in batch.parts]
+        return () if batch is None else (entry.query for entry, _, _ in batch.parts)
 
     def end_query(self, query: str) -> list[Action]:
         """Drop the waiting work of a query (one run of an app) that has ended; return actions that tell
@@ -318,7 +320,7 @@ class BatchScheduler:
 
     def is_idle(self) -> bool:
         """Return whether no work waits in the queue or runs on an instance."""
-        return not self.queue and not self._running
+        return not self._running and not self.queue
 
     def check_invariants(self) -> None:
         """Check that queued work is not empty, batches keep within their limits, and no instance idles while
@@ -377,12 +379,13 @@ class BatchScheduler:
             self._num_running[query] = self._num_running.get(query, 0) + 1
             if self.engine.keeps_state:
                 self._touched.setdefault(query, set()).add(instance)
-        prediction = self.prediction(instance)
-        num_tokens = num_batch_tokens(parts) if prediction.profile.depends_on_length else None
+        profile = self.instances.fleet.replica(instance).profile
+        num_tokens = num_batch_tokens(parts) if profile.depends_on_length else None
         batch = _Batch(next(self._ids), tuple(parts), tuple(tasks), num_units, num_tokens, now_s)
         self._rest(instance)
         self._running[instance] = batch
-        self._assigned_s[instance] += prediction.batch_s(num_units, num_tokens)
+        if len(self._assigned_s) > 1:  # else nothing is shared out
+            self._assigned_s[instance] += self.prediction(instance).batch_s(num_units, num_tokens)
         return StartBatch(self.engine.name, instance, batch.id, batch.tasks, num_units, num_tokens)
 
     def _end(self, instance: int, batch_id: int | None = None) -> _Batch | None:

@@ -23,6 +23,10 @@ class EngineInstances:
     instance is starting or suspect (perhaps down, but it may come back), after `no_replica_s` seconds
     otherwise. A request whose query has a deadline waits until the deadline as long as an instance is
     starting or suspect.
+
+    Attributes:
+        may_fail_waiting: whether `fail_waiting` may have something to do, and `next_due_s` something to
+            return; False while all is well.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -31,6 +35,7 @@ class EngineInstances:
         self._unserved_s: float | None = -math.inf
         self._hopeless_s: float | None = -math.inf
         self._has_changed = False
+        self.may_fail_waiting = True
 
     @property
     def fleet(self) -> Fleet:
@@ -140,6 +145,7 @@ class EngineInstances:
         if self._has_changed:
             self._has_changed = False
             queue.forget_ages()
+            self._note_trouble()
         if self._unserved_s is None:
             return []
         late: list[Completed] = []
@@ -179,3 +185,8 @@ class EngineInstances:
         elif self._hopeless_s is None:
             self._hopeless_s = now_s
         self._has_changed = self._has_changed or before != (self._unserved_s, self._hopeless_s)
+        self._note_trouble()
+
+    def _note_trouble(self) -> None:
+        is_well = self._unserved_s is None and not self._fleet.is_hopeful
+        self.may_fail_waiting = self._has_changed or not is_well

@@ -39,6 +39,10 @@ class EngineTier:
     An engine is marked dirty when its scheduler may be able to give work to instances, so that only marked
     ones are asked.
 
+    Attributes:
+        dirty: names of the marked engines, in the order of the marks. Who asks a scheduler takes its mark
+            away.
+
     Raises:
         ConfigError: two engines have one name, or a policy or a placement is unknown.
     """
@@ -46,7 +50,7 @@ class EngineTier:
     def __init__(self, deployments: Iterable[Deployment], vocabulary: Vocabulary, space_of: SpaceOf) -> None:
         policies, placements = vocabulary.policies, vocabulary.placements
         self.schedulers: dict[str, BatchScheduler | LLMScheduler] = {}
-        self._dirty: dict[str, None] = {}
+        self.dirty: dict[str, None] = {}
         ids = count(1)
         for deployment in deployments:
             engine, profile = deployment.engine, deployment.profile
@@ -63,31 +67,22 @@ class EngineTier:
                 else BatchScheduler(engine, profile, ids, policies)
             )
 
-    def next_dirty(self) -> str | None:
-        """Return the name of an engine whose scheduler has to be asked for work to start (it is marked
-        dirty), and remove the mark; None if there is none.
-        """
-        name = next(iter(self._dirty), None)
-        if name is not None:
-            del self._dirty[name]
-        return name
-
     def mark_dirty(self, engine: str) -> None:
         """Mark an engine as dirty, that is, its scheduler has to be asked whether it can give work to
         instances.
         """
-        self._dirty[engine] = None
+        self.dirty[engine] = None
 
     # --- what instances report
 
-    def queries_of(self, event: EngineEvent) -> list[str]:
+    def queries_of(self, event: EngineEvent) -> Iterable[str]:
         """Return the ids of the queries (runs of an app) that an instance's message is about.
 
         If the message names a task, this is the query of that task, otherwise all queries with work on the
         instance.
         """
         if isinstance(event, AddInstance):
-            return []
+            return ()
         scheduler = self.schedulers[event.engine]
         if isinstance(event, LLMReport) and isinstance(scheduler, LLMScheduler):
             return scheduler.queries_in(event.instance, event.event.task)
@@ -97,7 +92,7 @@ class EngineTier:
         """Pass an event (what has happened to an instance) on to its engine's scheduler; return reports that
         tell queries (runs of an app) about their work, and the actions to carry out.
         """
-        self._dirty[event.engine] = None
+        self.dirty[event.engine] = None
         scheduler = self.schedulers[event.engine]
         match event:
             case BatchDone():
@@ -136,14 +131,14 @@ class EngineTier:
         """Put a request into the queue of its engine."""
         engine = request.node.engine
         assert engine is not None
-        self._dirty[engine] = None
+        self.dirty[engine] = None
         self.schedulers[engine].add(request, now_s)
 
     def withdraw(self, engine: str, query: str, node: int, now_s: float) -> list[Action]:
         """Drop the work of one node (step) of a query (run of an app) at an engine, as its result is no
         longer wanted; return the actions to carry out.
         """
-        self._dirty[engine] = None
+        self.dirty[engine] = None
         return self.schedulers[engine].withdraw(query, node, now_s)
 
     def ask(self, engine: str, query: str, demands: Mapping[int, Demand]) -> None:
@@ -152,14 +147,14 @@ class EngineTier:
 
         `demands` says, by node, how urgently its result is needed.
         """
-        self._dirty[engine] = None
+        self.dirty[engine] = None
         self.schedulers[engine].ask(query, demands)
 
     def end_query(self, engine: str, query: str) -> list[Action]:
         """Drop all work at an engine of a query (one run of an app) that has ended; return the actions to
         carry out.
         """
-        self._dirty[engine] = None
+        self.dirty[engine] = None
         return self.schedulers[engine].end_query(query)
 
     # --- checks

@@ -385,7 +385,8 @@ class GraphScheduler:
         self._states.move(node, "ended")
         if node.is_mapped or node.decode is not None:
             self._streams.drop(node)
-        self._shown.drop(node)
+        if node.spec.runs_on is None or node.decode is not None:
+            self._shown.drop(node)
         if self.demands is not None:
             self._note_loss(node)
         self.live.retire(node)

@@ -96,8 +96,9 @@ class System:
         """
         for event in events:
             self._handle(event, now_s)
-        while (engine := self._engines.next_dirty()) is not None:
-            self._schedule(engine, now_s)
+        dirty = self._engines.dirty
+        while dirty:
+            self._schedule(next(iter(dirty)), now_s)
         actions, self._actions = self._actions, []
         return actions
 
@@ -260,8 +261,10 @@ class System:
         self._carry_on(session, outcome, now_s)
 
     def _apply(self, reports: Sequence[Report], now_s: float) -> None:
+        if are_followed := self._attempts.are_followed:
+            reports = self._attempts.judge(reports, now_s)
         together: list[Completed] = []
-        for report in self._attempts.judge(reports, now_s):
+        for report in reports:
             if together and (not isinstance(report, Completed) or report.query != together[0].query):
                 self._report(together, now_s)
                 together = []
@@ -271,7 +274,7 @@ class System:
                 self._report(report, now_s)
         if together:
             self._report(together, now_s)
-        if self._attempts:
+        if are_followed:
             self._arm_attempts()
 
     def _report(self, report: Sequence[Completed] | Delivered, now_s: float) -> None:
@@ -343,12 +346,15 @@ class System:
     # --- engines and time
 
     def _schedule(self, name: str, now_s: float) -> None:
-        """Let an engine start work. A bug there ends all queries that have work at that engine."""
+        """Let an engine start work, and remove its mark (dirty). A bug there ends all queries that have work
+        at that engine.
+        """
+        del self._engines.dirty[name]
         scheduler = self.schedulers[name]
-        has_deadline = self._has_deadline
+        instances, queue = scheduler.instances, scheduler.queue
         try:
-            if late := scheduler.instances.fail_waiting(scheduler.queue, now_s, has_deadline):
-                self._apply(late, now_s)
+            if instances.may_fail_waiting:
+                self._apply(instances.fail_waiting(queue, now_s, self._has_deadline), now_s)
             self._actions += scheduler.releases()
             self._actions += scheduler.schedule(now_s)
             if scheduler.not_before_s is not None:
@@ -356,7 +362,7 @@ class System:
             timeout_s = scheduler.engine.timeout_s
             if timeout_s is not None and not scheduler.is_idle():
                 self._arm(now_s + timeout_s)
-            if (due_s := scheduler.instances.next_due_s(scheduler.queue, now_s)) is not None:
+            if instances.may_fail_waiting and (due_s := instances.next_due_s(queue, now_s)) is not None:
                 self._arm(due_s)
         except Exception as error:
             self._recover(name, error)
