@@ -66,7 +66,12 @@ class Exchange:
         self._failure: tuple[int, Headers, bytes] | None = None
 
     def begin(self, routed: RoutedRequest, register: Callable[[Exchange], None]) -> None:
-        """Bring the request to the desk; `register` is called before what the desk asks for is done."""
+        """Bring the request to the desk; `register` is called before what the desk asks for is done.
+
+        Nothing happens if the client has left.
+        """
+        if self.journey.ended_s is not None:
+            return
         self._is_repeatable = routed.is_repeatable
         self.journey.model, self.journey.num_prompt = routed.model, routed.num_tokens
         self.ticket, actions = self._desk.arrive(routed, monotonic())

@@ -93,6 +93,12 @@ class Loads:
             self._placement.observe(Left(worker))
             self._table.leave(worker)
 
+    def forget(self, worker: Worker) -> None:
+        """Forget what a worker was believed to hold in its cache, because that is empty."""
+        if self.uses_keys and self._table.get(worker.id) is not None:
+            self._placement.observe(Left(worker.id))
+            self._placement.observe(Joined(worker.id, BYTES.name, worker.kv_tokens))
+
     def refresh(self, worker: Worker) -> None:
         """Bring the view of a worker in step with its state and its trial."""
         num_slots = 1 if worker.on_trial else worker.config.num_slots
@@ -122,6 +128,8 @@ class Loads:
         choice = self._placement.choose(request, table, now_s)
         if choice is None or not choice.held_tokens:
             return choice
+        if choice.held_tokens == request.hints.get(choice.instance):
+            return choice  # reported by the worker itself
         held_tokens = self._correction.of(choice.held_tokens, request.num_tokens)
         return Choice(choice.instance, held_tokens, choice.terms, choice.reason)
 
