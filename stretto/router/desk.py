@@ -147,11 +147,21 @@ class Desk:
         actions = self._again(ticket, reason, now_s, may_return=False)
         return actions + self._after(worker, now_s)
 
-    def failed(self, ticket: Ticket, reason: str, now_s: float, *, was_sent: bool = True) -> list[DeskAction]:
+    def failed(
+        self,
+        ticket: Ticket,
+        reason: str,
+        now_s: float,
+        *,
+        was_sent: bool = True,
+        may_go_on: bool = False,
+    ) -> list[DeskAction]:
         """Handle an attempt whose connection failed or which took too long, before or after its first
         byte.
 
-        `was_sent` is whether the worker may have got the request.
+        Args:
+            was_sent: whether the worker may have got the request.
+            may_go_on: whether an answer that has begun can go on at another worker.
         """
         client = self._clients[ticket]
         client.num_attempts -= not was_sent
@@ -159,9 +169,10 @@ class Desk:
         if worker is not None:
             self._workers.suspect(worker, reason, now_s)
             self._loads.refresh(worker)
-        if client.has_begun:
+        if client.has_begun and not (may_go_on and client.num_attempts < self._config.max_attempts):
             del self._clients[ticket]
             return [Cut(ticket, reason), *self._after(worker, now_s)]
+        client.has_begun = False
         return self._again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
 
     def left(self, ticket: Ticket, now_s: float) -> list[DeskAction]:
