@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from support.emulated import MODEL, emulating, fleet_of
-from support.routing import routing, run, until
+from support.routing import StubServer, routing, run, until
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.router.config import RouterConfig, WorkerConfig
@@ -172,25 +172,27 @@ def test_a_stream_of_a_server_that_dies_goes_on_at_another_one() -> None:
 
 def test_an_answer_whose_rest_is_refused_ends_with_an_error() -> None:
     async def main() -> None:
+        refusing = StubServer("400", MODEL)
+        await refusing.open()
         with emulating(fleet_of(speed=0.2)) as first:
-            async with routing("400", urls=tuple(first), placement="round_robin") as at:
+            async with routing(urls=tuple(first)) as at:
+                desk, lines = at.router.front.desk, []
                 asked = FIELDS | {"model": MODEL, "max_tokens": 40}
-                at.router.front.desk.drain(0, 0.0)
-                lines: list[str] = []
                 async with (
                     at.client.stream("POST", "/v1/completions", json=asked) as reply,
                     httpx.AsyncClient(timeout=60) as direct,
                 ):
-                    await at.client.post("/router/workers", json={"url": at.servers[0].url})
+                    await at.client.post("/router/workers", json={"url": refusing.url})
+                    await until(lambda: [one.state for one in desk.workers()] == ["serving"] * 2)
                     async for line in reply.aiter_lines():
-                        lines += [line] if line else []
-                        if len(lines) == 5:
-                            await until(lambda: len(at.router.front.desk.workers()) == 2)
-                            await until(lambda: at.router.front.desk.workers()[1].state == "serving")
-                            await direct.post(f"{first[0]}/emulator/faults", json={"kind": "die"})
+                        if line:
+                            lines.append(line)
+                            if len(lines) == 5:
+                                await direct.post(f"{first[0]}/emulator/faults", json={"kind": "die"})
                 assert "error" in json.loads(lines[-1][6:])
-                (rest,) = at.servers[0].asked
+                (rest,) = refusing.asked
                 assert len(json.loads(rest.body)["prompt"]) > 2
-                assert at.router.front.desk.num_clients == 0
+                assert desk.num_clients == 0
+        refusing.kill()
 
     run(main())
