@@ -105,8 +105,8 @@ class Desk:
         )
         self._clients[ticket] = client = _Client(request, placed, now_s)
         actions: list[DeskAction] = []
-        queue_name = self._queue_name(client)
-        if next(self._waiting.queue(queue_name), None) is not None:
+        queue_name = self._queue_name(client) if self._waiting else ""
+        if self._waiting and next(self._waiting.queue(queue_name), None) is not None:
             self._waiting.add(queue_name, ticket, now_s)
         else:
             actions = self._place(ticket, now_s)
@@ -335,21 +335,24 @@ class Desk:
         view, placed = self._loads.view(choice.instance), self._clients[ticket].placed
         return view is not None and not view.num_waiting and self._loads.has_room(view.id, placed)
 
-    def _able(self, client: _Client) -> list[WorkerId]:
-        """Return the workers that take a request: those that list its model, or all if none does."""
+    def _able(self, client: _Client) -> tuple[list[WorkerId], int]:
+        """Return the workers that take a request, and how many take any: those that list its model, or all if
+        none does.
+        """
         model = client.request.model
         taking = [worker for worker in self._workers if worker.takes_requests]
-        listing = [worker for worker in taking if model in worker.models] if model else taking
-        return [worker.id for worker in listing or taking]
+        listing = [worker.id for worker in taking if model in worker.models] if model else []
+        return listing or [worker.id for worker in taking], len(taking)
 
     def _among(self, client: _Client) -> Collection[WorkerId] | None:
         """Return the workers among which a request's worker is chosen; None stands for all.
 
         Workers where it has failed are among them only if no other is left.
         """
-        able = self._able(client)
-        among = [worker for worker in able if worker not in client.tried] or able
-        return None if len(among) == sum(worker.takes_requests for worker in self._workers) else among
+        among, num_taking = self._able(client)
+        if client.tried:
+            among = [worker for worker in among if worker not in client.tried] or among
+        return None if len(among) == num_taking else among
 
     def _reporting(self, request: RoutedRequest) -> list[WorkerId]:
         """Return the workers in whose reports a request's token ids may be looked up.
@@ -479,7 +482,7 @@ class Desk:
         may_repeat = client.request.is_repeatable or not was_sent
         if client.num_attempts >= self._config.max_attempts or not may_repeat:
             return [self._refuse(ticket, 502, reason, None)]
-        if client.tried.issuperset(self._able(client)):
+        if client.tried.issuperset(self._able(client)[0]):
             if not may_return:
                 return [self._refuse(ticket, 502, reason, None)]
             client.tried.clear()
