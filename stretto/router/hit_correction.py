@@ -8,6 +8,7 @@ the ends are spread evenly.
 from __future__ import annotations
 
 _WEIGHT = 1 / 64
+"""Least weight of one answer; the first ones count as in a plain mean."""
 
 
 class HitCorrection:
@@ -21,6 +22,7 @@ class HitCorrection:
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
         self._beyond_tokens = 0.0
+        self._num_learned = 0
 
     def of(self, held_tokens: int, num_tokens: int) -> int:
         """Return how many tokens of a prompt of `num_tokens` a worker is expected to report as found, if it
@@ -33,4 +35,6 @@ class HitCorrection:
         error = reported_tokens - predicted_tokens
         if predicted_tokens and abs(error) <= self._block_tokens:
             most = float(self._block_tokens)
-            self._beyond_tokens = min(most, max(0.0, self._beyond_tokens + _WEIGHT * error))
+            self._num_learned += 1
+            weight = max(_WEIGHT, 1 / self._num_learned)
+            self._beyond_tokens = min(most, max(0.0, self._beyond_tokens + weight * error))
