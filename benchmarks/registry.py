@@ -25,6 +25,7 @@ class BenchmarkOptions:
         cells: folder that keeps finished runs, which are not repeated (fleet); None for `runs/fleet`.
         faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet).
         virtual: run only what takes place in virtual time (fleet).
+        fleet: compare routers before a fleet of emulated servers, instead of their cost (router).
     """
 
     quick: bool = False
@@ -36,6 +37,7 @@ class BenchmarkOptions:
     cells: Path | None = None
     faults: bool = False
     virtual: bool = False
+    fleet: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,10 @@ def bench(
         bool,
         typer.Option("--virtual", help="Run only what takes place in virtual time, as a busy machine may."),
     ] = False,
+    fleet: Annotated[
+        bool,
+        typer.Option("--fleet", help="Compare routers before a fleet of emulated servers (router only)."),
+    ] = False,
 ) -> None:
     """Run a benchmark and say which goals it meets."""
     _find_benchmarks()
@@ -79,7 +83,7 @@ def bench(
             raise UserError(f"{option} {folder}: there is no such folder")
     with Console(stderr=True).status(name) as status:
         options = registry.BenchmarkOptions(
-            quick, data, seed, status.update, vllm, checkpoint, cells, faults, virtual
+            quick, data, seed, status.update, vllm, checkpoint, cells, faults, virtual, fleet
         )
         result = registry.run(name, options)
     report.print_report(result, console)

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.costs.profile import Profile
+from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.errors import ConfigError
 
 DEFAULT_PROFILE = Profile(base_s=0.005, per_unit_s=1e-4, per_output_s=0.02, per_neighbour_s=2e-4)
@@ -25,18 +26,26 @@ class WorkerConfig:
         kv_tokens: number of tokens that may be in flight there, of prompts and expected outputs; None asks
             the server, and sets no limit if it does not tell.
         profile: predicted seconds of its work, for policies that compare seconds.
+        kv_events: where it publishes what its prefix cache holds (vLLM); None leaves that to be guessed.
     """
 
     url: str
     num_slots: int = 256
     kv_tokens: int | None = None
     profile: Profile = DEFAULT_PROFILE
+    kv_events: KVEventsConfig | None = None
 
     def __post_init__(self) -> None:
         parse_address(self.url)
         _check_count(f"worker {self.url}", "num_slots", self.num_slots)
         if self.kv_tokens is not None:
             _check_count(f"worker {self.url}", "kv_tokens", self.kv_tokens)
+        if self.kv_events is not None:
+            for address in (self.kv_events.endpoint, self.kv_events.replay_endpoint):
+                if address is not None and not address.startswith(("tcp://", "ipc://")):
+                    raise ConfigError(
+                        f"worker {self.url}: KV events are at {address!r}; it must be tcp://… or ipc://…"
+                    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,8 @@ class RouterConfig:
     Attributes:
         worker: servers to begin with; more may be added while the router runs.
         placement: name of the policy that chooses the worker of a request.
+        tokenizer: directory with the tokenizer of the workers' model, with which prompts that come as texts
+            are looked up in what workers report of their caches; None looks up those that come as token ids.
         host: address to listen at.
         port: port to listen at; 0 takes a free one.
         max_waiting: number of requests that may wait in the router; more are refused with status 429.
@@ -63,6 +74,7 @@ class RouterConfig:
 
     worker: tuple[WorkerConfig, ...] = ()
     placement: str = "least_loaded"
+    tokenizer: str | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     max_waiting: int = 1000
@@ -91,6 +103,8 @@ class RouterConfig:
             value = getattr(self, one.name)
             if one.name.endswith("_s") and not 0 < value < math.inf:
                 raise ConfigError(f"router: {one.name} is {value!r}; it must be positive and finite")
+        if self.tokenizer is not None and all(worker.kv_events is None for worker in self.worker):
+            raise ConfigError("router: a tokenizer is only of use where a worker has kv_events; none has")
         urls = [worker.url.rstrip("/") for worker in self.worker]
         for url in urls:
             if urls.count(url) > 1:

@@ -19,11 +19,12 @@ come. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from typing import Any
 
+from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
 from stretto.cluster.prompt_keys import BYTES
 from stretto.errors import ConfigError
@@ -42,6 +43,7 @@ from stretto.router.messages import (
     WorkerGone,
     WorkerId,
 )
+from stretto.router.reported_caches import ReportedCaches
 from stretto.router.waiting import Waiting
 from stretto.router.workers import Worker, Workers
 
@@ -84,6 +86,7 @@ class Desk:
         self._placement = placement
         self._workers = Workers(config.max_failures)
         self._loads = Loads(placement)
+        self._caches = ReportedCaches()
         self._waiting = Waiting(config.max_wait_s)
         self._clients: dict[Ticket, _Client] = {}
         self._by_worker: dict[WorkerId, dict[Ticket, None]] = {}
@@ -95,14 +98,15 @@ class Desk:
         """Take a request of a client; return its number, and what to do."""
         ticket = next(self._tickets)
         placed = PlacementRequest(
-            num_tokens=request.num_tokens,
+            num_tokens=len(request.ids) or request.num_tokens,
             expected_output=self._loads.expected_output(request.max_tokens),
             keys={} if request.key is None else {BYTES.name: request.key},
+            hints=self._caches.held(request.ids, self._reporting(request)) if request.ids else {},
         )
         self._clients[ticket] = client = _Client(request, placed, now_s)
         actions: list[DeskAction] = []
-        queue_name = self._queue_name(client)
-        if next(self._waiting.queue(queue_name), None) is not None:
+        queue_name = self._queue_name(client) if self._waiting else ""
+        if self._waiting and next(self._waiting.queue(queue_name), None) is not None:
             self._waiting.add(queue_name, ticket, now_s)
         else:
             actions = self._place(ticket, now_s)
@@ -143,11 +147,21 @@ class Desk:
         actions = self._again(ticket, reason, now_s, may_return=False)
         return actions + self._after(worker, now_s)
 
-    def failed(self, ticket: Ticket, reason: str, now_s: float, *, was_sent: bool = True) -> list[DeskAction]:
+    def failed(
+        self,
+        ticket: Ticket,
+        reason: str,
+        now_s: float,
+        *,
+        was_sent: bool = True,
+        may_go_on: bool = False,
+    ) -> list[DeskAction]:
         """Handle an attempt whose connection failed or which took too long, before or after its first
         byte.
 
-        `was_sent` is whether the worker may have got the request.
+        Args:
+            was_sent: whether the worker may have got the request.
+            may_go_on: whether an answer that has begun can go on at another worker.
         """
         client = self._clients[ticket]
         client.num_attempts -= not was_sent
@@ -155,9 +169,10 @@ class Desk:
         if worker is not None:
             self._workers.suspect(worker, reason, now_s)
             self._loads.refresh(worker)
-        if client.has_begun:
+        if client.has_begun and not (may_go_on and client.num_attempts < self._config.max_attempts):
             del self._clients[ticket]
             return [Cut(ticket, reason), *self._after(worker, now_s)]
+        client.has_begun = False
         return self._again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
 
     def left(self, ticket: Ticket, now_s: float) -> list[DeskAction]:
@@ -217,6 +232,17 @@ class Desk:
         actions = [Check(worker, next_s), *self._unbind(worker, now_s)]
         return actions + self._move_unanswered(worker, reason, now_s) if is_dead else actions
 
+    def reported(self, worker: WorkerId, events: Sequence[KVEvent]) -> None:
+        """Handle what a worker reports of its prefix cache. When it was cleared, what the worker was believed
+        to hold is forgotten too.
+        """
+        if (found := self._workers.get(worker)) is not None and self._caches.apply(worker, events):
+            self._loads.forget(found)
+
+    def forget_reports(self, worker: WorkerId) -> None:
+        """Handle that a worker reports nothing of its prefix cache any more."""
+        self._caches.forget(worker)
+
     def drain(self, worker: WorkerId, now_s: float) -> list[DeskAction]:
         """Give a worker no more requests; it is gone when it has answered those that it has.
 
@@ -273,9 +299,15 @@ class Desk:
         """Whether the placement policy reads keys of prompts."""
         return self._loads.uses_keys
 
+    @property
+    def has_reports(self) -> bool:
+        """Whether the policy reads keys and a worker has reported what its prefix cache holds."""
+        return self._loads.uses_keys and bool(self._caches)
+
     def check_invariants(self) -> None:
         """Check that loads, queues and requests agree. Tests call it after every event."""
         self._loads.check_invariants()
+        self._caches.check_invariants()
         for ticket, client in self._clients.items():
             assert (client.running is not None) != (ticket in self._waiting)
             assert client.bound is None or ticket in self._waiting
@@ -303,21 +335,37 @@ class Desk:
         view, placed = self._loads.view(choice.instance), self._clients[ticket].placed
         return view is not None and not view.num_waiting and self._loads.has_room(view.id, placed)
 
-    def _able(self, client: _Client) -> list[WorkerId]:
-        """Return the workers that take a request: those that list its model, or all if none does."""
+    def _able(self, client: _Client) -> tuple[list[WorkerId], int]:
+        """Return the workers that take a request, and how many take any: those that list its model, or all if
+        none does.
+        """
         model = client.request.model
         taking = [worker for worker in self._workers if worker.takes_requests]
-        listing = [worker for worker in taking if model in worker.models] if model else taking
-        return [worker.id for worker in listing or taking]
+        listing = [worker.id for worker in taking if model in worker.models] if model else []
+        return listing or [worker.id for worker in taking], len(taking)
 
     def _among(self, client: _Client) -> Collection[WorkerId] | None:
         """Return the workers among which a request's worker is chosen; None stands for all.
 
         Workers where it has failed are among them only if no other is left.
         """
-        able = self._able(client)
-        among = [worker for worker in able if worker not in client.tried] or able
-        return None if len(among) == sum(worker.takes_requests for worker in self._workers) else among
+        among, num_taking = self._able(client)
+        if client.tried:
+            among = [worker for worker in among if worker not in client.tried] or among
+        return None if len(among) == num_taking else among
+
+    def _reporting(self, request: RoutedRequest) -> list[WorkerId]:
+        """Return the workers in whose reports a request's token ids may be looked up.
+
+        Reports are of the model itself, so that those who ask for an adapter find nothing there.
+        """
+        found = []
+        for worker in self._workers:
+            card = worker.models.get(request.model)
+            is_same = worker.shares_tokenizer or not request.text
+            if is_same and isinstance(card, dict) and not card.get("parent"):
+                found.append(worker.id)
+        return found
 
     def _queue_name(self, client: _Client) -> str:
         """Return the name of the queue of a request that is bound to no worker: one for each listed model.
@@ -434,7 +482,7 @@ class Desk:
         may_repeat = client.request.is_repeatable or not was_sent
         if client.num_attempts >= self._config.max_attempts or not may_repeat:
             return [self._refuse(ticket, 502, reason, None)]
-        if client.tried.issuperset(self._able(client)):
+        if client.tried.issuperset(self._able(client)[0]):
             if not may_return:
                 return [self._refuse(ticket, 502, reason, None)]
             client.tried.clear()
@@ -476,6 +524,7 @@ class Desk:
         if self._at(worker.id):
             return []
         self._by_worker.pop(worker.id, None)
+        self._caches.forget(worker.id)
         self._workers.gone(worker)
         return [WorkerGone(worker.id)]
 

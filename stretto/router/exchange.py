@@ -1,7 +1,8 @@
 """One request of a client on its way to a worker, and the answer on its way back.
 
 A whole answer of moderate size is sent to the client when all of it has come, so that a worker which is lost
-in the middle costs nothing but another attempt. Other answers are passed on as they come.
+in the middle costs nothing but another attempt. Other answers are passed on as they come; some streams
+that are cut go on at another worker (`resumption.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from stretto.router.head import REQUEST_ID, Headers, answer_head, request_bytes,
 from stretto.router.messages import DeskAction, RoutedRequest, Send, Ticket
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.request_log import Journey
+from stretto.router.resumption import Resumption, resumable
 from stretto.router.worker_connection import WorkerConnections
 
 _MAX_WHOLE_BYTES = 1_000_000
@@ -62,11 +64,18 @@ class Exchange:
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._events: EventParts | None = None
+        self._resumption: Resumption | None = None
+        self._rest: bytes | None = None
         self._usage = UsageReader()
         self._failure: tuple[int, Headers, bytes] | None = None
 
     def begin(self, routed: RoutedRequest, register: Callable[[Exchange], None]) -> None:
-        """Bring the request to the desk; `register` is called before what the desk asks for is done."""
+        """Bring the request to the desk; `register` is called before what the desk asks for is done.
+
+        Nothing happens if the client has left.
+        """
+        if self.journey.ended_s is not None:
+            return
         self._is_repeatable = routed.is_repeatable
         self.journey.model, self.journey.num_prompt = routed.model, routed.num_tokens
         self.ticket, actions = self._desk.arrive(routed, monotonic())
@@ -87,12 +96,18 @@ class Exchange:
             address.path.encode() + request.target,
             address.authority,
             self._headers,
-            request.body,
+            request.body if self._rest is None else self._rest,
         )
         self.attempt = Attempt(connections, data, self, may_reuse=self._is_repeatable)
 
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
-        """Answer with the last worker's failure if there is one, or with an error of the router."""
+        """Answer with the last worker's failure if there is one, or with an error of the router.
+
+        An answer that has begun is cut.
+        """
+        if self._is_streamed:
+            self.cut(message)
+            return
         if self._failure is not None:
             status, headers, body = self._failure
         else:
@@ -170,6 +185,9 @@ class Exchange:
         self._body, self._body_bytes = [], 0
         kind = value_of(answer.headers, b"content-type") or b""
         is_events = kind.startswith(b"text/event-stream")
+        if self._is_streamed:
+            self._begin_rest(answer, is_events=is_events)
+            return
         if answer.length is None:
             is_kept = kind.startswith(b"application/json")
         else:
@@ -181,8 +199,7 @@ class Exchange:
         """Take a part of the body."""
         if self._events is not None:
             if whole := self._events.feed(data):
-                self._usage.feed(whole)
-                self._write(whole)
+                self._pass_on(whole)
         elif self._is_streamed:
             self._write(data)
         else:
@@ -199,7 +216,7 @@ class Exchange:
         now_s = monotonic()
         if self._is_streamed:
             if self._events is not None and (rest := self._events.rest()):
-                self._write(rest)
+                self._pass_on(rest)
             if self._is_chunked:
                 self._client.write(b"0\r\n\r\n")
             self._finish(answer.status, now_s)
@@ -227,7 +244,12 @@ class Exchange:
         self.attempt = None
         reason = failure.message
         self.journey.failed(reason)
-        self._act(self._desk.failed(self.ticket, reason, monotonic(), was_sent=was_sent))
+        if self._resumption is not None:
+            self._rest = self._resumption.rest()
+        actions = self._desk.failed(
+            self.ticket, reason, monotonic(), was_sent=was_sent, may_go_on=self._rest is not None
+        )
+        self._act(actions)
 
     # ---
 
@@ -237,6 +259,8 @@ class Exchange:
     def _begin_stream(self, answer: AnswerParser, *, is_events: bool) -> None:
         self._is_streamed = True
         self._events = EventParts() if is_events else None
+        if is_events and answer.status == 200:
+            self._resumption = resumable(self._request.target, self._request.body)
         length = None if is_events else answer.length
         self._is_chunked = self._request.takes_chunks and length is None
         self._keeps_alive = self._request.keeps_alive and (self._is_chunked or length is not None)
@@ -252,6 +276,26 @@ class Exchange:
         )
         self.journey.first_byte_s = monotonic()
         self._act(self._desk.began(self.ticket, answer.status, self.journey.first_byte_s))
+
+    def _begin_rest(self, answer: AnswerParser, *, is_events: bool) -> None:
+        """Take the head of the rest of an answer that was cut."""
+        now_s = monotonic()
+        if is_events and answer.status == 200:
+            self._events = EventParts()
+            self._act(self._desk.began(self.ticket, answer.status, now_s))
+            return
+        self.stop()
+        self.journey.failed(f"it answered with status {answer.status} when asked for the rest")
+        self._act(self._desk.refused(self.ticket, answer.status, now_s))
+
+    def _pass_on(self, events: bytes) -> None:
+        """Pass complete events on to the client."""
+        if self._resumption is not None:
+            if self._rest is not None:
+                events = self._resumption.joined(events)
+            self._resumption.feed(events)
+        self._usage.feed(events)
+        self._write(events)
 
     def _pass_on_large(self) -> None:
         """Pass on an answer that turns out to be too large to be kept."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 
 from stretto.cluster.placements.table import PLACEMENTS
@@ -33,6 +34,7 @@ from stretto.router.prompts import read_request
 from stretto.router.replies import error_body, error_headers
 from stretto.router.request_log import RequestLog
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, path_of
+from stretto.router.token_reader import TokenReader
 from stretto.router.worker_connection import WorkerConnections
 
 _log = logging.getLogger(__name__)
@@ -55,7 +57,8 @@ class Front:
         clients: the open connections of clients.
         own_route: answers requests to the router's own paths.
         check: called to have the health of a worker checked at a time.
-        worker_gone: called when a worker is gone.
+        on_worker_gone: called when a worker is gone.
+        tokens: tokenizer of prompts; None without one.
     """
 
     def __init__(self, config: RouterConfig, log: RequestLog | None = None) -> None:
@@ -66,7 +69,8 @@ class Front:
         self.counters = Counters()
         self.own_route: OwnRoute = lambda request, is_local: None
         self.check: Callable[[WorkerId, float], None] = lambda worker, at_s: None
-        self.worker_gone: Callable[[WorkerId], None] = lambda worker: None
+        self.on_worker_gone: list[Callable[[WorkerId], None]] = []
+        self.tokens: TokenReader | None = None
         self._log = log
         self._exchanges: dict[Ticket, Exchange] = {}
         self._loop = asyncio.get_running_loop()
@@ -93,7 +97,8 @@ class Front:
                     self.check(worker, at_s)
                 case WorkerGone(worker):
                     self.connections.pop(worker).close()
-                    self.worker_gone(worker)
+                    for tell in self.on_worker_gone:
+                        tell(worker)
         due_s = self.desk.next_due_s
         if due_s is not None and due_s < self._expiry_s:
             if self._expiry is not None:
@@ -138,7 +143,14 @@ class Front:
             self._refuse(client, request, error)
             return None
         exchange = Exchange(client, request, arrived_s, self.desk, self.act, self._ended)
-        exchange.begin(routed, self._register)
+        if routed.text and self.tokens is not None:
+
+            def begin(ids: Sequence[int]) -> None:
+                exchange.begin(replace(routed, ids=ids) if ids else routed, self._register)
+
+            self.tokens.read(routed.text, begin)
+        else:
+            exchange.begin(routed, self._register)
         return exchange
 
     def _refuse(self, client: ClientConnection, request: ClientRequest, error: ApiError) -> None:
@@ -158,13 +170,21 @@ class Front:
         kind = (value_of(request.headers, b"content-type") or b"").decode("latin-1")
         if value_of(request.headers, b"content-encoding") is not None:
             kind = "application/octet-stream"
-        return read_request(path, kind, request.body, uses_keys=self.desk.uses_keys, is_repeatable=may_repeat)
+        desk = self.desk
+        return read_request(
+            path,
+            kind,
+            request.body,
+            uses_keys=desk.uses_keys,
+            has_reports=desk.has_reports,
+            is_repeatable=may_repeat,
+        )
 
     def _register(self, exchange: Exchange) -> None:
         self._exchanges[exchange.ticket] = exchange
 
     def _ended(self, exchange: Exchange) -> None:
-        del self._exchanges[exchange.ticket]
+        self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
         self.counters.count(exchange.journey)
         if self._log is not None:
             self._log.write(exchange.journey)

@@ -14,16 +14,12 @@ from typing import Any
 from stretto.engines.openai_server.metrics import read_cache_config
 from stretto.engines.openai_wire import paths
 from stretto.engines.openai_wire.models import read_models
-from stretto.errors import BadReply, ConfigError, EngineFailure, EngineTimeout
-from stretto.router.answer_parser import AnswerParser
-from stretto.router.attempt import Attempt
+from stretto.errors import BadReply, ConfigError, EngineFailure
 from stretto.router.config import WorkerConfig
 from stretto.router.front import Front
-from stretto.router.head import request_bytes
 from stretto.router.messages import WorkerId
+from stretto.router.question import ask
 from stretto.router.worker_connection import WorkerConnections
-
-_MAX_BYTES = 4_000_000
 
 
 class HealthChecks:
@@ -34,7 +30,7 @@ class HealthChecks:
         self._timers: dict[WorkerId, asyncio.TimerHandle] = {}
         self._running: dict[WorkerId, asyncio.Task[None]] = {}
         front.check = self.schedule
-        front.worker_gone = self.forget
+        front.on_worker_gone.append(self.forget)
 
     def add(self, config: WorkerConfig) -> WorkerId:
         """Add a worker, and check it until it passes and from then on; return its number.
@@ -143,49 +139,4 @@ class HealthChecks:
         return cache.num_blocks * cache.block_tokens if cache.num_blocks else None
 
     async def _ask(self, connections: WorkerConnections, path: str) -> tuple[int, bytes]:
-        """Return the status and body of the answer to a GET.
-
-        Raises:
-            EngineFailure: there is no answer in time; BadReply if what comes is no HTTP.
-        """
-        timeout_s = self._front.config.health_timeout_s
-        question = _Question(connections, path)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await question.answer
-        except TimeoutError as error:
-            raise EngineTimeout(f"it did not answer /{path} in {timeout_s:g} s") from error
-        finally:
-            question.attempt.abort()
-
-
-class _Question:
-    """A GET of the router itself, whose answer is a future."""
-
-    def __init__(self, connections: WorkerConnections, path: str) -> None:
-        self.answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-        self._status = 0
-        self._body = bytearray()
-        address = connections.address
-        target = f"{address.path}/{path}".encode()
-        data = request_bytes(b"GET", target, address.authority, [(b"accept", b"*/*")], b"")
-        self.attempt = Attempt(connections, data, self, may_reuse=True)
-
-    def on_head(self, answer: AnswerParser) -> None:
-        """Keep the status."""
-        self._status = answer.status
-
-    def on_body(self, data: bytes) -> None:
-        """Keep a part of the body; a huge one is not kept whole."""
-        if len(self._body) < _MAX_BYTES:
-            self._body += data
-
-    def on_end(self) -> None:
-        """Give the answer."""
-        if not self.answer.done():
-            self.answer.set_result((self._status, bytes(self._body)))
-
-    def on_failed(self, failure: EngineFailure, *, was_sent: bool) -> None:
-        """Give the error."""
-        if not self.answer.done():
-            self.answer.set_exception(failure)
+        return await ask(connections, self._front.config.health_timeout_s, path)

@@ -19,6 +19,7 @@ from stretto.cluster.placement import (
     PlacementRequest,
 )
 from stretto.cluster.prompt_keys import BYTES
+from stretto.router.hit_correction import HitCorrection
 from stretto.router.messages import Ticket, Usage, WorkerId
 from stretto.router.workers import Worker
 
@@ -34,6 +35,7 @@ class Running:
     """A request that runs at a worker.
 
     Attributes:
+        held_tokens: tokens of its prompt that the worker is expected to report as found in its cache.
         prefill_s: predicted seconds of its prefill.
         first_s: predicted seconds until its first byte, when it was sent.
         is_decoding: whether its prefill is over, as far as is known.
@@ -43,6 +45,7 @@ class Running:
     worker: WorkerId
     placed: PlacementRequest
     sent_s: float
+    held_tokens: int
     prefill_s: float
     first_s: float
     is_decoding: bool = False
@@ -60,6 +63,7 @@ class Loads:
         self._prefill_ends: list[tuple[float, Ticket]] = []
         self._running: dict[Ticket, Running] = {}
         self._typical_output = float(_FIRST_OUTPUT)
+        self._correction = HitCorrection(BYTES.block_tokens)
 
     @property
     def uses_keys(self) -> bool:
@@ -89,6 +93,12 @@ class Loads:
             self._placement.observe(Left(worker))
             self._table.leave(worker)
 
+    def forget(self, worker: Worker) -> None:
+        """Forget what a worker was believed to hold in its cache, because that is empty."""
+        if self.uses_keys and self._table.get(worker.id) is not None:
+            self._placement.observe(Left(worker.id))
+            self._placement.observe(Joined(worker.id, BYTES.name, worker.kv_tokens))
+
     def refresh(self, worker: Worker) -> None:
         """Bring the view of a worker in step with its state and its trial."""
         num_slots = 1 if worker.on_trial else worker.config.num_slots
@@ -115,7 +125,13 @@ class Loads:
             for view in self._table:
                 if view.id in among:
                     table.join(view)
-        return self._placement.choose(request, table, now_s)
+        choice = self._placement.choose(request, table, now_s)
+        if choice is None or not choice.held_tokens:
+            return choice
+        if choice.held_tokens == request.hints.get(choice.instance):
+            return choice  # reported by the worker itself
+        held_tokens = self._correction.of(choice.held_tokens, request.num_tokens)
+        return Choice(choice.instance, held_tokens, choice.terms, choice.reason)
 
     def has_room(self, worker: WorkerId, request: PlacementRequest) -> bool:
         """Return whether a request fits at a worker now."""
@@ -134,7 +150,8 @@ class Loads:
         view = self._table.get(choice.instance)
         assert view is not None, "requests are sent to workers in the table"
         prefill_s = view.profile.batch_s(max(0, request.num_tokens - choice.held_tokens))
-        running = Running(ticket, view.id, request, now_s, prefill_s, view.prefill_s + prefill_s)
+        first_s = view.prefill_s + prefill_s
+        running = Running(ticket, view.id, request, now_s, choice.held_tokens, prefill_s, first_s)
         self._running[ticket] = running
         heappush(self._prefill_ends, (now_s + running.first_s, ticket))
         self._change(view, 1, request.all_tokens, prefill_s)
@@ -156,6 +173,8 @@ class Loads:
         """
         del self._running[running.ticket]
         self._placement.observe(Ended(running.worker, running.placed, usage.num_cached))
+        if usage.num_cached is not None:
+            self._correction.learn(running.held_tokens, usage.num_cached)
         view = self._table.get(running.worker)
         if usage.num_output is not None:
             self._typical_output += _OUTPUT_WEIGHT * (usage.num_output - self._typical_output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from stretto.cluster.placement import Choice, PromptKey
@@ -21,6 +22,8 @@ class RoutedRequest:
         num_tokens: number of tokens of its prompt; estimated where it is a text.
         max_tokens: largest number of tokens to generate; None if the request sets no limit.
         key: key of its prompt; None if nothing is known of it or the policy reads no keys.
+        text: prompt of a completion as a text whose token ids may be looked up; "" if there is none.
+        ids: token ids of its prompt; none where they are not known.
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
     """
 
@@ -28,6 +31,8 @@ class RoutedRequest:
     num_tokens: int = 0
     max_tokens: int | None = None
     key: PromptKey | None = None
+    text: str = ""
+    ids: Sequence[int] = ()
     is_repeatable: bool = True
 
 

@@ -35,11 +35,21 @@ _Text: TypeAlias = "str | array[int]"
 
 
 def read_request(
-    path: str, content_type: str, body: bytes, *, uses_keys: bool, is_repeatable: bool
+    path: str,
+    content_type: str,
+    body: bytes,
+    *,
+    uses_keys: bool,
+    is_repeatable: bool,
+    has_reports: bool = False,
 ) -> RoutedRequest:
     """Read the body of a request to a path, such as "/v1/completions".
 
     A body that is not JSON by its type is read for its model alone.
+
+    Args:
+        has_reports: whether workers report what their caches hold, so that the prompt of a completion is
+            wanted as it is.
 
     Raises:
         RequestRefused: the body is not a JSON object, or names no model by a text.
@@ -65,13 +75,30 @@ def read_request(
     key = None
     if uses_keys and text is not None:
         key = _key(text, f"{model_name}\0{fields.get('cache_salt') or ''}")
+    looked_up = _looked_up(path, fields) if has_reports else None
     return RoutedRequest(
         model=model_name,
         num_tokens=_num_tokens(text, body),
         max_tokens=_limit(fields),
         key=key,
+        text=looked_up if isinstance(looked_up, str) else "",
+        ids=looked_up if isinstance(looked_up, array) else (),
         is_repeatable=is_repeatable,
     )
+
+
+def _looked_up(path: str, fields: Mapping[str, Any]) -> _Text | None:
+    """Return the only prompt of a completion whose token ids a worker may report.
+
+    A salted prompt has blocks of its own, which no report names. A chat's token ids depend on the template.
+    """
+    is_completion = path.endswith("/completions") and "messages" not in fields
+    prompt = fields.get("prompt")
+    if not is_completion or fields.get("cache_salt") or fields.get("add_special_tokens", True) is not True:
+        return None
+    if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and type(prompt[0]) is int):
+        return _prompt(prompt)
+    return None
 
 
 def _key(text: _Text, salt: str) -> PromptKey:

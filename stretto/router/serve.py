@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -17,6 +18,10 @@ from stretto.router.front import Front
 from stretto.router.health import HealthChecks
 from stretto.router.own_routes import OwnRoutes
 from stretto.router.request_log import RequestLog
+from stretto.router.token_reader import TokenReader
+
+if TYPE_CHECKING:
+    from stretto.router.kv_feeds import KVFeeds
 
 _SWEEP_S = 1.0
 _CLIENT_IDLE_S = 75.0
@@ -59,6 +64,7 @@ class RunningRouter:
         self.front = Front(self._config, self._log)
         self._checks = HealthChecks(self.front)
         self.front.own_route = OwnRoutes(self.front, self._checks)
+        self._feeds: KVFeeds | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         try:
@@ -66,6 +72,7 @@ class RunningRouter:
             for worker in self.front.desk.workers():
                 if worker.state != "serving":
                     self._say(f"worker {worker.config.url} is not up yet: {worker.reason}")
+            self._follow_caches()
             self._server = await self._listen()
         except BaseException:
             await self.__aexit__()
@@ -79,6 +86,10 @@ class RunningRouter:
             self._server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._feeds is not None:
+            await self._feeds.close()
+        if self.front.tokens is not None:
+            self.front.tokens.close()
         await self._checks.close()
         for client in list(self.front.clients):
             client.abort()
@@ -111,6 +122,20 @@ class RunningRouter:
             taken = error.errno == errno.EADDRINUSE
             why = "it is in use" if taken else str(error.strerror or error)
             raise ConfigError(f"cannot listen at port {config.port} of {config.host}: {why}") from error
+
+    def _follow_caches(self) -> None:
+        """Follow the KV events of the workers that publish them. Raises ConfigError."""
+        if all(worker.kv_events is None for worker in self._config.worker):
+            return
+        try:
+            from stretto.router.kv_feeds import KVFeeds
+        except ImportError as error:
+            raise ConfigError("KV events need the packages of stretto[kv-events]") from error
+        if self._config.tokenizer is not None:
+            self.front.tokens = TokenReader(Path(self._config.tokenizer))
+        self._feeds = KVFeeds(self.front)
+        for worker in self.front.desk.workers():
+            self._feeds.begin(worker)
 
     def _sweep(self) -> None:
         self.front.sweep(_CLIENT_IDLE_S)

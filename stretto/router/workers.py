@@ -39,6 +39,7 @@ class Worker:
         num_suspicions: number of suspicions since its last good answer.
         num_failed_checks: number of health checks that failed since the last that passed.
         on_trial: whether it gets one request at a time, because it was suspect.
+        shares_tokenizer: whether its tokenizer is known to be the router's.
         probe_s: time from which a suspect worker may be tried again.
         reason: why it is suspect.
     """
@@ -52,6 +53,7 @@ class Worker:
     num_suspicions: int = 0
     num_failed_checks: int = 0
     on_trial: bool = False
+    shares_tokenizer: bool = False
     probe_s: float = 0.0
     reason: str = ""
 

@@ -1,0 +1,40 @@
+"""The correction of predicted hits by those that workers report.
+
+A key tells in whole blocks how much of a prompt was seen before. What is shared ends anywhere within a block,
+and a worker's own blocks are shorter, so that it finds more than was predicted: half a block on average where
+the ends are spread evenly.
+"""
+
+from __future__ import annotations
+
+_WEIGHT = 1 / 64
+"""Least weight of one answer; the first ones count as in a plain mean."""
+
+
+class HitCorrection:
+    """The mean number of tokens that workers find beyond the blocks that they were expected to hold.
+
+    Args:
+        block_tokens: tokens of a block of the keys. A report that is farther away from what was predicted
+            than a block says that a prefix was evicted or is new, and nothing about where prefixes end.
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._beyond_tokens = 0.0
+        self._num_learned = 0
+
+    def of(self, held_tokens: int, num_tokens: int) -> int:
+        """Return how many tokens of a prompt of `num_tokens` a worker is expected to report as found, if it
+        holds `held_tokens` in whole blocks.
+        """
+        return min(held_tokens + round(self._beyond_tokens), max(num_tokens - 1, held_tokens))
+
+    def learn(self, predicted_tokens: int, reported_tokens: int) -> None:
+        """Learn from one answer; without a predicted hit there is nothing to learn."""
+        error = reported_tokens - predicted_tokens
+        if predicted_tokens and abs(error) <= self._block_tokens:
+            most = float(self._block_tokens)
+            self._num_learned += 1
+            weight = max(_WEIGHT, 1 / self._num_learned)
+            self._beyond_tokens = min(most, max(0.0, self._beyond_tokens + weight * error))

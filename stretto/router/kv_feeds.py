@@ -1,0 +1,87 @@
+"""The KV events of workers on their way to the desk: one subscription for each worker that publishes them.
+
+Events that were missed are asked for again; where that fails, what the worker has reported is forgotten. A
+worker whose messages cannot be understood is followed no more, with a warning in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import aclosing
+
+from stretto.engines.openai_server.kv_event_stream import KVEventStream
+from stretto.engines.openai_wire import paths
+from stretto.engines.openai_wire.models import read_tokens, tokenize_request
+from stretto.errors import EngineFailure, StrettoError
+from stretto.router.front import Front
+from stretto.router.messages import WorkerId
+from stretto.router.question import ask
+from stretto.router.workers import Worker
+
+_PROBE = "Which voice enters first, and why? 3,14 ½ naïve façade\n\n\tdef f(x): return {'日本語': x[0]} 🎼"
+_log = logging.getLogger(__name__)
+
+
+class KVFeeds:
+    """The subscriptions to the KV events of a router's workers, in the running event loop."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._tasks: dict[WorkerId, list[asyncio.Task[None]]] = {}
+        front.on_worker_gone.append(self.end)
+
+    def begin(self, worker: Worker) -> None:
+        """Follow a worker, if its settings say where it publishes its events."""
+        if worker.config.kv_events is not None:
+            stream = KVEventStream(worker.config.kv_events)
+            self._tasks[worker.id] = [asyncio.create_task(self._follow(worker, stream))]
+            if self._front.tokens is not None:
+                self._tasks[worker.id].append(asyncio.create_task(self._compare(worker)))
+
+    def end(self, worker: WorkerId) -> None:
+        """Follow a worker that is gone no more."""
+        for task in self._tasks.pop(worker, ()):
+            task.cancel()
+
+    async def close(self) -> None:
+        """End all subscriptions."""
+        tasks = [task for found in self._tasks.values() for task in found]
+        for worker in list(self._tasks):
+            self.end(worker)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, worker: Worker, stream: KVEventStream) -> None:
+        try:
+            async with aclosing(stream.events()) as batches:
+                async for events in batches:
+                    self._front.desk.reported(worker.id, events)
+        except StrettoError as error:
+            self._front.desk.forget_reports(worker.id)
+            _log.warning("KV events of worker %s are followed no more: %s", worker.config.url, error.message)
+
+    async def _compare(self, worker: Worker) -> None:
+        """Compare the tokenizer with the worker's, once it answers; only if they agree are texts looked up
+        there.
+        """
+        tokens, front = self._front.tokens, self._front
+        assert tokens is not None, "compared only where there is a tokenizer"
+        while not worker.models:
+            await asyncio.sleep(front.config.health_timeout_s / 100)
+        body = json.dumps(tokenize_request(next(iter(worker.models)), _PROBE)).encode()
+        try:
+            status, answer = await ask(
+                front.connections[worker.id], front.config.health_timeout_s, paths.TOKENIZE, body
+            )
+            theirs = read_tokens(json.loads(answer)) if status == 200 else None
+        except (EngineFailure, ValueError, RecursionError):
+            theirs = None
+        if theirs == tokens.encode(_PROBE, is_prompt=False):
+            worker.shares_tokenizer = True
+        else:
+            _log.warning(
+                "worker %s does not agree with the router's tokenizer: only prompts that come as token ids "
+                "are looked up in what it reports",
+                worker.config.url,
+            )

@@ -1,0 +1,131 @@
+"""A streamed completion that can go on at another worker when its stream is cut: from its prompt and the
+tokens that have been generated so far.
+
+That needs the ids of the tokens, so the request must have asked for them (`return_token_ids`, as vLLM has
+it), and must have a limit of tokens, one prompt and one answer. A request with a field whose meaning depends
+on all of the answer, such as stop strings, penalties or a grammar, does not go on elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from stretto.engines.openai_wire import sse
+
+_FIELDS = frozenset(
+    (
+        *("model", "prompt", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p"),
+        *("stream", "stream_options", "return_token_ids", "ignore_eos", "stop_token_ids", "logit_bias"),
+        *("user", "priority", "cache_salt", "skip_special_tokens", "spaces_between_special_tokens"),
+    )
+)
+"""Fields that mean the same for the rest of an answer."""
+_MAX_BYTES = 4_000_000
+
+
+class Resumption:
+    """What has come of a streamed completion, and the request for its rest.
+
+    Args:
+        fields: the request, as `resumable` has accepted it.
+    """
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+        self._seen: list[bytes] = []
+        self._num_bytes = 0
+        self._prompt: list[int] | None = None
+        self._generated: list[int] = []
+        self._id: object = None
+
+    def feed(self, events: bytes) -> None:
+        """Take complete events that are passed on to the client."""
+        self._num_bytes += len(events)
+        if self._num_bytes <= _MAX_BYTES:
+            self._seen.append(events)
+
+    def rest(self) -> bytes | None:
+        """Return the body of the request for the rest of the answer; None if it cannot go on.
+
+        Tokens whose text has not come, because they end within a character, are generated again.
+        """
+        if self._num_bytes > _MAX_BYTES:
+            return None
+        held_back: list[int] = []
+        seen, self._seen, self._num_bytes = b"".join(self._seen), [], 0
+        for event in _events(seen):
+            for choice in event.get("choices") or ():
+                ids = choice.get("token_ids")
+                if choice.get("finish_reason") is not None or (choice.get("text") and not ids):
+                    return None
+                self._prompt = self._prompt or choice.get("prompt_token_ids")
+                held_back += ids or ()
+                if choice.get("text"):
+                    self._generated += held_back
+                    held_back = []
+            self._id = self._id or event.get("id")
+        prompt = self._prompt or self._fields["prompt"]
+        max_tokens = self._fields["max_tokens"] - len(self._generated)
+        if not isinstance(prompt, list) or max_tokens < 1:
+            return None
+        rest = {**self._fields, "prompt": [*prompt, *self._generated], "max_tokens": max_tokens}
+        if "min_tokens" in rest:
+            rest["min_tokens"] = max(0, rest["min_tokens"] - len(self._generated))
+        return json.dumps(rest).encode()
+
+    def joined(self, events: bytes) -> bytes:
+        """Return complete events of the rest as those of one answer: with its id and its counts of tokens."""
+        parts = []
+        for part in events.replace(b"\r\n", b"\n").split(b"\n\n"):
+            found = list(_events(part))
+            if found:
+                parts.append(sse.encode_event(self._one(found[0])))
+            elif part:
+                parts.append(part + b"\n\n")
+        return b"".join(parts)
+
+    def _one(self, event: dict[str, Any]) -> dict[str, Any]:
+        if self._id is not None:
+            event["id"] = self._id
+        for choice in event.get("choices") or ():
+            choice.pop("prompt_token_ids", None)
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            num = len(self._generated)
+            usage["prompt_tokens"] = usage.get("prompt_tokens", 0) - num
+            usage["completion_tokens"] = usage.get("completion_tokens", 0) + num
+            details = usage.get("prompt_tokens_details")
+            if isinstance(details, dict) and details.get("cached_tokens"):
+                details["cached_tokens"] = min(details["cached_tokens"], usage["prompt_tokens"])
+        return event
+
+
+def resumable(target: bytes, body: bytes) -> Resumption | None:
+    """Return what may let a streamed answer to a request go on elsewhere; None if it cannot."""
+    if b'"return_token_ids"' not in body or not target.partition(b"?")[0].endswith(b"/v1/completions"):
+        return None
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or not fields.keys() <= _FIELDS:
+        return None
+    prompt = fields.get("prompt")
+    is_one = isinstance(prompt, str) or (
+        isinstance(prompt, list) and bool(prompt) and all(type(one) is int for one in prompt)
+    )
+    counts = [fields.get("max_tokens"), fields.get("min_tokens", 0)]
+    is_wanted = fields.get("return_token_ids") is True and fields.get("stream") is True
+    return Resumption(fields) if is_one and is_wanted and all(type(one) is int for one in counts) else None
+
+
+def _events(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of complete events; what is none is left out."""
+    for line in data.splitlines():
+        if line.startswith(b"data:") and line[5:].lstrip()[:1] == b"{":
+            try:
+                yield json.loads(line[5:])
+            except (ValueError, RecursionError):
+                continue

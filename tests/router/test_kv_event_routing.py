@@ -1,0 +1,168 @@
+"""Routing by what servers report of their caches, on emulated servers that publish KV events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import pytest
+
+pytest.importorskip("zmq")
+pytest.importorskip("msgspec")
+
+from support.emulated import MODEL, emulating, fleet_of
+from support.routing import run, until
+
+from stretto.engines.openai_server.config import KVEventsConfig
+from stretto.errors import ConfigError
+from stretto.models import MINI
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config_file import read_router_config
+from stretto.router.serve import RunningRouter
+from stretto.router.token_reader import TokenReader
+
+PROMPT = "The harbour lies in the north, and its lanterns burn all night. " * 20
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[tuple[WorkerConfig, ...]]:
+    """Two emulated servers with a model's own tokenizer, which publish KV events."""
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        found = []
+        for number in range(2):
+            endpoint = f"ipc://{folder}/{number}"
+            fleet = fleet_of(tokenizer=str(MINI), kv_events=endpoint)
+            (url,) = stack.enter_context(emulating(fleet))
+            found.append(WorkerConfig(url=url, kv_events=KVEventsConfig(endpoint, f"{endpoint}-replay")))
+        yield tuple(found)
+
+
+@asynccontextmanager
+async def routed(
+    workers: tuple[WorkerConfig, ...], tokenizer: str | None
+) -> AsyncIterator[tuple[RunningRouter, httpx.AsyncClient]]:
+    """Run a router that waits long for token ids, and wait until it has read what its workers hold."""
+    config = RouterConfig(worker=workers, port=0, placement="stretto", tokenizer=tokenizer)
+    async with (
+        RunningRouter(config) as router,
+        httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S) as client,
+    ):
+        desk = router.front.desk
+        if tokenizer is not None:
+            router.front.tokens = TokenReader(Path(tokenizer), PATIENCE_S)
+            await until(lambda: all(worker.shares_tokenizer for worker in desk.workers()))
+        await until(lambda: desk.has_reports)
+        yield router, client
+
+
+async def warm(url: str, prompt: str | list[int]) -> None:
+    """Bring a prompt into the cache of a server, past the router."""
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as direct:
+        asked = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
+        assert (await direct.post("/v1/completions", json=asked)).status_code == 200
+
+
+async def reset(workers: tuple[WorkerConfig, ...]) -> None:
+    """Empty the caches of the servers."""
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as direct:
+        for worker in workers:
+            await direct.post(f"{worker.url}/reset_prefix_cache")
+
+
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_a_prompt_goes_to_the_server_that_has_reported_it(
+    workers: tuple[WorkerConfig, ...], as_ids: bool
+) -> None:
+    async def main() -> None:
+        await reset(workers)
+        tokens = TokenReader(MINI)
+        prompt = tokens.encode(PROMPT) if as_ids else PROMPT
+        await warm(workers[1].url, prompt)
+        async with routed(workers, None if as_ids else str(MINI)) as (router, client):
+            asked = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
+            reply = await client.post("/v1/completions", json=asked)
+            assert reply.headers["x-stretto-worker"] == "1"
+            cached = reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert cached > 100
+            text = (await client.get("/metrics")).text
+            assert f"stretto_router_cached_tokens_predicted_total {cached}" in text
+            assert f"stretto_router_cached_tokens_total {cached}" in text
+            await reset(workers)
+            await until(
+                lambda: not any(router.front.desk._caches.held(tokens.encode(PROMPT), (0, 1)).values())
+            )
+
+    run(main())
+
+
+def test_another_tokenizer_than_the_servers_is_not_used(
+    workers: tuple[WorkerConfig, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    other = Tokenizer(models.WordLevel({"the": 0, "?": 1}, unk_token="?"))
+    other.pre_tokenizer = pre_tokenizers.Whitespace()
+    other.save(str(tmp_path / "tokenizer.json"))
+
+    async def main() -> None:
+        config = RouterConfig(worker=workers, port=0, placement="stretto", tokenizer=str(tmp_path))
+        async with RunningRouter(config) as router:
+            await until(lambda: caplog.text.count("does not agree with the router's tokenizer") == 2)
+            assert not any(worker.shares_tokenizer for worker in router.front.desk.workers())
+
+    run(main())
+
+
+def test_late_token_ids_are_not_waited_for() -> None:
+    async def main() -> None:
+        reader, found = TokenReader(MINI, patience_s=1e-6), []
+        for _ in range(50):
+            reader.read(PROMPT * 50, found.append)
+        assert len(found) >= 40, "what cannot begin soon gets none at once"
+        await until(lambda: len(found) == 50)
+        await asyncio.sleep(0.05)
+        assert found == [()] * 50
+        reader.close()
+
+    run(main())
+
+
+def test_token_ids_come_once() -> None:
+    async def main() -> None:
+        reader, found = TokenReader(MINI, PATIENCE_S), []
+        reader.read(PROMPT, found.append)
+        await until(lambda: bool(found))
+        assert found == [reader.encode(PROMPT)]
+        reader.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ('kv_events = {endpoint = "nonsense"}', "must be tcp://"),
+        ('kv_events = {replay_endpoint = "ipc:///tmp/x"}', "endpoint"),
+        ("", "a tokenizer is only of use where a worker has kv_events"),
+    ],
+)
+def test_settings_of_kv_events_that_cannot_work_are_refused(tmp_path: Path, more: str, why: str) -> None:
+    file = tmp_path / "router.toml"
+    file.write_text(f'[router]\ntokenizer = "/x"\n[[router.worker]]\nurl = "http://a:1"\n{more}\n')
+    with pytest.raises(ConfigError, match=why):
+        read_router_config(file)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(workers: tuple[WorkerConfig, ...], tmp_path: Path) -> None:
+    async def main() -> None:
+        config = RouterConfig(worker=workers, port=0, placement="stretto", tokenizer=str(tmp_path))
+        with pytest.raises(ConfigError, match="cannot load the tokenizer"):
+            async with RunningRouter(config):
+                pass
+
+    run(main())

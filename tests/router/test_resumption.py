@@ -1,0 +1,198 @@
+"""Streams that are cut and go on at another worker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from support.emulated import MODEL, emulating, fleet_of
+from support.routing import StubServer, routing, run, until
+
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.desk import Desk
+from stretto.router.messages import Cut, RoutedRequest, Send
+from stretto.router.resumption import Resumption, resumable
+
+FIELDS: dict[str, Any] = {
+    "model": "m",
+    "prompt": "Hello",
+    "max_tokens": 10,
+    "min_tokens": 3,
+    "stream": True,
+    "return_token_ids": True,
+}
+
+
+def resumption(**more: object) -> Resumption | None:
+    return resumable(b"/v1/completions", json.dumps(FIELDS | more).encode())
+
+
+def event(ids: list[int], text: str, finish: str | None = None, **more: object) -> bytes:
+    choice = {"index": 0, "text": text, "token_ids": ids, "finish_reason": finish, **more}
+    return b"data: %b\n\n" % json.dumps({"id": "first", "choices": [choice]}).encode()
+
+
+def rest_of(found: Resumption | None) -> dict[str, Any] | None:
+    assert found is not None
+    body = found.rest()
+    return None if body is None else json.loads(body)
+
+
+def test_the_rest_is_asked_for_with_the_prompt_and_what_was_generated() -> None:
+    found = resumption()
+    assert found is not None
+    found.feed(event([], "", prompt_token_ids=[1, 2]) + event([7], " a"))
+    found.feed(event([8, 9], " b"))
+    expected = {**FIELDS, "prompt": [1, 2, 7, 8, 9], "max_tokens": 7, "min_tokens": 0}
+    assert rest_of(found) == expected
+    assert rest_of(found) == expected, "an attempt that brings nothing changes nothing"
+    found.feed(found.joined(event([3], " c", prompt_token_ids=[1, 2, 7, 8, 9])))
+    assert rest_of(found) == {**FIELDS, "prompt": [1, 2, 7, 8, 9, 3], "max_tokens": 6, "min_tokens": 0}
+
+
+def test_tokens_that_end_within_a_character_are_generated_again() -> None:
+    found = resumption(prompt=[1, 2])
+    assert found is not None
+    found.feed(event([7], " a") + event([8], "") + event([9], " b") + event([10], ""))
+    rest = rest_of(found)
+    assert rest is not None
+    assert (rest["prompt"], rest["max_tokens"]) == ([1, 2, 7, 8, 9], 7)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        event([7], " a", "stop"),
+        event([*range(10)], " a"),
+        b'data: {"choices": [{"index": 0, "text": " a"}]}\n\n',
+        event([7], " a"),
+    ],
+    ids=["finished", "as long as allowed", "without ids", "without the prompt's ids"],
+)
+def test_an_answer_whose_rest_is_unknown_does_not_go_on(events: bytes) -> None:
+    found = resumption()
+    assert found is not None
+    found.feed(events)
+    assert rest_of(found) is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"stop": ["x"]},
+        {"n": 2},
+        {"max_tokens": None},
+        {"return_token_ids": False},
+        {"stream": False},
+        {"prompt": ["a", "b"]},
+        {"presence_penalty": 1},
+        {"logprobs": 1},
+    ],
+)
+def test_requests_whose_answers_cannot_be_joined_do_not_go_on(more: dict[str, object]) -> None:
+    assert resumption(**more) is None
+    assert resumable(b"/v1/completions", b'{"return_token_ids": tru') is None
+    assert resumable(b"/v1/chat/completions", json.dumps(FIELDS).encode()) is None
+
+
+def test_the_rest_has_the_id_and_the_counts_of_the_whole() -> None:
+    found = resumption()
+    assert found is not None
+    found.feed(event([], "", prompt_token_ids=[1, 2]) + event([7, 8], " a"))
+    found.rest()
+    usage = {"prompt_tokens": 4, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 3}}
+    parts = b'data: {"id": "second", "choices": [], "usage": %b}\n\n' % json.dumps(usage).encode()
+    first, last = found.joined(parts + b"data: [DONE]\n\n").split(b"\n\n")[:2]
+    assert json.loads(first[5:]) == {
+        "id": "first",
+        "choices": [],
+        "usage": {
+            "prompt_tokens": 2,
+            "completion_tokens": 7,
+            "prompt_tokens_details": {"cached_tokens": 2},
+        },
+    }
+    assert last == b"data: [DONE]"
+
+
+def test_the_desk_places_what_goes_on_and_cuts_it_when_all_attempts_are_used() -> None:
+    desk = Desk(RouterConfig(max_attempts=2), PLACEMENTS["round_robin"]())
+    for number in range(3):
+        desk.check_passed(desk.add_worker(WorkerConfig(url=f"http://w{number}")).id, {}, None, 0.0)
+    ticket, (sent,) = desk.arrive(RoutedRequest(), 0.0)
+    assert isinstance(sent, Send)
+    desk.began(ticket, 200, 1.0)
+    again = next(one for one in desk.failed(ticket, "gone", 2.0, may_go_on=True) if isinstance(one, Send))
+    assert again.worker != sent.worker
+    desk.check_invariants()
+    desk.began(ticket, 200, 3.0)
+    assert Cut(ticket, "gone") in desk.failed(ticket, "gone", 4.0, may_go_on=True)
+    desk.check_invariants()
+    assert desk.num_clients == 0
+
+
+def test_a_stream_of_a_server_that_dies_goes_on_at_another_one() -> None:
+    async def main() -> None:
+        with emulating(fleet_of(speed=0.2)) as first, emulating(fleet_of(speed=0.2)) as second:
+            urls = (*first, *second)
+            async with routing(urls=urls, placement="round_robin") as at:
+                asked = FIELDS | {"model": MODEL, "max_tokens": 40, "min_tokens": 40}
+                asked |= {"stream_options": {"include_usage": True}, "ignore_eos": True}
+                events: list[dict[str, Any]] = []
+                last = ""
+                async with (
+                    at.client.stream("POST", "/v1/completions", json=asked) as reply,
+                    httpx.AsyncClient(timeout=60) as direct,
+                ):
+                    worker = int(reply.headers["x-stretto-worker"])
+                    async for line in reply.aiter_lines():
+                        last = line or last
+                        if line.startswith("data: {"):
+                            events.append(json.loads(line[6:]))
+                            if len(events) == 5:
+                                await direct.post(f"{urls[worker]}/emulator/faults", json={"kind": "die"})
+                assert last == "data: [DONE]"
+                assert not any("error" in one for one in events)
+                assert len({one["id"] for one in events}) == 1
+                choices = [choice for one in events for choice in one["choices"]]
+                assert sum(len(choice.get("token_ids") or ()) for choice in choices) == 40
+                assert [choice["finish_reason"] for choice in choices].count("length") == 1
+                assert sum(one.get("prompt_token_ids") is not None for one in choices) == 1
+                usage = events[-1]["usage"]
+                assert (usage["prompt_tokens"], usage["completion_tokens"]) == (2, 40)
+                workers = (await at.client.get("/router/workers")).json()
+                assert workers[worker]["state"] == "suspect"
+                assert at.router.front.desk.num_clients == 0
+
+    run(main())
+
+
+def test_an_answer_whose_rest_is_refused_ends_with_an_error() -> None:
+    async def main() -> None:
+        refusing = StubServer("400", MODEL)
+        await refusing.open()
+        with emulating(fleet_of(speed=0.2)) as first:
+            async with routing(urls=tuple(first)) as at:
+                desk, lines = at.router.front.desk, []
+                asked = FIELDS | {"model": MODEL, "max_tokens": 40}
+                async with (
+                    at.client.stream("POST", "/v1/completions", json=asked) as reply,
+                    httpx.AsyncClient(timeout=60) as direct,
+                ):
+                    await at.client.post("/router/workers", json={"url": refusing.url})
+                    await until(lambda: [one.state for one in desk.workers()] == ["serving"] * 2)
+                    async for line in reply.aiter_lines():
+                        if line:
+                            lines.append(line)
+                            if len(lines) == 5:
+                                await direct.post(f"{first[0]}/emulator/faults", json={"kind": "die"})
+                assert "error" in json.loads(lines[-1][6:])
+                (rest,) = refusing.asked
+                assert len(json.loads(rest.body)["prompt"]) > 2
+                assert desk.num_clients == 0
+        refusing.kill()
+
+    run(main())
