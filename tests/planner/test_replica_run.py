@@ -108,7 +108,7 @@ def test_a_run_that_is_stopped_and_goes_on_generates_the_rest() -> None:
     half_s = float(run.ended_s.max()) / 2
     done = run.generated_at(half_s)
     left = np.flatnonzero(done < load.outputs)
-    assert 0 < len(left)
+    assert len(left) > 0
     assert done.sum() > 0
     rest = ReplicaLoad(
         (load.prompts + done)[left], (load.outputs - done)[left], load.ready_s[left], load.previous[left]
