@@ -62,6 +62,7 @@ class FastScheduler:
         self._num_decoding = 0
         self._by_remainder = [0] * self._size
         self._stay: list[int] = []  # number of each request's stay; -1 while it does not decode
+        self._first: list[int] = []  # first decode step of each request on a stay
         self._end: list[int] = []  # last decode step of each request on a stay
         self._ends: list[int] = []  # heap of (end, request)
         self._begun: dict[int, int] = {}  # tokens computed of each request in mid-prefill, in order
@@ -86,6 +87,7 @@ class FastScheduler:
             raise ConfigError(f"at most {MAX_REQUESTS} requests can be simulated, got {len(self._prompts)}")
         num = len(prompts)
         self._stay += [-1] * num
+        self._first += [0] * num
         self._end += [-1] * num
         for _ in range(num):
             self._idle.add_request()
@@ -140,34 +142,17 @@ class FastScheduler:
             self._acquire(num_new)
             slices.append((request, num_computed, num_tokens))
             budget -= num_tokens
+        fresh = (0, 0)
         if not is_short:
-            self._start_chunks(slices, budget)
-        self._log_step(slices, self._num_decoding)
+            size = self._size
+            outstanding = self._by_remainder[self.step % size]
+            for request, num_computed, num_tokens in slices:
+                outstanding += self._length(request) // size + 1 + -(num_computed + num_tokens) // size
+            fresh = self._admit(slices, budget, outstanding)
+        self._log_step(slices, fresh, self._num_decoding)
         self.step += 1
-        self._end_prefills(slices, self.step - 1, is_decode=True)
+        self._end_prefills(slices, fresh, self.step - 1)
         self._finish_due()
-
-    def _start_chunks(self, slices: list[tuple[int, int, int]], budget: int) -> None:
-        """Admit requests while they fit, and append their slices."""
-        size = self._size
-        outstanding = self._by_remainder[self.step % size]
-        outstanding += sum(
-            self._length(request) // size + 1 - -(-(computed + num_tokens) // size)
-            for request, computed, num_tokens in slices
-        )
-        for _ in range(self._config.lookahead):
-            if budget <= 0 or not self.is_waiting or self._num_running >= self._config.max_running:
-                return
-            request = self._back[-1] if self._back else self._next
-            length = self._length(request)
-            if self._num_running and -(-(length + 1) // size) + outstanding > self._num_available:
-                return
-            num_computed = self._start(request, stamp(self.step, True, 0, HELD, request))
-            num_tokens = min(length - num_computed, budget)
-            self._acquire(-(-(num_computed + num_tokens) // size) - num_computed // size)
-            slices.append((request, num_computed, num_tokens))
-            budget -= num_tokens
-            outstanding += length // size + 1 - -(-(num_computed + num_tokens) // size)
 
     # --- policy `prefill_first`
 
@@ -188,27 +173,9 @@ class FastScheduler:
                 outstanding += length // size + 1 - -(-length // size)
             else:
                 outstanding += length // size + 1 - num_computed // size
-        max_running = self._config.max_running
-        for _ in range(self._config.lookahead):
-            if budget <= 0 or not self.is_waiting or self._num_running >= max_running:
-                break
-            request = self._back[-1] if self._back else self._next
-            length = self._length(request)
-            if self._num_running and -(-(length + 1) // size) + outstanding > self._num_available:
-                break
-            num_computed = self._start(
-                request, stamp(self.step, False, self._num_prefill_steps, HELD, request)
-            )
-            num_tokens = length - num_computed
-            if num_tokens <= budget or not slices:
-                slices.append((request, num_computed, num_tokens))
-                budget -= num_tokens
-                self._acquire(-(-length // size) - num_computed // size)
-                outstanding += length // size + 1 - -(-length // size)
-            else:
-                outstanding += length // size + 1 - num_computed // size
-        self._log_step(slices, 0)
-        self._end_prefills(slices, self.step, is_decode=False)
+        fresh = self._admit(slices, budget, outstanding)
+        self._log_step(slices, fresh, 0)
+        self._end_prefills(slices, fresh, self.step)
         self._num_prefill_steps += 1
         return True
 
@@ -245,44 +212,61 @@ class FastScheduler:
 
     def _finish_due(self) -> None:
         """End the requests whose last step this was."""
-        ends, end, step = self._ends, self._end, self.step
-        while ends and ends[0] >> _SHIFT < step:
-            due = heappop(ends)
+        ends, step = self._ends, self.step
+        if not ends or ends[0] >> _SHIFT >= step:
+            return
+        log, stays, end, counts = self.log, self._stay, self._end, self._by_remainder
+        size, interval, offsets = self._size, len(log.repeats), log.offsets
+        used, leave = self._idle.used, self._idle.leave
+        tail = stamp(step - 1, True, 0, ENDED, 0)
+        num_ended = num_blocks = 0
+        while ends and (due := ends[0]) >> _SHIFT < step:
+            heappop(ends)
             request = due & _MASK
-            if end[request] == due >> _SHIFT:
-                self._finish(request, stamp(step - 1, True, 0, ENDED, request))
+            if end[request] != due >> _SHIFT:  # it was preempted
+                continue
+            stay = stays[request]
+            offset = offsets[stay]
+            num_full, rest = divmod(offset + step - 1, size)
+            filled = num_full * size - offset
+            last = used[request]
+            if filled >= self._first[request]:
+                last = stamp(filled, True, 0, STORED, request)
+            leave(request, num_full, last, tail | request if rest else 0)
+            num_blocks += num_full + 1 if rest else num_full
+            log.ends[stay] = interval
+            log.ended.append((request, interval - 1))
+            counts[-offset % size] -= 1
+            stays[request] = -1
+            end[request] = -2
+            num_ended += 1
+        self._num_available += num_blocks
+        self._num_decoding -= num_ended
+        self._num_running -= num_ended
 
-    def _finish(self, request: int, tail: int) -> None:
-        size, log = self._size, self.log
+    def _finish_prefill(self, request: int, step: int) -> None:
+        """End a request whose only token the prefill has chosen."""
         num_computed = self._prompts[request] + self._outputs[request] - 1
-        num_full = num_computed // size
-        stay = self._stay[request]
-        used = self._idle.used[request]
-        if stay >= 0:
-            offset = log.offsets[stay]
-            log.ends[stay] = len(log.repeats)
-            self._stay[request] = -1
-            self._num_decoding -= 1
-            self._by_remainder[-offset % size] -= 1
-            used = self._last_filled(request, num_full, stay)
-        log.ended.append((request, len(log.repeats) - 1))
+        num_full, rest = divmod(num_computed, self._size)
+        tail = self._stamp(step, ENDED) | request if rest else 0
+        self._idle.leave(request, num_full, self._idle.used[request], tail)
+        self._num_available += num_full + (rest > 0)
         self._num_running -= 1
         self._end[request] = -2
-        has_tail = num_full * size < num_computed
-        self._num_available += num_full + has_tail
-        self._idle.leave(request, num_full, used, tail if has_tail else 0)
+        self.log.ended.append((request, len(self.log.repeats) - 1))
 
-    def _last_filled(self, request: int, num_full: int, stay: int) -> int:
+    def _last_filled(self, request: int, num_full: int, offset: int) -> int:
         """Return the stamp of the last full block of a decoding request."""
-        step = num_full * self._size - self.log.offsets[stay]
-        first = self._first_step(stay)
-        return stamp(step, True, 0, STORED, request) if step >= first else self._idle.used[request]
+        step = num_full * self._size - offset
+        if step >= self._first[request]:
+            return stamp(step, True, 0, STORED, request)
+        return self._idle.used[request]
 
-    def _first_step(self, stay: int) -> int:
-        """Return the decode step with which a stay begins."""
-        request = self.log.requests[stay]
-        generated = self._generated.get(request, 0)
-        return self._prompts[request] + generated + 1 - self.log.offsets[stay]
+    def _stamp(self, step: int, phase: int) -> int:
+        """Return the stamp, less the request, of blocks used in a step that has prefills."""
+        if self._is_chunked:
+            return stamp(step, True, 0, phase, 0)
+        return stamp(step, False, self._num_prefill_steps, phase, 0)
 
     # --- admission, prefill and preemption
 
@@ -307,7 +291,72 @@ class FastScheduler:
             num_needed += self._by_remainder[remainder % self._size]
         return num_needed <= self._num_available
 
-    def _start(self, request: int, held: int) -> int:
+    def _admit(self, slices: list[tuple[int, int, int]], budget: int, outstanding: int) -> tuple[int, int]:
+        """Admit waiting requests while they fit, and append their slices.
+
+        Requests that were never started, and whose prompts fit into the budget, are a range [first, end) of
+        their own, which is returned.
+
+        Args:
+            budget: tokens that the step may still compute.
+            outstanding: blocks that running requests still need for their next tokens.
+        """
+        size, max_running = self._size, self._config.max_running
+        num_left = self._config.lookahead
+        first = end = 0
+        while num_left and budget > 0 and self.is_waiting and self._num_running < max_running:
+            if not self._back and not end:
+                first, end = (
+                    self._next,
+                    self._end_of_fresh(min(num_left, max_running - self._num_running), budget, outstanding),
+                )
+                if first < end:
+                    num_left -= end - first
+                    for length in self._prompts[first:end]:
+                        budget -= length
+                        outstanding += not length % size
+                    self._start_fresh(end)
+                    continue
+            request = self._back[-1] if self._back else self._next
+            length = self._length(request)
+            if self._num_running and -(-(length + 1) // size) + outstanding > self._num_available:
+                break
+            num_left -= 1
+            num_computed = self._start(request)
+            num_tokens = length - num_computed
+            if self._is_chunked:
+                num_tokens = min(num_tokens, budget)
+            elif num_tokens > budget and (slices or first < end):  # it waits for the next step
+                outstanding += length // size + 1 - num_computed // size
+                continue
+            self._acquire(-(-(num_computed + num_tokens) // size) - num_computed // size)
+            slices.append((request, num_computed, num_tokens))
+            budget -= num_tokens
+            outstanding += length // size + 1 + -(num_computed + num_tokens) // size
+        return first, end
+
+    def _end_of_fresh(self, most: int, budget: int, outstanding: int) -> int:
+        """Return up to which request those that were never started fit whole."""
+        size, room, at = self._size, self._num_available - outstanding, self._next
+        for length in self._prompts[at : at + most]:
+            budget -= length
+            room -= length // size + 1  # with the first block after the prompt, if it begins one
+            if room < 0 or budget < 0:
+                break
+            at += 1
+            if not budget:
+                break
+        return at
+
+    def _start_fresh(self, end: int) -> None:
+        """Move the requests up to `end`, which were never started, to the running ones."""
+        size, first = self._size, self._next
+        self._acquire(sum([-(-length // size) for length in self._prompts[first:end]]))
+        self._stack.extend(range(first, end))
+        self._num_running += end - first
+        self._next = end
+
+    def _start(self, request: int) -> int:
         """Move a request from the queue to the running ones; return its tokens found in the cache."""
         if self._back:
             self._back.pop()
@@ -315,50 +364,55 @@ class FastScheduler:
             self._next += 1
         self._stack.append(request)
         self._num_running += 1
-        num_kept = self._idle.hold(request, held) if request in self._generated else 0
+        num_kept = 0
+        if request in self._generated:
+            num_kept = self._idle.hold(request, self._stamp(self.step, HELD) | request)
         self._num_available -= num_kept
         self._begun[request] = num_kept * self._size
         return num_kept * self._size
 
-    def _end_prefills(self, slices: list[tuple[int, int, int]], step: int, *, is_decode: bool) -> None:
+    def _end_prefills(self, slices: list[tuple[int, int, int]], fresh: tuple[int, int], step: int) -> None:
         """Record what prefills have computed; those that have their whole prompt start to decode."""
-        log, size = self.log, self._size
-        decodes_from = step + 1 if is_decode else step
-        begin = len(log.repeats)
+        size, stored = self._size, self._stamp(step, STORED)
+        decodes_from = step + 1 if self._is_chunked else step
+        used, prompts, outputs = self._idle.used, self._prompts, self._outputs
         for request, start, num_tokens in slices:
             num_computed = start + num_tokens
             if num_computed // size > start // size:
-                self._idle.used[request] = stamp(
-                    step, is_decode, 0 if is_decode else self._num_prefill_steps, STORED, request
-                )
+                used[request] = stored | request
             generated = self._generated.get(request, 0)
-            if num_computed < self._prompts[request] + generated:
+            if num_computed < prompts[request] + generated:
                 self._begun[request] = num_computed
                 continue
             del self._begun[request]
-            num_left = self._outputs[request] - generated - 1
-            if not num_left:
-                continue
-            offset = num_computed + 1 - decodes_from
-            self._stay[request] = len(log.requests)
-            log.requests.append(request)
-            log.begins.append(begin)
-            log.ends.append(-1)
-            log.offsets.append(offset)
-            self._num_decoding += 1
-            self._by_remainder[-offset % size] += 1
-            end = self._end[request] = decodes_from + num_left - 1
-            heappush(self._ends, end << _SHIFT | request)
-        ended = [
-            request
-            for request, start, num_tokens in slices
-            if self._stay[request] < 0 and request not in self._begun
-        ]
-        if ended and is_decode:
-            self._finish_due()  # decodes end before prefills
-        for request in ended:
-            prefill = 0 if is_decode else self._num_prefill_steps
-            self._finish(request, stamp(step, is_decode, prefill, ENDED, request))
+            num_left = outputs[request] - generated - 1
+            if num_left:
+                self._begin_stay(request, num_computed, num_left, decodes_from)
+            else:
+                self._finish_prefill(request, step)
+        for request in range(*fresh):
+            num_computed = prompts[request]
+            if num_computed >= size:
+                used[request] = stored | request
+            if (num_left := outputs[request] - 1) > 0:
+                self._begin_stay(request, num_computed, num_left, decodes_from)
+            else:
+                self._finish_prefill(request, step)
+
+    def _begin_stay(self, request: int, num_computed: int, num_left: int, first: int) -> None:
+        """Let a request decode from step `first` on, for `num_left` steps."""
+        log = self.log
+        offset = num_computed + 1 - first
+        self._stay[request] = len(log.requests)
+        self._first[request] = first
+        log.requests.append(request)
+        log.begins.append(len(log.repeats))
+        log.ends.append(-1)
+        log.offsets.append(offset)
+        self._num_decoding += 1
+        self._by_remainder[-offset % self._size] += 1
+        end = self._end[request] = first + num_left - 1
+        heappush(self._ends, end << _SHIFT | request)
 
     def _preempt(self) -> None:
         """Acquire the blocks of the next decode step; preempt the last requests until they suffice."""
@@ -390,7 +444,7 @@ class FastScheduler:
         if stay >= 0:
             offset = log.offsets[stay]
             num_computed = offset + self.step - 1
-            used = self._last_filled(request, num_computed // size, stay)
+            used = self._last_filled(request, num_computed // size, offset)
             self._by_remainder[-offset % size] -= 1
             self._num_decoding -= 1
             log.ends[stay] = len(log.repeats)
@@ -416,11 +470,15 @@ class FastScheduler:
             self._idle.evict(-self._num_free)
             self._num_free = 0
 
-    def _log_step(self, slices: list[tuple[int, int, int]], num_decodes: int) -> None:
-        """Log one step with these prefills, as (request, tokens before, tokens computed)."""
+    def _log_step(self, slices: list[tuple[int, int, int]], fresh: tuple[int, int], num_decodes: int) -> None:
+        """Log one step with these prefills, as (request, tokens before, tokens computed), and those of a
+        range of whole prompts.
+        """
         log = self.log
         interval = len(log.repeats)
-        num = tokens = longest = pairs = 0
+        lengths = self._prompts[fresh[0] : fresh[1]]
+        num, tokens, longest = len(lengths), sum(lengths), max(lengths, default=0)
+        pairs = (sum([length * length for length in lengths]) + tokens) // 2
         for request, start, num_tokens in slices:
             if num_tokens == 1 and start >= self._prompts[request]:
                 log.single.append((interval, start + 1))
