@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +96,7 @@ def _times(cost: LLMStepCost, shapes: ShapeArrays) -> tuple[Floats, Ints]:
     return np.where(shapes.num_prefills + shapes.num_decodes > 0, seconds, 0.0), regime
 
 
-def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[Floats]:
+def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
     """Return what `StepFeatures.of` returns, for each step."""
     features = cost.features
     rates, kernels, model = features._rates, features.kernels, features.model

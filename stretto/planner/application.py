@@ -48,7 +48,7 @@ class Request:
     """One request to an application.
 
     Attributes:
-        id: its `custom_id`.
+        id: the request's `custom_id`.
         prompt_tokens: tokens of its text.
         chunks: tokens of each chunk of its document, for chains.
         nodes: nodes that it is for; empty for all.

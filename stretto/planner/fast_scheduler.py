@@ -65,7 +65,8 @@ class FastScheduler:
         self._first: list[int] = []  # first decode step of each request on a stay
         self._end: list[int] = []  # last decode step of each request on a stay
         self._ends: list[int] = []  # heap of (end, request)
-        self._begun: dict[int, int] = {}  # tokens computed of each request in mid-prefill, in order
+        self._begun: dict[int, int] = {}  # missing tokens of each request in mid-prefill, in order
+        self._num_outstanding = 0  # blocks for these and the token after them (`prefill_first`)
         self._num_prefill_steps = 0
 
     def add(self, prompts: Sequence[int], outputs: Sequence[int]) -> None:
@@ -132,8 +133,9 @@ class FastScheduler:
             self._acquire(num_needed)
         budget = self._config.max_batch_tokens - self._num_decoding
         slices: list[tuple[int, int, int]] = []
-        for request, num_computed in list(self._begun.items()):
-            num_tokens = min(self._length(request) - num_computed, budget)
+        for request, num_missing in list(self._begun.items()):
+            num_computed = self._length(request) - num_missing
+            num_tokens = min(num_missing, budget)
             num_new = -(-(num_computed + num_tokens) // self._size) - -(-num_computed // self._size)
             if num_new > self._num_available:
                 self._give_up(request)
@@ -164,15 +166,18 @@ class FastScheduler:
         budget = self._config.max_batch_tokens
         slices: list[tuple[int, int, int]] = []
         outstanding = self._by_remainder[self.step % size] + self._by_remainder[(self.step - 1) % size]
-        for request, num_computed in self._begun.items():
-            length = self._length(request)
-            if budget > 0 and (length - num_computed <= budget or not slices):
-                slices.append((request, num_computed, length - num_computed))
-                budget -= length - num_computed
+        for request, num_missing in self._begun.items():
+            if num_missing <= budget or not slices:
+                length = self._length(request)
+                num_computed = length - num_missing
+                slices.append((request, num_computed, num_missing))
+                budget -= num_missing
                 self._acquire(-(-length // size) - num_computed // size)
-                outstanding += length // size + 1 - -(-length // size)
-            else:
-                outstanding += length // size + 1 - num_computed // size
+                self._num_outstanding -= length // size + 1 - num_computed // size
+                outstanding += not length % size
+                if budget <= 0:
+                    break
+        outstanding += self._num_outstanding
         fresh = self._admit(slices, budget, outstanding)
         self._log_step(slices, fresh, 0)
         self._end_prefills(slices, fresh, self.step)
@@ -327,7 +332,9 @@ class FastScheduler:
             if self._is_chunked:
                 num_tokens = min(num_tokens, budget)
             elif num_tokens > budget and (slices or first < end):  # it waits for the next step
-                outstanding += length // size + 1 - num_computed // size
+                num_blocks = length // size + 1 - num_computed // size
+                outstanding += num_blocks
+                self._num_outstanding += num_blocks
                 continue
             self._acquire(-(-(num_computed + num_tokens) // size) - num_computed // size)
             slices.append((request, num_computed, num_tokens))
@@ -368,7 +375,7 @@ class FastScheduler:
         if request in self._generated:
             num_kept = self._idle.hold(request, self._stamp(self.step, HELD) | request)
         self._num_available -= num_kept
-        self._begun[request] = num_kept * self._size
+        self._begun[request] = self._length(request) - num_kept * self._size
         return num_kept * self._size
 
     def _end_prefills(self, slices: list[tuple[int, int, int]], fresh: tuple[int, int], step: int) -> None:
@@ -381,8 +388,8 @@ class FastScheduler:
             if num_computed // size > start // size:
                 used[request] = stored | request
             generated = self._generated.get(request, 0)
-            if num_computed < prompts[request] + generated:
-                self._begun[request] = num_computed
+            if num_missing := prompts[request] + generated - num_computed:
+                self._begun[request] = num_missing
                 continue
             del self._begun[request]
             num_left = outputs[request] - generated - 1
@@ -452,7 +459,7 @@ class FastScheduler:
             self._end[request] = -1
             self._generated[request] = num_computed + 1 - self._prompts[request]
         else:
-            num_computed = self._begun.pop(request)
+            num_computed = self._length(request) - self._begun.pop(request)
             self._generated.setdefault(request, 0)
         num_full = num_computed // size
         is_partial = num_full * size < num_computed

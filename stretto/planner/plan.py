@@ -17,7 +17,7 @@ class PlannedReplica:
 
     Attributes:
         devices: numbers of its devices; their number is the degree of tensor parallelism.
-        weight: its share of the node's calls, relative to the node's other replicas of the stage.
+        weight: share of the node's calls, relative to the node's other replicas of the stage.
     """
 
     node: str

@@ -58,7 +58,16 @@ class StepLog:
             decodes[interval] += 1
             context[interval] += tokens
             longest[interval] = max(longest[interval], tokens)
-        return ShapeArrays(*prefills, decodes, context, longest, np.array(self.repeats, np.int64))
+        return ShapeArrays(
+            prefills[0],
+            prefills[1],
+            prefills[2],
+            prefills[3],
+            decodes,
+            context,
+            longest,
+            np.array(self.repeats, np.int64),
+        )
 
 
 def _largest(begins: Ints, ends: Ints, values: Ints, num: int) -> Ints:

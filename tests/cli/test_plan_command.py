@@ -52,7 +52,7 @@ def test_plan_as_json_is_the_plan_as_data(stretto: CommandLine, files: tuple[Pat
     ("options", "message"),
     [
         (("--machine", "8xA100"), "8xA100-80G"),
-        (("--machine", "4xA6000"), "Llama-2-70b"),
+        (("--machine", "4xA6000"), "mpt-7b-chat"),
         (("--planner", "magic"), "max_heuristic"),
         (("--draws", "0"), "--draws must be at least 1"),
     ],
