@@ -36,7 +36,7 @@ class StageState:
         """Return the inputs of a node that are not finished."""
         return [name for name in self.times.problem.app.node(node).inputs if name in self.left]
 
-    def ready(self, stage: Choice) -> list[str]:
+    def ready(self, stage: Mapping[str, object]) -> list[str]:
         """Return the unfinished nodes whose inputs are finished, or run in the same stage."""
         return [node for node in self.left if all(name in stage for name in self.inputs(node))]
 
