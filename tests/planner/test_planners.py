@@ -15,6 +15,7 @@ from stretto.planner.execute import Execution, execute
 from stretto.planner.machine import MACHINES
 from stretto.planner.plan import Plan, PlannedReplica, Stage, place
 from stretto.planner.planners.stages import StageState
+from stretto.planner.planners.stretto import search
 from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
@@ -179,6 +180,14 @@ def test_actions_add_and_drain() -> None:
     ]
     queue = Plan("p", (Stage((b, c)),))
     assert [one.when for one in queue.actions()] == ["start", "b leaves device 1"]
+
+
+def test_shares_of_a_node_stay_a_whole(tables: Mapping[str, RunTimes]) -> None:
+    """Thousands of changes split, remove and shift shares; no error grows."""
+    totals: dict[str, float] = {}
+    for replica in search(tables["ensemble"], 0).stages[0].replicas:
+        totals[replica.node] = totals.get(replica.node, 0.0) + replica.weight
+    assert totals == pytest.approx({node.name: 1.0 for node in ENSEMBLE})
 
 
 def test_times_grow_with_the_share(tables: Mapping[str, RunTimes]) -> None:

@@ -54,7 +54,7 @@ class _Placed:
 def stretto(times: RunTimes) -> Plan:
     """Return the plan with the least mean makespan over the draws, found or taken from another planner."""
     candidates = [make(times) for make in OTHERS]
-    candidates += [_search(times, seed) for seed in range(_NUM_ROUNDS)]
+    candidates += [search(times, seed) for seed in range(_NUM_ROUNDS)]
     draws = times.problem.draws[:_NUM_DRAWS]
     seconds = [execute(times.problem, plan, draws[0]).makespan_s for plan in candidates]
     near = [plan for plan, took_s in zip(candidates, seconds, strict=True) if took_s <= 1.03 * min(seconds)]
@@ -62,7 +62,8 @@ def stretto(times: RunTimes) -> Plan:
     return Plan("stretto", best.stages)
 
 
-def _search(times: RunTimes, seed: int) -> Plan:
+def search(times: RunTimes, seed: int) -> Plan:
+    """Return the plan with the least makespan by the table, found by random changes of the best list."""
     random = Random(seed)
     choice, order = best_list(times, 2000)
     jobs = [
@@ -147,7 +148,7 @@ def _changed(times: RunTimes, jobs: list[_Job], random: Random) -> list[_Job] | 
     elif kind < 0.45:
         if not mine:
             return None
-        left = 1 - job.share
+        left = sum(jobs[other].share for other in mine)
         for other in mine:
             changed[other] = jobs[other]._replace(share=jobs[other].share / left)
         del changed[at]
