@@ -15,7 +15,7 @@ AIPERF_VENV ?= .venv-aiperf
 ROUTER_VENV ?= .venv-router
 SOAK_S ?= 480
 
-.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check demo test lint check-equality llm-equality property-tests fault-tests hostile-tests kernel-tests gpu-check ray-check benches clean
+.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check demo test lint check-equality llm-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ lint: env ## mend format and what ruff can mend
 
 property-tests: env ## the same-result properties, with many more examples
 	STRETTO_EXAMPLES=4000 $(BIN)/pytest tests/properties --timeout=7200
+
+planner-tests: env ## the planner's fast scheduler against the production one, on 1,000 random loads
+	STRETTO_EXAMPLES=1000 $(BIN)/pytest tests/planner/test_fast_scheduler.py
 
 fault-tests: env ## 500 random workloads with faults in virtual time
 	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py

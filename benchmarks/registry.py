@@ -129,6 +129,12 @@ _ALL = (
         (("mean error (%), all models", "decode"), ("mean error (%), all models", "unlike contexts")),
     ),
     Benchmark(
+        "planner",
+        "Plans for many models on eight GPUs: makespans of five planners, carried out by one simulation",
+        "benchmarks.planner.benchmark",
+        (("makespan", "makespan_s"), ("makespan", "to_bound")),
+    ),
+    Benchmark(
         "profiles",
         "Accuracy of profiles: predicted times of batches of texts of mixed lengths, by size and by length",
         "benchmarks.profiles.benchmark",

@@ -25,6 +25,7 @@ LAYERS = (
     "agent_traces",
     "runtime sim",
     "apps emulate router",
+    "planner",
     "cli",
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}

@@ -13,6 +13,7 @@ from stretto.cli.collections import collections
 from stretto.cli.emulate import emulate
 from stretto.cli.explain import explain
 from stretto.cli.load import load
+from stretto.cli.plan import plan
 from stretto.cli.profile import profile
 from stretto.cli.replay import replay_run
 from stretto.cli.route import route
@@ -41,6 +42,7 @@ app.command(name="replay")(replay_run)
 app.command()(load)
 app.command()(workload)
 app.command()(route)
+app.command()(plan)
 
 
 @app.callback()

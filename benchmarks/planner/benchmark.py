@@ -1,0 +1,106 @@
+"""`stretto bench planner`: plans for many models on eight GPUs, all carried out by one simulation.
+
+The plan is made with some draws of the lengths of answers, and carried out with another one. Nothing runs on
+a GPU: step times are those fitted to measurements on A100-80G, or estimated for models without any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.planner.applications import chain_summary, ensemble, routing
+from benchmarks.registry import BenchmarkOptions
+from benchmarks.report import Goal, Report, Row, Value
+from stretto.costs.presets import load_output_lengths
+from stretto.planner.application import Application, Request
+from stretto.planner.bound import lower_bound_s
+from stretto.planner.execute import execute
+from stretto.planner.machine import machine_of
+from stretto.planner.planners.table import PLANNERS
+from stretto.planner.problem import Problem
+from stretto.planner.run_times import RunTimes
+
+MAKESPANS = "makespan"
+_MACHINE = "8xA100-80G"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One application with its requests."""
+
+    name: str
+    app: Application
+    requests: list[Request]
+
+
+def cases(seed: int, quick: bool) -> Iterator[Case]:
+    """Yield the applications of the comparison."""
+    for num in (1000,) if quick else (1000, 10000):
+        for cap in (256, 512):
+            yield Case(f"ensemble, {num} requests, cap {cap}", *ensemble(num, cap, seed))
+    yield Case("routing, cap 4096", *routing(4096, seed, 0.25 if quick else 1.0))
+    for num in (100,) if quick else (100, 300):
+        yield Case(f"chain summary, {num} documents, cap 900", *chain_summary(num, 900, 2, seed))
+
+
+def run_benchmark(options: BenchmarkOptions) -> Report:
+    """Plan each application with each planner."""
+    return measure(list(cases(options.seed, options.quick)), options)
+
+
+def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
+    """Plan these applications with each planner, and compare the makespans."""
+    rows: list[Row] = []
+    worst, slowest_s = 0.0, 0.0
+    lengths = load_output_lengths()
+    for case in chosen:
+        options.say(case.name)
+        problem = Problem(
+            case.app, case.requests, machine_of(_MACHINE), lengths, num_draws=3, seed=options.seed
+        )
+        begin_s = time.process_time()
+        times = RunTimes(problem)
+        table_s = time.process_time() - begin_s
+        bound_s = lower_bound_s(times)
+        found: dict[str, dict[str, Value]] = {}
+        seconds: dict[str, float] = {}
+        for name, make in PLANNERS.items():
+            options.say(f"{case.name}: {name}")
+            begin_s = time.process_time()
+            plan = make(times)
+            search_s = table_s + time.process_time() - begin_s
+            done = execute(problem, plan, problem.draws[-1])
+            seconds[name] = done.makespan_s
+            found[name] = {
+                "makespan_s": done.makespan_s,
+                "to_bound": done.makespan_s / bound_s,
+                "idle_share": done.idle_share(problem.machine.num_devices),
+                "search_cpu_s": search_s,
+            }
+            if name == "stretto":
+                slowest_s = max(slowest_s, search_s)
+        for name, values in found.items():
+            against = {
+                "of_max_heuristic": seconds["max_heuristic"] / seconds[name],
+                "of_min_heuristic": seconds["min_heuristic"] / seconds[name],
+            }
+            rows.append(Row(MAKESPANS, f"{case.name}: {name}", {**values, **against}, "simulated"))
+        worst = max(worst, seconds["stretto"] / min(seconds.values()))
+    goals = (
+        Goal("makespan of stretto / best of all, largest", worst, 1.01, "lower"),
+        Goal("search of stretto, CPU seconds, largest", slowest_s, 3.0, "lower"),
+    )
+    return Report(
+        "planner",
+        options.seed,
+        {"machine": _MACHINE, "draws": 3, "cases": [case.name for case in chosen]},
+        tuple(rows),
+        goals,
+        (
+            "Plans are made with two draws of the lengths of answers, and carried out with a third.",
+            "The bound is that of the table of run times: area on all devices, and the longest path.",
+            "Prompts are synthetic, of the published sizes.",
+        ),
+    )

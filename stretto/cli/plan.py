@@ -1,0 +1,154 @@
+"""`stretto plan`: plans an application of several LLMs on a machine, and predicts how long it takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from stretto.costs.presets import load_output_lengths
+from stretto.emulate.known_costs import nearest
+from stretto.errors import ConfigError
+from stretto.planner.bound import lower_bound_s
+from stretto.planner.execute import Execution, Span, execute
+from stretto.planner.gantt import gantt, letters
+from stretto.planner.machine import machine_of
+from stretto.planner.plan import Plan
+from stretto.planner.plan_files import read_application, read_requests
+from stretto.planner.planners.table import PLANNERS
+from stretto.planner.problem import Problem
+from stretto.planner.run_times import RunTimes
+
+
+def plan(
+    app: Annotated[Path, typer.Argument(help="Application: a YAML file with its nodes.", metavar="APP")],
+    requests: Annotated[
+        Path, typer.Option("--requests", help="Requests: a file of JSON lines.", metavar="FILE")
+    ],
+    machine: Annotated[
+        str, typer.Option("--machine", help="Name of the machine, such as 8xA100-80G.", metavar="NAME")
+    ] = "8xA100-80G",
+    planner: Annotated[
+        str, typer.Option("--planner", help=f"One of {', '.join(PLANNERS)}.", metavar="NAME")
+    ] = "stretto",
+    draws: Annotated[
+        int,
+        typer.Option("--draws", help="How often the lengths of answers are drawn.", metavar="NUMBER"),
+    ] = 5,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Plan which models of an application run when, on which GPUs, and predict how long it takes.
+
+    The lengths of answers are not known before, so they are drawn several times; the prediction is the mean
+    and the range of the times that the plan takes with each draw.
+    """
+    make = PLANNERS[nearest("planner", planner, PLANNERS)]
+    if draws < 1 or seed < 0:
+        raise ConfigError(f"--draws must be at least 1, and --seed at least 0; got {draws} and {seed}")
+    problem = Problem(
+        read_application(app),
+        read_requests(requests),
+        machine_of(machine),
+        load_output_lengths(),
+        num_draws=draws,
+        seed=seed,
+    )
+    begin_s = time.perf_counter()
+    times = RunTimes(problem)
+    found = make(times)
+    search_s = time.perf_counter() - begin_s
+    done = [execute(problem, found, drawn) for drawn in problem.draws]
+    bound_s = lower_bound_s(times)
+    if as_json:
+        print(json.dumps(_as_json(problem, found, done, bound_s, search_s), indent=2))
+        return
+    console = Console()
+    console.print(_table(problem, done[0]))
+    for line in gantt(done[0], problem.names, problem.machine.num_devices):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    seconds = [one.makespan_s for one in done]
+    console.print(
+        f"predicted: {sum(seconds) / len(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f} s over "
+        f"{len(seconds)} draws); lower bound: {bound_s:.1f} s; by {found.planner} in {search_s:.1f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if any(is_estimated(problem, span) for span in done[0].spans):
+        console.print(
+            "* not measured: step times, time to start or lengths of answers are those of other models",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def is_estimated(problem: Problem, span: Span) -> bool:
+    """Return whether a replica's times, or its node's lengths of answers, were not measured."""
+    node = span.replica.node
+    return node in problem.workload.estimated or problem.costs[node][span.replica.tp].is_estimated
+
+
+def _table(problem: Problem, done: Execution) -> Table:
+    """Return the replicas by start, as a table."""
+    names = letters(problem.names)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "node", "model", "GPUs"):
+        table.add_column(heading)
+    for heading in ("share", "start, s", "loaded, s", "end, s"):
+        table.add_column(heading, justify="right")
+    totals: dict[str, float] = {}
+    for span in done.spans:
+        totals[span.replica.node] = totals.get(span.replica.node, 0.0) + span.busy_s * span.replica.tp
+    for span in sorted(done.spans, key=lambda span: (span.start_s, span.replica.devices)):
+        node = span.replica.node
+        model = problem.workload.models[node].name + "*" * is_estimated(problem, span)
+        share = span.busy_s * span.replica.tp / max(1e-9, totals[node])
+        table.add_row(
+            names[node],
+            node,
+            model,
+            ",".join(map(str, span.replica.devices)),
+            f"{share:.0%}",
+            *(f"{seconds:.1f}" for seconds in (span.start_s, span.ready_s, span.end_s)),
+        )
+    return table
+
+
+def _as_json(
+    problem: Problem, found: Plan, done: list[Execution], bound_s: float, search_s: float
+) -> dict[str, Any]:
+    return {
+        "planner": found.planner,
+        "machine": problem.machine.name,
+        "actions": [
+            {
+                "when": action.when,
+                "do": action.verb,
+                "node": action.replica.node,
+                "model": problem.workload.models[action.replica.node].name,
+                "tp": action.replica.tp,
+                "devices": action.replica.devices,
+                "weight": action.replica.weight,
+            }
+            for action in found.actions()
+        ],
+        "spans": [
+            {
+                "node": span.replica.node,
+                "devices": span.replica.devices,
+                "start_s": span.start_s,
+                "ready_s": span.ready_s,
+                "end_s": span.end_s,
+                "is_estimated": is_estimated(problem, span),
+            }
+            for span in done[0].spans
+        ],
+        "predicted_s": [one.makespan_s for one in done],
+        "lower_bound_s": bound_s,
+        "search_s": search_s,
+    }

@@ -1,0 +1,143 @@
+"""The predicted times of many LLM steps at once, over arrays; the same formula as `LLMStepCost`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.costs.shape import StepShape
+from stretto.costs.step import NUMBERS, LLMStepCost, StepCost
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeArrays:
+    """Sizes of many steps: the fields of `StepShape`, one number per interval, and how often each repeats."""
+
+    num_prefills: Ints
+    prefill_tokens: Ints
+    max_prefill_tokens: Ints
+    prefill_pairs: Ints
+    num_decodes: Ints
+    context_tokens: Ints
+    max_context_tokens: Ints
+    repeats: Ints
+
+    def after(self, num_steps: Ints) -> ShapeArrays:
+        """Return the sizes that many steps later; only decodes grow."""
+        return ShapeArrays(
+            self.num_prefills,
+            self.prefill_tokens,
+            self.max_prefill_tokens,
+            self.prefill_pairs,
+            self.num_decodes,
+            self.context_tokens + num_steps * self.num_decodes,
+            self.max_context_tokens + num_steps,
+            self.repeats,
+        )
+
+    def where(self, chosen: NDArray[np.bool_]) -> ShapeArrays:
+        """Return the intervals for which `chosen` is true."""
+        return ShapeArrays(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+    def twice(self) -> ShapeArrays:
+        """Return all intervals, and all again."""
+        return ShapeArrays(*(np.concatenate([getattr(self, name)] * 2) for name in self.__slots__))
+
+    def rows(self) -> list[tuple[StepShape, int]]:
+        """Return the sizes of each interval's first step, and how often it repeats."""
+        columns = (getattr(self, name).tolist() for name in StepShape._fields)
+        return list(
+            zip((StepShape(*row) for row in zip(*columns, strict=True)), self.repeats.tolist(), strict=True)
+        )
+
+
+def steps_s(cost: StepCost, shapes: ShapeArrays) -> Floats:
+    """Return the predicted seconds of each interval: all its repeats together."""
+    if not isinstance(cost, LLMStepCost):
+        rows = shapes.rows()
+        return np.array([cost.step_s(s) if n == 1 else cost.steps_s(s, n) for s, n in rows], np.float64)
+    seconds = np.zeros(len(shapes.repeats))
+    places = np.arange(len(seconds))
+    first, last = np.zeros(len(seconds), np.int64), shapes.repeats - 1
+    while len(places):
+        begin_s, begin = _times(cost, shapes.after(first))
+        end_s, end = _times(cost, shapes.after(last))
+        is_even = (last - first < 2) | (begin == end)
+        whole_s = np.where(last == first, begin_s, (last - first + 1) * (begin_s + end_s) / 2)
+        np.add.at(seconds, places[is_even], whole_s[is_even])
+        left = ~is_even
+        middle = (first + last)[left] // 2
+        first, last = np.concatenate([first[left], middle + 1]), np.concatenate([middle, last[left]])
+        places = np.concatenate([places[left]] * 2)
+        shapes = shapes.where(left).twice()
+    return seconds
+
+
+def _times(cost: LLMStepCost, shapes: ShapeArrays) -> tuple[Floats, Ints]:
+    """Return the seconds of each step, and a number that tells which terms decide them."""
+    features = _features(cost, shapes)
+    products = [feature * cost.numbers[name] for feature, name in zip(features, NUMBERS, strict=True)]
+    launch = products[0] + products[1]
+    reading = products[10] + products[11] + products[12]
+    longest = products[13]
+    device = sum(products[2:10], start=np.zeros(len(launch))) + np.maximum(reading, longest)
+    seconds = np.maximum(launch, device) + sum(products[14:], start=np.zeros(len(launch)))
+    kernels = cost.features.kernels
+    parts = -(-shapes.max_context_tokens // kernels.partition_tokens)
+    if cost.features.model.max_context_tokens <= kernels.unsplit_tokens:
+        parts = np.minimum(parts, 2)
+    regime = parts * 4 + (launch > device) * 2 + (longest > reading)
+    return np.where(shapes.num_prefills + shapes.num_decodes > 0, seconds, 0.0), regime
+
+
+def _features(cost: LLMStepCost, shapes: ShapeArrays) -> list[NDArray[Any]]:
+    """Return what `StepFeatures.of` returns, for each step."""
+    features = cost.features
+    rates, kernels, model = features._rates, features.kernels, features.model
+    layers = float(model.num_layers)
+    prefills, decodes = shapes.num_prefills.astype(np.float64), shapes.num_decodes.astype(np.float64)
+    longest = shapes.max_context_tokens
+    prompts = prefills * shapes.max_prefill_tokens if kernels.pads_prompts else shapes.prefill_tokens
+    tokens = prompts + decodes
+    ones = np.ones(len(prefills))
+    read_s = rates.read_s * ones
+    if not rates.read_s:
+        unused = (1 - model.active_experts / model.num_experts) ** tokens
+        experts = model.num_experts * (1 - unused) * model.expert_params
+        read_s = model.num_layers * (model.attention_params + experts) * model.dtype_bytes * rates.byte_s
+    parts = np.ones(len(prefills), np.int64)
+    if model.max_context_tokens > kernels.unsplit_tokens:
+        parts = np.maximum(1, -(-longest // kernels.partition_tokens))
+    is_cut = (parts > 1) | (decodes * rates.heads <= kernels.split_blocks)
+    cut = np.where(is_cut, np.minimum(longest, kernels.partition_tokens), longest)
+    activation_s = rates.activation_s * tokens
+    is_alone = float(features.tensor_parallel == 1)
+    num_sequences = prefills + decodes
+    return [
+        layers * ones,
+        layers * (prefills > 0),
+        read_s,
+        np.ceil(tokens / 128) * 128 * rates.token_s,
+        np.ceil(tokens / 256) * 256 * rates.token_s,
+        activation_s * is_alone,
+        layers * (1 - is_alone) * ones,
+        activation_s * (1 - is_alone),
+        rates.blocks * (prefills + shapes.prefill_tokens / 64),
+        rates.pair_s * shapes.prefill_pairs,
+        rates.blocks * decodes,
+        rates.blocks * decodes * (parts - 1),
+        rates.kv_s * shapes.context_tokens,
+        layers * cut,
+        ones,
+        num_sequences,
+        prompts + decodes * shapes.max_context_tokens,
+        ones,
+        num_sequences,
+        ones,
+    ]

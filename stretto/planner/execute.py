@@ -1,0 +1,278 @@
+"""Carries a plan out in virtual time: when each replica starts, and when each call ends.
+
+All planners are compared by this one simulation. Calls are dealt to the replicas of their node request by
+request. At the end of a stage, a node whose replicas and inputs stay as they are goes on undisturbed; the
+calls of other nodes that have begun go on from the tokens they have, which are prefilled again. A node that
+is not done although no later stage has it keeps its devices until it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
+from math import inf
+
+import numpy as np
+
+from stretto.costs.step_arrays import Floats, Ints
+from stretto.errors import InternalError
+from stretto.planner.application import DrawnCalls
+from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.problem import Problem
+from stretto.planner.replica_run import ReplicaLoad, ReplicaRun, run_replica
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time that a replica holds its devices: from its start, when it loads, to its end.
+
+    Attributes:
+        busy_s: seconds in which it computed.
+    """
+
+    replica: PlannedReplica
+    start_s: float
+    ready_s: float
+    end_s: float
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A plan carried out in virtual time.
+
+    Attributes:
+        ended_s: time at which each node is done.
+    """
+
+    makespan_s: float
+    spans: tuple[Span, ...]
+    ended_s: dict[str, float]
+
+    def idle_share(self, num_devices: int) -> float:
+        """Return the share of the devices' time in which they do not compute, loading included."""
+        busy_s = sum(span.busy_s * span.replica.tp for span in self.spans)
+        return 1 - busy_s / (self.makespan_s * num_devices)
+
+
+def execute(problem: Problem, plan: Plan, drawn: dict[str, DrawnCalls]) -> Execution:
+    """Carry out a plan in virtual time, with these lengths of answers."""
+    return _Executor(problem, drawn).run(plan)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What is done of a node's calls."""
+
+    drawn: DrawnCalls
+    generated: Ints
+    ended_s: Floats
+
+    @property
+    def is_done(self) -> bool:
+        return bool(np.all(self.ended_s < inf))
+
+
+@dataclass(slots=True)
+class _Running:
+    """A replica of the present stage: its calls, and how they run."""
+
+    replica: PlannedReplica
+    start_s: float
+    ready_s: float
+    calls: Ints
+    run: ReplicaRun
+
+    @property
+    def end_s(self) -> float:
+        ended_s = self.run.ended_s
+        return float(ended_s.max()) if len(ended_s) else self.ready_s
+
+
+@dataclass(slots=True)
+class _Executor:
+    problem: Problem
+    drawn: dict[str, DrawnCalls]
+    progress: dict[str, _Progress] = field(init=False)
+    running: dict[str, list[_Running]] = field(init=False, default_factory=dict)
+    spans: list[Span] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.progress = {
+            name: _Progress(calls, np.zeros(len(calls.outputs), np.int64), np.full(len(calls.outputs), inf))
+            for name, calls in self.drawn.items()
+        }
+
+    def run(self, plan: Plan) -> Execution:
+        now_s = 0.0
+        for number, stage in enumerate(plan.stages):
+            later = {replica.node for rest in plan.stages[number + 1 :] for replica in rest.replicas}
+            now_s = self._stage(stage, now_s, later)
+        last = {replica.node: stage for stage in plan.stages for replica in stage.replicas}
+        rest = [
+            replica
+            for name, stage in last.items()
+            for replica in stage.replicas
+            if replica.node == name and not self.progress[name].is_done
+        ]
+        self._stage(Stage(tuple(rest)), now_s, set())  # lengths that the plan did not expect
+        if left := [name for name, progress in self.progress.items() if not progress.is_done]:
+            raise InternalError(f"plan {plan.planner} leaves calls of {', '.join(left)} undone")
+        ended_s = {name: float(one.ended_s.max(initial=0.0)) for name, one in self.progress.items()}
+        return Execution(max(ended_s.values()), tuple(self.spans), ended_s)
+
+    def _stage(self, stage: Stage, now_s: float, later: set[str]) -> float:
+        """Run one stage from `now_s` on; return when it ends."""
+        mine: dict[str, list[PlannedReplica]] = {}
+        for replica in stage.replicas:
+            if not self.progress[replica.node].is_done:
+                mine.setdefault(replica.node, []).append(replica)
+        stays = {
+            name: [one.replica for one in runs]
+            for name, runs in self.running.items()
+            if name not in mine and name not in later
+        }
+        together = self._that_can_run({**stays, **mine})
+        if not mine.keys() & together.keys() and (later or not stays):
+            return now_s
+        free_s = [now_s] * self.problem.machine.num_devices
+        before, self.running = self.running, {}
+        for name, replicas in together.items():
+            self._begin(name, replicas, before.get(name, []), now_s, free_s)
+        for name, runs in before.items():
+            if name not in self.running:
+                self._cut(name, runs, now_s)
+        end_s = self._end_of(stage, bool(later))
+        for name, runs in self.running.items():
+            for one in runs:
+                self.progress[name].ended_s[one.calls] = np.where(
+                    one.run.ended_s <= end_s, one.run.ended_s, inf
+                )
+        for name in [name for name in self.running if self.progress[name].is_done]:
+            self._close(self.running.pop(name), end_s)
+        return end_s
+
+    def _that_can_run(self, wanted: dict[str, list[PlannedReplica]]) -> dict[str, list[PlannedReplica]]:
+        """Return the nodes, in topological order, whose inputs are done or run too."""
+        found: dict[str, list[PlannedReplica]] = {}
+        for node in self.problem.app.nodes:
+            if node.name in wanted and all(
+                name in found or self.progress[name].is_done for name in node.inputs
+            ):
+                found[node.name] = wanted[node.name]
+        return found
+
+    def _end_of(self, stage: Stage, has_later: bool) -> float:
+        ends_s = {name: max(one.end_s for one in runs) for name, runs in self.running.items()}
+        if not stage.ends_at_first or not has_later:
+            return max(ends_s.values())
+        roots = [
+            end_s
+            for name, end_s in ends_s.items()
+            if not set(self.problem.app.node(name).inputs) & set(ends_s)
+        ]
+        return min(roots)
+
+    def _begin(
+        self,
+        name: str,
+        replicas: list[PlannedReplica],
+        before: list[_Running],
+        now_s: float,
+        free_s: list[float],
+    ) -> None:
+        """Start the replicas of a node, or let them go on."""
+        ready_s = self._ready_s(name, now_s)
+        if [one.replica for one in before] == replicas and all(
+            np.array_equal(np.maximum(ready_s[one.calls], now_s), np.maximum(one.run.load.ready_s, now_s))
+            for one in before
+        ):
+            self.running[name] = before
+        else:
+            known = {one.replica.devices: one for one in before}
+            if before:
+                self._cut(name, before, now_s)
+            self.running[name] = []
+            self._start(name, replicas, known, ready_s, now_s, free_s)
+        for one in self.running[name]:
+            for device in one.replica.devices:
+                free_s[device] = max(free_s[device], one.end_s)
+
+    def _start(
+        self,
+        name: str,
+        replicas: list[PlannedReplica],
+        known: dict[tuple[int, ...], _Running],
+        ready_s: Floats,
+        now_s: float,
+        free_s: list[float],
+    ) -> None:
+        progress = self.progress[name]
+        drawn = progress.drawn
+        for replica, calls in zip(replicas, self._deal(name, replicas), strict=True):
+            if not len(calls):
+                continue
+            start_s = max(free_s[device] for device in replica.devices)
+            cost = self.problem.costs[name][replica.tp]
+            loaded_s = start_s + cost.loading_s
+            if kept := known.get(replica.devices):
+                loaded_s = max(start_s, kept.ready_s)
+            place = np.full(len(drawn.outputs) + 1, -1)
+            place[calls] = np.arange(len(calls))
+            generated = progress.generated[calls]
+            load = ReplicaLoad(
+                drawn.prompts[calls] + generated,
+                drawn.outputs[calls] - generated,
+                ready_s[calls],
+                place[drawn.calls.previous[calls]],
+            )
+            run = run_replica(load, cost.scheduler, cost.step, loaded_s)
+            self.running[name].append(_Running(replica, start_s, loaded_s, calls, run))
+            for device in replica.devices:
+                free_s[device] = max(free_s[device], self.running[name][-1].end_s)
+
+    def _deal(self, name: str, replicas: Sequence[PlannedReplica]) -> list[Ints]:
+        """Deal the calls that have not ended to replicas: all calls of a request to the same one, and each
+        request to the one that has the least for its weight.
+        """
+        progress = self.progress[name]
+        left = np.flatnonzero(np.isinf(progress.ended_s))
+        if len(replicas) == 1:
+            return [left]
+        requests = progress.drawn.calls.requests[left]
+        counts = np.bincount(requests, minlength=self.problem.workload.num_requests)
+        owner = np.full(len(counts), -1)
+        dealt = [(0.0, at) for at in range(len(replicas))]
+        heapify(dealt)
+        for request in np.unique(requests).tolist():
+            held, at = dealt[0]
+            owner[request] = at
+            heapreplace(dealt, (held + float(counts[request]) / replicas[at].weight, at))
+        owners = owner[requests]
+        return [left[owners == at] for at in range(len(replicas))]
+
+    def _ready_s(self, name: str, now_s: float) -> Floats:
+        """Return when the inputs of each call of a node are there; infinite if not in this stage."""
+        calls = self.progress[name].drawn.calls
+        ready_s = np.full(len(calls.requests), now_s)
+        for source in self.problem.app.node(name).inputs:
+            ended_s = self.progress[source].ended_s.copy()
+            for one in self.running.get(source, []):
+                ended_s[one.calls] = one.run.ended_s
+            last = self.progress[source].drawn.calls.last_of[calls.requests]
+            if len(ended_s):
+                ready_s = np.maximum(ready_s, np.where(last >= 0, ended_s[last], now_s))
+        return ready_s
+
+    def _cut(self, name: str, runs: list[_Running], now_s: float) -> None:
+        """Stop the replicas of a node: keep what they have generated."""
+        for one in runs:
+            self.progress[name].generated[one.calls] += one.run.generated_at(now_s)
+        self._close(runs, now_s)
+
+    def _close(self, runs: list[_Running], now_s: float) -> None:
+        for one in runs:
+            end_s = min(one.end_s, now_s)
+            busy_s = min(one.run.busy_s, max(0.0, end_s - one.ready_s))
+            self.spans.append(Span(one.replica, one.start_s, min(one.ready_s, end_s), end_s, busy_s))

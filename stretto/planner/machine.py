@@ -1,0 +1,150 @@
+"""A machine with several equal devices: which of them can serve a model together, and how fast.
+
+A group of `tp` devices is aligned: its first device's number is a multiple of `tp`. So two devices are always
+a pair that NVLink connects, where there are such pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from stretto.costs.presets import Preset, load_preset, preset_names
+from stretto.costs.shape import LLMModel, check_fits
+from stretto.costs.step import StepCost
+from stretto.emulate.known_costs import nearest
+from stretto.errors import ConfigError
+from stretto.llm.scheduler_config import SchedulerConfig
+from stretto.planner.known_models import KNOWN_MODELS
+
+_BLOCK_TOKENS = 16
+_MAX_RUNNING = 512
+_TP_DEGREES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that can run several replicas of LLMs at once.
+
+    Attributes:
+        preset: name of the costs of one device.
+        linked: number of neighbouring devices that NVLink connects; 1 for none.
+    """
+
+    name: str
+    num_devices: int
+    preset: str
+    linked: int = 1
+
+    def groups(self, tp: int) -> list[tuple[int, ...]]:
+        """Return the groups of `tp` devices that may serve one replica."""
+        return [tuple(range(at, at + tp)) for at in range(0, self.num_devices - tp + 1, tp)]
+
+
+MACHINES: Mapping[str, Machine] = {
+    machine.name: machine
+    for machine in (
+        Machine("8xA100-80G", 8, "A100-80G", 2),
+        Machine("4xA100-80G", 4, "A100-80G", 2),
+        Machine("4xA6000", 4, "A6000"),
+        Machine("8xH100", 8, "H100-80G-kernels", 8),
+    )
+}
+
+
+def machine_of(name: str) -> Machine:
+    """Return the machine of this name, in any case.
+
+    Raises:
+        ConfigError: there is none; the message names those that there are.
+    """
+    return MACHINES[nearest("machine", name, MACHINES)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCost:
+    """What one replica of a model costs.
+
+    Attributes:
+        scheduler: configuration of its local scheduler; the number of KV blocks is what its devices hold.
+        step: predicted seconds of a step.
+        loading_s: predicted seconds from its start until it serves.
+        is_estimated: whether the model's own steps were not measured, so that numbers of others are used.
+    """
+
+    scheduler: SchedulerConfig
+    step: StepCost
+    loading_s: float
+    is_estimated: bool
+
+
+def model_of(name: str, machine: Machine) -> LLMModel:
+    """Return the sizes of a model that is known by name, in any case, with or without its owner.
+
+    Raises:
+        ConfigError: it is not known; the message names the nearest.
+    """
+    models = {key: model for other in preset_names() for key, model in load_preset(other).models.items()}
+    models = {**models, **KNOWN_MODELS}
+    device = _preset(machine.preset)
+    models.update(device.models)
+    if not device.shared:
+        models = dict(device.models)
+    wanted = name.rpartition("/")[2]
+    if wanted.casefold() not in map(str.casefold, models):
+        wanted = next((one for one in models if one.casefold() == f"{wanted}-hf".casefold()), wanted)
+    return models[nearest("model", wanted, models)]
+
+
+def costs_by_tp(model: LLMModel, machine: Machine, max_tokens: int) -> dict[int, ReplicaCost]:
+    """Return the costs of one replica of a model, by number of devices that it can run on.
+
+    A number of devices is possible if the weights and one whole sequence fit, and step times are known.
+
+    Args:
+        max_tokens: longest sequence, prompt and answer together.
+
+    Raises:
+        ConfigError: there is none; the message says what would fit.
+    """
+    preset, found, reasons = _preset(machine.preset), {}, []
+    assert preset.hardware is not None
+    for tp in _TP_DEGREES:
+        if tp > machine.num_devices:
+            continue
+        try:
+            num_tokens = check_fits(model, preset.hardware, tp)
+            step = preset.step_cost(model, tp)
+        except ConfigError as error:
+            reasons.append(error.message)
+            continue
+        if num_tokens < max_tokens + _BLOCK_TOKENS:
+            reasons.append(f"on {tp} devices there is KV room for {num_tokens} tokens, not for {max_tokens}")
+            continue
+        scheduler = SchedulerConfig(
+            num_tokens // _BLOCK_TOKENS,
+            _BLOCK_TOKENS,
+            _MAX_RUNNING,
+            max(2048, model.max_context_tokens),
+            "prefill_first",
+            lookahead=_MAX_RUNNING,
+        )
+        is_known = f"{model.name}|tp{tp}" in {**preset.numbers, **preset.regressions}
+        loading_s = preset.loading_s(model, tp)
+        found[tp] = ReplicaCost(scheduler, step, loading_s or 0.0, not is_known or loading_s is None)
+    if not found:
+        room = 0.9 * preset.hardware.memory_bytes * machine.num_devices
+        fitting = [
+            one.name
+            for one in sorted({**KNOWN_MODELS, **preset.models}.values(), key=lambda one: -one.weight_bytes)
+            if one.weight_bytes < room and one.weight_bytes < model.weight_bytes
+        ]
+        hint = f"; {fitting[0]} would fit" if fitting else ""
+        raise ConfigError(f"{machine.name} cannot run {model.name}: {reasons[-1]}{hint}")
+    return found
+
+
+@cache
+def _preset(name: str) -> Preset:
+    return load_preset(name)

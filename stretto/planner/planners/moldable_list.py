@@ -1,0 +1,114 @@
+"""List scheduling of moldable jobs: each node has one (dp, tp) and runs once, the longest first.
+
+The choice of (dp, tp) and the order are improved by simulated annealing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+from random import Random
+
+from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.planners.stages import Choice
+from stretto.planner.run_times import RunTimes
+
+_NUM_TRIES = 6000
+
+
+def moldable_list(times: RunTimes) -> Plan:
+    """Return the plan of the best list found."""
+    return _plan(times, *best_list(times))
+
+
+def best_list(times: RunTimes, num_tries: int = _NUM_TRIES) -> tuple[Choice, list[str]]:
+    """Search the (dp, tp) of each node, and the order in which nodes are placed."""
+    random = Random(0)
+    names = times.problem.names
+    options = {name: _useful(times, name) for name in names}
+    choice = {
+        name: min(options[name], key=lambda plan: (plan[0] * plan[1], _seconds(times, name, plan)))
+        for name in names
+    }
+    order = _by_inputs(times, sorted(names, key=lambda name: -_seconds(times, name, choice[name])))
+    now_s = best_s = _makespan_s(times, choice, order)
+    best = dict(choice), list(order)
+    for number in range(num_tries):
+        heat = 0.03 * best_s * (1 - number / num_tries)
+        next_choice, next_order = dict(choice), list(order)
+        if random.random() < 0.5:
+            name = random.choice(names)
+            next_choice[name] = random.choice(options[name])
+        else:
+            name = next_order.pop(random.randrange(len(next_order)))
+            next_order.insert(random.randrange(len(next_order) + 1), name)
+            next_order = _by_inputs(times, next_order)
+        next_s = _makespan_s(times, next_choice, next_order)
+        if next_s <= now_s or random.random() < exp((now_s - next_s) / max(1e-9, heat)):
+            choice, order, now_s = next_choice, next_order, next_s
+        if next_s < best_s:
+            best, best_s = (dict(next_choice), list(next_order)), next_s
+    return best
+
+
+def list_devices(free_s: list[float], dp: int, tp: int) -> tuple[list[int], float]:
+    """Return the first devices of `dp` groups of `tp` devices that are free first, and when they are."""
+    groups = sorted((max(free_s[at : at + tp]), at) for at in range(0, len(free_s) - tp + 1, tp))[:dp]
+    return [at for _, at in groups], groups[-1][0]
+
+
+def _useful(times: RunTimes, name: str) -> list[tuple[int, int]]:
+    """Return the (dp, tp) of a node that no other beats with as few devices."""
+    plans = sorted(times.plans(name), key=lambda plan: (plan[0] * plan[1], _seconds(times, name, plan)))
+    useful: list[tuple[int, int]] = []
+    for plan in plans:
+        if not useful or _seconds(times, name, plan) < _seconds(times, name, useful[-1]):
+            useful.append(plan)
+    return useful
+
+
+def _seconds(times: RunTimes, name: str, plan: tuple[int, int]) -> float:
+    dp, tp = plan
+    return times.loading_s(name, tp) + times.run_s(name, tp, 1 / dp)
+
+
+def _by_inputs(times: RunTimes, order: Sequence[str]) -> list[str]:
+    """Return the order with each node after its inputs."""
+    placed: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        for source in times.problem.app.node(name).inputs:
+            if source in times.problem.names:
+                visit(source)
+        placed[name] = None
+
+    for name in order:
+        visit(name)
+    return list(placed)
+
+
+def _makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
+    free_s = [0.0] * times.num_devices
+    ended_s: dict[str, float] = {}
+    for name in order:
+        dp, tp = choice[name]
+        groups, start_s = list_devices(free_s, dp, tp)
+        end_s = start_s + _seconds(times, name, (dp, tp))
+        for source in times.problem.app.node(name).inputs:
+            end_s = max(end_s, ended_s.get(source, 0.0) + times.last_s(name, tp))
+        ended_s[name] = end_s
+        for at in groups:
+            free_s[at : at + tp] = [end_s] * tp
+    return max(free_s)
+
+
+def _plan(times: RunTimes, choice: Choice, order: Sequence[str]) -> Plan:
+    free_s = [0.0] * times.num_devices
+    replicas: list[PlannedReplica] = []
+    for name in order:
+        dp, tp = choice[name]
+        groups, start_s = list_devices(free_s, dp, tp)
+        for at in groups:
+            free_s[at : at + tp] = [start_s + _seconds(times, name, (dp, tp))] * tp
+            replicas.append(PlannedReplica(name, tuple(range(at, at + tp))))
+    return Plan("moldable_list", (Stage(tuple(replicas)),))

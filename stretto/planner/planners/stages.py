@@ -1,0 +1,103 @@
+"""Plans in stages: replicas for some nodes run until the first of these nodes is done.
+
+The remaining work of a node is a share of all its work; a node on (dp, tp) for t seconds, once it is loaded,
+does t / (seconds that it needs for all its work) of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from stretto.planner.plan import Plan, PlannedReplica, Stage, place
+from stretto.planner.run_times import RunTimes
+
+Choice = Mapping[str, tuple[int, int]]
+"""The (dp, tp) of each node in a stage."""
+
+
+@dataclass(slots=True)
+class StageState:
+    """What is left to do, and what runs.
+
+    Attributes:
+        left: share of each unfinished node's work that is left, in topological order.
+        chosen: (dp, tp) of the nodes in the stage before.
+    """
+
+    times: RunTimes
+    left: dict[str, float] = field(init=False)
+    chosen: Choice = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.left = dict.fromkeys(self.times.problem.names, 1.0)
+
+    def inputs(self, node: str) -> list[str]:
+        """Return the inputs of a node that are not finished."""
+        return [name for name in self.times.problem.app.node(node).inputs if name in self.left]
+
+    def ready(self, stage: Mapping[str, object]) -> list[str]:
+        """Return the unfinished nodes whose inputs are finished, or run in the same stage."""
+        return [node for node in self.left if all(name in stage for name in self.inputs(node))]
+
+    def load_s(self, node: str, plan: tuple[int, int]) -> float:
+        """Return the seconds to load a node's replicas; none if they are the same as in the stage before."""
+        return 0.0 if self.chosen.get(node) == plan else self.times.loading_s(node, plan[1])
+
+    def whole_s(self, node: str, plan: tuple[int, int]) -> float:
+        """Return the seconds that all work of a node takes with a (dp, tp), once it is loaded."""
+        return self.times.run_s(node, plan[1], 1 / plan[0])
+
+    def ends_s(self, stage: Choice) -> dict[str, float]:
+        """Return after how many seconds each node of a stage would be finished."""
+        ends: dict[str, float] = {}
+        for node in self.left:
+            if node in stage:
+                plan = stage[node]
+                end_s = self.load_s(node, plan) + self.left[node] * self.whole_s(node, plan)
+                for name in self.inputs(node):
+                    end_s = max(end_s, ends[name] + self.times.last_s(node, plan[1]))
+                ends[node] = end_s
+        return ends
+
+    def duration_s(self, stage: Choice) -> float:
+        """Return when the first node that waits for no other of the stage is finished."""
+        return min(end for node, end in self.ends_s(stage).items() if not self.inputs(node))
+
+    def done(self, stage: Choice, duration_s: float) -> dict[str, float]:
+        """Return the share of each node's work that a stage of this length does."""
+        ends_s, done = self.ends_s(stage), {}
+        for node, end_s in ends_s.items():
+            if end_s <= duration_s:
+                done[node] = self.left[node]
+                continue
+            worked_s = duration_s - self.load_s(node, stage[node])
+            if self.inputs(node):  # as evenly as its inputs come
+                worked_s *= self.left[node] * self.whole_s(node, stage[node]) / end_s
+            done[node] = min(self.left[node], max(0.0, worked_s / self.whole_s(node, stage[node])))
+        return done
+
+    def advance(self, stage: Choice) -> None:
+        """Run a stage until its first node is finished."""
+        duration_s = self.duration_s(stage)
+        ends_s = self.ends_s(stage)
+        for node, share in self.done(stage, duration_s).items():
+            if ends_s[node] <= duration_s:
+                del self.left[node]
+            else:
+                self.left[node] -= share
+        self.chosen = stage
+
+
+def plan_stages(name: str, times: RunTimes, choose: Callable[[StageState], Choice]) -> Plan:
+    """Build a plan stage by stage: `choose` returns the nodes of each stage with their (dp, tp)."""
+    state = StageState(times)
+    stages: list[Stage] = []
+    before: tuple[PlannedReplica, ...] = ()
+    while state.left:
+        stage = choose(state)
+        wanted = [(node, tp, dp) for node, (dp, tp) in stage.items()]
+        before = place(wanted, times.num_devices, before)
+        stages.append(Stage(before, ends_at_first=True))
+        state.advance(stage)
+    return Plan(name, tuple(stages))

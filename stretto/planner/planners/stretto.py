@@ -1,0 +1,169 @@
+"""Stretto's own planner: replicas are jobs of their own, which start and end by themselves.
+
+A node's calls are shared by replicas that may differ in tensor parallelism, start and share, so that all
+devices end at about the same time. The search improves the makespan itself, by random changes: another
+number or size of replicas, another order, another share. Its seeds are the other planners' plans. The best
+candidates, and those of the others, are then simulated over several draws of the lengths of answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import exp
+from random import Random
+from typing import NamedTuple
+
+from stretto.planner.execute import execute
+from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.planners.heuristics import max_heuristic, min_heuristic
+from stretto.planner.planners.moldable_list import best_list, moldable_list
+from stretto.planner.planners.samullm_greedy import samullm_greedy
+from stretto.planner.run_times import RunTimes
+
+_NUM_TRIES = 12000
+_NUM_ROUNDS = 2
+_LEAST_SHARE = 0.02
+_NUM_DRAWS = 2
+OTHERS: tuple[Callable[[RunTimes], Plan], ...] = (
+    moldable_list,
+    samullm_greedy,
+    min_heuristic,
+    max_heuristic,
+)
+
+
+class _Job(NamedTuple):
+    """One replica: its node, devices, share of the node's calls; and where it was placed."""
+
+    node: str
+    tp: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Jobs with their first devices and the times at which they end."""
+
+    makespan_s: float
+    score: float
+    at: tuple[int, ...]
+    ends_s: tuple[float, ...]
+
+
+def stretto(times: RunTimes) -> Plan:
+    """Return the plan with the least mean makespan over the draws, found or taken from another planner."""
+    candidates = [make(times) for make in OTHERS]
+    candidates += [search(times, seed) for seed in range(_NUM_ROUNDS)]
+    draws = times.problem.draws[:_NUM_DRAWS]
+    seconds = [execute(times.problem, plan, draws[0]).makespan_s for plan in candidates]
+    near = [plan for plan, took_s in zip(candidates, seconds, strict=True) if took_s <= 1.03 * min(seconds)]
+    best = min(near, key=lambda plan: sum(execute(times.problem, plan, d).makespan_s for d in draws))
+    return Plan("stretto", best.stages)
+
+
+def search(times: RunTimes, seed: int) -> Plan:
+    """Return the plan with the least makespan by the table, found by random changes of the best list."""
+    random = Random(seed)
+    choice, order = best_list(times, 2000)
+    jobs = [
+        _Job(name, choice[name][1], 1 / choice[name][0]) for name in order for _ in range(choice[name][0])
+    ]
+    now, placed = jobs, _place(times, jobs)
+    best, best_placed = now, placed
+    for number in range(_NUM_TRIES):
+        changed = _balanced(now, placed, random) if random.random() < 0.3 else _changed(times, now, random)
+        if changed is None:
+            continue
+        changed_placed = _place(times, changed)
+        heat = 0.01 * best_placed.score * (1 - number / _NUM_TRIES)
+        loss = changed_placed.score - placed.score
+        if loss <= 0 or random.random() < exp(-loss / max(1e-9, heat)):
+            now, placed = changed, changed_placed
+            if placed.score < best_placed.score:
+                best, best_placed = now, placed
+    replicas = tuple(
+        PlannedReplica(job.node, tuple(range(at, at + job.tp)), job.share)
+        for job, at in zip(best, best_placed.at, strict=True)
+    )
+    return Plan("stretto", (Stage(replicas),))
+
+
+def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
+    """Give each job, in order, the devices that are free first.
+
+    The score is the makespan, and a little of the devices' mean end, so that progress shows.
+    """
+    free_s = [0.0] * times.num_devices
+    ended_s: dict[str, float] = {}
+    places, ends = [], []
+    for node, tp, share in jobs:
+        if tp == 1:
+            start_s = min(free_s)
+            at = free_s.index(start_s)
+        else:
+            start_s, at = min((max(free_s[at : at + tp]), at) for at in range(0, len(free_s) - tp + 1, tp))
+        end_s = start_s + times.loading_s(node, tp) + times.run_s(node, tp, share)
+        for source in times.problem.app.node(node).inputs:
+            end_s = max(end_s, ended_s.get(source, 0.0) + times.last_s(node, tp))
+        ended_s[node] = max(end_s, ended_s.get(node, 0.0))
+        free_s[at : at + tp] = [end_s] * tp
+        places.append(at)
+        ends.append(end_s)
+    makespan_s = max(free_s)
+    return _Placed(makespan_s, makespan_s + 0.1 * sum(free_s) / len(free_s), tuple(places), tuple(ends))
+
+
+def _balanced(jobs: list[_Job], placed: _Placed, random: Random) -> list[_Job] | None:
+    """Move calls of a node from its replica that ends last to the one that ends first."""
+    late = [at for at, end_s in enumerate(placed.ends_s) if end_s > 0.98 * placed.makespan_s]
+    node = jobs[random.choice(late)].node
+    mine = [at for at, job in enumerate(jobs) if job.node == node]
+    if len(mine) < 2:
+        return None
+    last = max(mine, key=placed.ends_s.__getitem__)
+    first = min(mine, key=placed.ends_s.__getitem__)
+    moved = jobs[last].share * random.choice((0.02, 0.05, 0.1, 0.25))
+    if last == first or jobs[last].share - moved < _LEAST_SHARE:
+        return None
+    changed = list(jobs)
+    changed[last] = jobs[last]._replace(share=jobs[last].share - moved)
+    changed[first] = jobs[first]._replace(share=jobs[first].share + moved)
+    return changed
+
+
+def _changed(times: RunTimes, jobs: list[_Job], random: Random) -> list[_Job] | None:
+    """Return the jobs with one random change: a replica split, removed, resized or moved in the order."""
+    changed = list(jobs)
+    at = random.randrange(len(jobs))
+    job = jobs[at]
+    mine = [other for other, one in enumerate(jobs) if one.node == job.node and other != at]
+    kind = random.random()
+    if kind < 0.25:
+        if job.share < 2 * _LEAST_SHARE:
+            return None
+        part = job.share * random.choice((0.25, 0.5, 0.75))
+        changed[at] = job._replace(share=job.share - part)
+        changed.insert(random.randrange(len(changed) + 1), job._replace(share=part))
+    elif kind < 0.45:
+        if not mine:
+            return None
+        left = sum(jobs[other].share for other in mine)
+        for other in mine:
+            changed[other] = jobs[other]._replace(share=jobs[other].share / left)
+        del changed[at]
+    elif kind < 0.6:
+        changed[at] = job._replace(tp=random.choice(list(times.problem.costs[job.node])))
+    else:
+        changed.insert(random.randrange(len(jobs)), changed.pop(at))
+    return changed if _respects_inputs(times, changed) else None
+
+
+def _respects_inputs(times: RunTimes, jobs: Sequence[_Job]) -> bool:
+    """Return whether all replicas of a node's inputs come before its own."""
+    last = {job.node: at for at, job in enumerate(jobs)}
+    return all(
+        last.get(source, -1) < at
+        for at, job in enumerate(jobs)
+        for source in times.problem.app.node(job.node).inputs
+    )

@@ -1,0 +1,51 @@
+"""What a planner has to solve: the calls of an application, a machine, and what replicas cost on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from stretto.costs.output_lengths import LengthsBySource
+from stretto.planner.application import Application, DrawnCalls, Request, Workload
+from stretto.planner.machine import Machine, ReplicaCost, costs_by_tp, model_of
+
+
+class Problem:
+    """An application with its requests on a machine; the lengths of answers are drawn several times.
+
+    Attributes:
+        costs: costs of one replica, by node and number of its devices.
+
+    Raises:
+        ConfigError: a model or node is unknown, or a model is too large.
+        CapacityError: a prompt is longer than its model's context.
+    """
+
+    def __init__(
+        self,
+        app: Application,
+        requests: Sequence[Request],
+        machine: Machine,
+        lengths: LengthsBySource,
+        *,
+        num_draws: int = 5,
+        seed: int = 0,
+    ) -> None:
+        models = {node.name: model_of(node.model, machine) for node in app.nodes}
+        self.app = app
+        self.machine = machine
+        self.workload = Workload(app, requests, models, lengths)
+        self.costs: dict[str, dict[int, ReplicaCost]] = {
+            name: costs_by_tp(model, machine, model.max_context_tokens) for name, model in models.items()
+        }
+        self._seeds = [seed * 1000 + number for number in range(num_draws)]
+
+    @cached_property
+    def draws(self) -> list[dict[str, DrawnCalls]]:
+        """Draws of the lengths of all answers, by node."""
+        return [self.workload.draw(seed) for seed in self._seeds]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the nodes that have calls, in topological order."""
+        return [name for name, calls in self.workload.calls.items() if len(calls.requests)]

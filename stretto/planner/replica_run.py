@@ -1,0 +1,216 @@
+"""Simulates one replica of an LLM from the time at which it is ready: when each of its calls ends.
+
+Calls that are all there at the beginning are scheduled by step numbers and priced at once. If calls arrive
+later, because other models or earlier calls make their prompts, each interval is priced when it begins, and
+cut at the end of the step in which a call arrives that can be admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import ceil, inf
+from sys import maxsize
+
+import numpy as np
+
+from stretto.costs.shape import StepShape
+from stretto.costs.step import StepCost
+from stretto.costs.step_arrays import Floats, Ints, steps_s
+from stretto.llm.scheduler_config import SchedulerConfig
+from stretto.planner.fast_scheduler import FastScheduler
+from stretto.planner.step_log import StepLog
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """The calls of one replica.
+
+    Attributes:
+        prompts: tokens of each prompt, and of the answer so far if the call was begun before.
+        outputs: tokens that each call still generates.
+        ready_s: time at which each prompt is complete, in seconds; infinite if that does not happen.
+        previous: call whose answer each call's prompt also needs; -1 for none.
+    """
+
+    prompts: Ints
+    outputs: Ints
+    ready_s: Floats
+    previous: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRun:
+    """A simulated run of one replica.
+
+    Attributes:
+        ended_s: time at which each call ended, in seconds; infinite if it never could begin.
+        num_steps: steps that the replica did.
+        busy_s: seconds in which the replica computed.
+    """
+
+    load: ReplicaLoad
+    ended_s: Floats
+    num_steps: int
+    busy_s: float
+    _log: StepLog
+    _order: Ints
+    _starts_s: Floats
+    _ends_s: Floats
+
+    def generated_at(self, at_s: float) -> Ints:
+        """Return how many tokens of its answer each call has at a time, in seconds.
+
+        Within an interval of equal steps, time is taken to pass evenly.
+        """
+        log, num = self._log, len(self._ends_s)
+        generated = np.zeros(len(self.load.prompts), np.int64)
+        if not num or not len(log.requests):
+            return np.where(self.ended_s <= at_s, self.load.outputs, generated)
+        repeats = np.array(log.repeats)
+        now = int(np.searchsorted(self._ends_s, at_s, "right"))
+        steps = np.append(np.array(log.first), log.first[-1] + repeats[-1])
+        num_steps = int(steps[now])
+        if now < num and log.num_decodes[now]:
+            share = (at_s - self._starts_s[now]) / max(1e-12, self._ends_s[now] - self._starts_s[now])
+            num_steps += int(max(0.0, share) * repeats[now])
+        begins, offsets = np.array(log.begins), np.array(log.offsets)
+        ends = np.array([end if end >= 0 else num for end in log.ends])
+        calls = self._order[np.array(log.requests)]
+        reached = np.where(ends <= now, steps[ends], num_steps)
+        tokens = offsets + reached - self.load.prompts[calls]
+        some = begins <= now
+        np.maximum.at(generated, calls[some], tokens[some])
+        return np.where(self.ended_s <= at_s, self.load.outputs, np.minimum(generated, self.load.outputs))
+
+
+def run_replica(load: ReplicaLoad, config: SchedulerConfig, cost: StepCost, begin_s: float) -> ReplicaRun:
+    """Simulate a replica that is ready at `begin_s` seconds.
+
+    Raises:
+        CapacityError: a call would not fit even if it were alone.
+    """
+    can_run = np.isfinite(load.ready_s)
+    if np.all(load.ready_s[can_run] <= begin_s) and np.all(load.previous[can_run] < 0):
+        return _run_at_once(load, np.flatnonzero(can_run), config, cost, begin_s)
+    return _Arrivals(load, config, cost, begin_s).run()
+
+
+def _run_at_once(
+    load: ReplicaLoad, order: Ints, config: SchedulerConfig, cost: StepCost, begin_s: float
+) -> ReplicaRun:
+    scheduler = FastScheduler(config)
+    scheduler.add(load.prompts[order].tolist(), load.outputs[order].tolist())
+    log = scheduler.run()
+    seconds = steps_s(cost, log.shapes())
+    ends_s = begin_s + np.cumsum(seconds)
+    ended_s = np.full(len(load.prompts), inf)
+    if log.ended:
+        requests, intervals = np.array(log.ended).T
+        ended_s[order[requests]] = ends_s[intervals]
+    busy_s = float(seconds.sum())
+    return ReplicaRun(load, ended_s, sum(log.repeats), busy_s, log, order, ends_s - seconds, ends_s)
+
+
+class _Arrivals:
+    """A run of a replica whose calls arrive one after the other."""
+
+    def __init__(self, load: ReplicaLoad, config: SchedulerConfig, cost: StepCost, begin_s: float) -> None:
+        self._load = load
+        self._cost = cost
+        self._now_s = begin_s
+        self._begin_s = begin_s
+        self._scheduler = FastScheduler(config)
+        self._order: list[int] = []
+        self._ended_s = np.full(len(load.prompts), inf)
+        self._starts_s: list[float] = []
+        self._ends_s: list[float] = []
+        self._followers: dict[int, list[int]] = {}
+        self._coming: list[tuple[float, int]] = []
+        for call, before in enumerate(load.previous.tolist()):
+            if before >= 0:
+                self._followers.setdefault(before, []).append(call)
+            elif np.isfinite(load.ready_s[call]):
+                self._coming.append((float(load.ready_s[call]), call))
+        heapify(self._coming)
+        self._stays: list[int] = []
+        self._num_stays = 0
+
+    def run(self) -> ReplicaRun:
+        scheduler, log = self._scheduler, self._scheduler.log
+        num_ended = 0
+        while True:
+            self._add_arrived()
+            if not scheduler.has_work():
+                if not self._coming:
+                    break
+                self._now_s = self._coming[0][0]
+                continue
+            scheduler.advance(self._max_steps())
+            self._spend()
+            for request, _ in log.ended[num_ended:]:
+                self._end(self._order[request])
+            num_ended = len(log.ended)
+        starts_s, ends_s = np.array(self._starts_s), np.array(self._ends_s)
+        busy_s = float((ends_s - starts_s).sum())
+        order = np.array(self._order, np.int64)
+        return ReplicaRun(self._load, self._ended_s, sum(log.repeats), busy_s, log, order, starts_s, ends_s)
+
+    def _add_arrived(self) -> None:
+        while self._coming and self._coming[0][0] <= self._now_s:
+            _, call = heappop(self._coming)
+            self._order.append(call)
+            self._scheduler.add([int(self._load.prompts[call])], [int(self._load.outputs[call])])
+
+    def _end(self, call: int) -> None:
+        self._ended_s[call] = self._now_s
+        for follower in self._followers.get(call, ()):
+            ready_s = max(self._now_s, float(self._load.ready_s[follower]))
+            if ready_s < inf:
+                heappush(self._coming, (ready_s, follower))
+
+    def _max_steps(self) -> int:
+        """Return after how many decode steps the next call has arrived."""
+        if not self._coming or self._scheduler.is_waiting or not self._stays:
+            return maxsize
+        shape = self._decodes(self._stays, self._scheduler.step)
+        gap_s = self._coming[0][0] - self._now_s
+        high = ceil(gap_s / self._cost.step_s(shape)) + 1  # steps only get longer
+        low = 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._cost.steps_s(shape, middle) >= gap_s:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _decodes(self, stays: Sequence[int], step: int) -> StepShape:
+        offsets = self._scheduler.log.offsets
+        chosen = [offsets[stay] for stay in stays]
+        context = sum(chosen) + step * len(chosen)
+        return StepShape(0, 0, 0, 0, len(chosen), context, max(chosen) + step)
+
+    def _spend(self) -> None:
+        """Let the time of the last interval pass."""
+        log = self._scheduler.log
+        interval = len(log.repeats) - 1
+        ends = log.ends
+        stays = [stay for stay in self._stays if not 0 <= ends[stay] <= interval]
+        shape = self._decodes(stays, log.first[-1]) if log.num_decodes[-1] else StepShape()
+        if log.prefills and log.prefills[-1][0] == interval:
+            shape = StepShape(*log.prefills[-1][1:], *shape[4:])
+        for at, context in reversed(log.single):
+            if at != interval:
+                break
+            longest = max(shape.max_context_tokens, context)
+            shape = StepShape(*shape[:4], shape.num_decodes + 1, shape.context_tokens + context, longest)
+        repeats = log.repeats[-1]
+        seconds = self._cost.step_s(shape) if repeats == 1 else self._cost.steps_s(shape, repeats)
+        self._starts_s.append(self._now_s)
+        self._now_s += seconds
+        self._ends_s.append(self._now_s)
+        self._stays = [stay for stay in stays if ends[stay] < 0]
+        self._stays += [stay for stay in range(self._num_stays, len(ends)) if ends[stay] < 0]
+        self._num_stays = len(ends)

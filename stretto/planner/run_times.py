@@ -1,0 +1,104 @@
+"""How long replicas take for a share of a node's calls: simulated for some shares, and interpolated.
+
+Planners compare thousands of plans, so they use this table; `execute` simulates the plan that they choose.
+Large sets of requests are simulated in part: the time of further requests grows evenly.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from stretto.costs.step_arrays import Floats, Ints
+from stretto.planner.application import DrawnCalls
+from stretto.planner.problem import Problem
+from stretto.planner.replica_run import ReplicaLoad, run_replica
+
+_MOST_REQUESTS = 2048
+
+
+class RunTimes:
+    """Seconds that one replica of a node needs for a share of its calls, once it is loaded.
+
+    All inputs are taken to be there. Several draws of the lengths of answers are averaged.
+    """
+
+    def __init__(self, problem: Problem, num_draws: int = 1) -> None:
+        self.problem = problem
+        self.num_devices = problem.machine.num_devices
+        self._draws = problem.draws[:num_draws]
+        self._shares = np.array([0.0, *(1 / parts for parts in range(self.num_devices, 0, -1))])
+        self._table: dict[tuple[str, int], Floats] = {
+            (name, tp): self._simulated(name, tp) for name in problem.names for tp in problem.costs[name]
+        }
+        self._lists = {key: values.tolist() for key, values in self._table.items()}
+        self.plans = cache(self._plans)
+
+    def run_s(self, node: str, tp: int, share: float) -> float:
+        """Return the seconds that a replica on `tp` devices needs for a share of the node's calls."""
+        seconds, num = self._lists[node, tp], self.num_devices
+        if share >= 1.0:
+            return float(seconds[num])
+        parts = 1 / share if share > 0 else num + 1.0
+        if parts >= num:
+            low, high, from_share, to_share = seconds[0], seconds[1], 0.0, 1 / num
+        else:
+            at = int(parts)
+            low, high = seconds[num - at], seconds[num - at + 1]
+            from_share, to_share = 1 / (at + 1), 1 / at
+        return float(low + (high - low) * (share - from_share) / (to_share - from_share))
+
+    def loading_s(self, node: str, tp: int) -> float:
+        """Return the seconds that a replica needs to start."""
+        return self.problem.costs[node][tp].loading_s
+
+    def last_s(self, node: str, tp: int) -> float:
+        """Return the seconds from the last input of a node until its last call has ended."""
+        return float(self._lists[node, tp][0])
+
+    def _plans(self, node: str) -> list[tuple[int, int]]:
+        """Return all pairs (dp, tp) with which a node can run on this machine."""
+        return [(dp, tp) for tp in self.problem.costs[node] for dp in range(1, self.num_devices // tp + 1)]
+
+    def _simulated(self, name: str, tp: int) -> Floats:
+        """Return the seconds for each of `_shares`; the first is for a single request."""
+        found = []
+        for drawn in self._draws:
+            calls = drawn[name]
+            requests = np.unique(calls.calls.requests)
+            work = np.bincount(calls.calls.requests, weights=calls.prompts + calls.outputs)[requests]
+            if np.any(calls.calls.previous >= 0):  # every share has some of the longest chains
+                requests = requests[np.argsort(-work, kind="stable")]
+            num = len(requests)
+
+            @cache
+            def seconds(count: int, step: int, requests: Ints = requests, calls: DrawnCalls = calls) -> float:
+                return self._seconds(name, tp, calls, requests[::step][:count])
+
+            row = [seconds(1, 1)]
+            for parts in range(self.num_devices, 0, -1):
+                count = -(-num // parts)
+                if count <= _MOST_REQUESTS:
+                    row.append(seconds(count, parts))
+                    continue
+                step = max(1, num // _MOST_REQUESTS)
+                whole, half = (seconds(some, step) for some in (_MOST_REQUESTS, _MOST_REQUESTS // 2))
+                row.append(whole + (whole - half) * (count - _MOST_REQUESTS) / (_MOST_REQUESTS // 2))
+            found.append(np.maximum.accumulate(row))
+        mean: Floats = np.mean(found, axis=0)
+        return mean
+
+    def _seconds(self, name: str, tp: int, drawn: DrawnCalls, requests: Ints) -> float:
+        """Simulate one replica with all calls of these requests."""
+        calls = np.flatnonzero(np.isin(drawn.calls.requests, requests))
+        place = np.full(len(drawn.outputs) + 1, -1)
+        place[calls] = np.arange(len(calls))
+        load = ReplicaLoad(
+            drawn.prompts[calls],
+            drawn.outputs[calls],
+            np.zeros(len(calls)),
+            place[drawn.calls.previous[calls]],
+        )
+        cost = self.problem.costs[name][tp]
+        return float(run_replica(load, cost.scheduler, cost.step, 0.0).ended_s.max())

@@ -1,0 +1,93 @@
+"""The steps of one simulated LLM instance as arrays, so that all of them are priced at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stretto.costs.step_arrays import Ints, ShapeArrays
+
+
+@dataclass(slots=True)
+class StepLog:
+    """What a fast simulation did, interval by interval; an interval is one step, or several equal ones.
+
+    A *stay* is the time in which a request decodes without interruption. In decode step d, a request on a
+    stay of offset o has a context of o + d tokens.
+
+    Attributes:
+        first: number of the first decode step of each interval.
+        repeats: steps of each interval.
+        num_decodes: decodes of each interval.
+        prefills: (interval, prompts, tokens, tokens of the longest, pairs of tokens) of steps with prefills.
+        single: (interval, context) of prefills of one generated token, which cost as much as a decode.
+        requests, begins, ends, offsets: each stay's request, first interval, interval after the last, and
+            offset.
+        ended: (request, interval at whose end it ended).
+    """
+
+    first: list[int] = field(default_factory=list)
+    repeats: list[int] = field(default_factory=list)
+    num_decodes: list[int] = field(default_factory=list)
+    prefills: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    single: list[tuple[int, int]] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    ended: list[tuple[int, int]] = field(default_factory=list)
+
+    def shapes(self) -> ShapeArrays:
+        """Return the sizes of the first step of each interval."""
+        num = len(self.repeats)
+        first, decodes = np.array(self.first, np.int64), np.array(self.num_decodes, np.int64)
+        begins, offsets = np.array(self.begins, np.int64), np.array(self.offsets, np.int64)
+        ends = np.array([end if end >= 0 else num for end in self.ends], np.int64)
+        change = np.zeros(num + 1, np.int64)
+        np.add.at(change, begins, offsets)
+        np.subtract.at(change, ends, offsets)
+        is_decode = decodes > 0
+        context = np.where(is_decode, np.cumsum(change)[:num] + decodes * first, 0)
+        longest = np.where(is_decode, _largest(begins, ends, offsets, num) + first, 0)
+        prefills = np.zeros((4, num), np.int64)
+        if self.prefills:
+            table = np.array(self.prefills, np.int64)
+            prefills[:, table[:, 0]] = table[:, 1:].T
+        for interval, tokens in self.single:
+            decodes[interval] += 1
+            context[interval] += tokens
+            longest[interval] = max(longest[interval], tokens)
+        return ShapeArrays(
+            prefills[0],
+            prefills[1],
+            prefills[2],
+            prefills[3],
+            decodes,
+            context,
+            longest,
+            np.array(self.repeats, np.int64),
+        )
+
+
+def _largest(begins: Ints, ends: Ints, values: Ints, num: int) -> Ints:
+    """Return, for each place below `num`, the largest value of the ranges [begin, end) that cover it.
+
+    Each range is covered by two ranges of a power of two, and these are passed down level by level.
+    """
+    lowest = np.iinfo(np.int64).min // 2
+    lengths = ends - begins
+    some = lengths > 0
+    begins, ends, values, lengths = begins[some], ends[some], values[some], lengths[some]
+    levels = np.frexp(lengths.astype(np.float64))[1].astype(np.int64) - 1
+    covered = np.full(num, lowest, np.int64)
+    for level in range(int(levels.max(initial=0)), -1, -1):
+        width = 1 << level
+        if covered_above := level < int(levels.max(initial=0)):
+            shifted = np.full(num, lowest, np.int64)
+            shifted[width:] = covered[: num - width] if width < num else shifted[width:]
+            covered = np.maximum(covered, shifted) if covered_above else covered
+        chosen = levels == level
+        np.maximum.at(covered, begins[chosen], values[chosen])
+        np.maximum.at(covered, ends[chosen] - width, values[chosen])
+    return covered

@@ -1,0 +1,74 @@
+"""`stretto plan` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.command_line import CommandLine
+
+APP = """
+name: pair
+nodes:
+  - {name: short, model: mpt-7b-chat, max_tokens: 30}
+  - {name: judge, model: Llama-2-70b-chat-hf, max_tokens: 20, inputs: [short]}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    app, requests = tmp_path / "app.yaml", tmp_path / "in.jsonl"
+    app.write_text(APP, "utf-8")
+    lines = (json.dumps({"custom_id": str(at), "prompt": "a" * (20 + at)}) for at in range(30))
+    requests.write_text("\n".join(lines), "utf-8")
+    return app, requests
+
+
+def test_plan_shows_a_table_a_chart_and_the_prediction(
+    stretto: CommandLine, files: tuple[Path, Path]
+) -> None:
+    app, requests = files
+    ended = stretto("plan", app, "--requests", requests, "--planner", "moldable_list", "--draws", "2")
+    assert ended.code == 0, ended
+    assert "Llama-2-70b-chat-hf*" in ended.out
+    assert "mpt-7b-chat " in ended.out
+    assert "GPU 7 |" in ended.out
+    assert "over 2 draws" in ended.out
+    assert "lower bound" in ended.out
+
+
+def test_plan_as_json_is_the_plan_as_data(stretto: CommandLine, files: tuple[Path, Path]) -> None:
+    app, requests = files
+    ended = stretto("plan", app, "--requests", requests, "--draws", "1", "--json")
+    assert ended.code == 0, ended
+    found = json.loads(ended.out)
+    assert {action["node"] for action in found["actions"]} == {"short", "judge"}
+    assert all(len(action["devices"]) == action["tp"] for action in found["actions"])
+    assert found["lower_bound_s"] <= 1.01 * found["predicted_s"][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--machine", "8xA100"), "8xA100-80G"),
+        (("--machine", "4xA6000"), "mpt-7b-chat"),
+        (("--planner", "magic"), "max_heuristic"),
+        (("--draws", "0"), "--draws must be at least 1"),
+    ],
+)
+def test_bad_options_are_refused_before_any_work(
+    stretto: CommandLine, files: tuple[Path, Path], options: tuple[str, str], message: str
+) -> None:
+    app, requests = files
+    ended = stretto("plan", app, "--requests", requests, *options)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+def test_a_bad_line_is_refused_with_its_number(stretto: CommandLine, files: tuple[Path, Path]) -> None:
+    app, requests = files
+    requests.write_text(requests.read_text("utf-8") + '\n{"custom_id": "0", "prompt": "x"}', "utf-8")
+    ended = stretto("plan", app, "--requests", requests)
+    assert ended.code == 2
+    assert "line 31: custom_id '0' was used in line 1" in ended.err

@@ -1,0 +1,95 @@
+"""The fast scheduler takes the same steps as the production one."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from stretto.costs.shape import StepShape
+from stretto.costs.step_arrays import ShapeArrays
+from stretto.errors import CapacityError, ConfigError
+from stretto.llm.local_scheduler import LocalScheduler
+from stretto.llm.scheduler_config import SchedulerConfig
+from stretto.llm.sequence import TokenSequence
+from stretto.planner.fast_scheduler import FastScheduler
+from stretto.sim.step_times import batch_shape
+
+NUM_LOADS = int(os.environ.get("STRETTO_EXAMPLES", "250"))
+Load = tuple[SchedulerConfig, list[int], list[int]]
+
+
+def random_load(seed: int) -> Load:
+    draw = random.Random(seed)
+    size = draw.choice([1, 2, 3, 4, 8, 16])
+    longest = draw.choice([6, 20, 60])
+    num = draw.randint(1, 40)
+    prompts = [draw.randint(1, longest) for _ in range(num)]
+    outputs = [draw.choice([1, 2, draw.randint(1, longest), draw.randint(1, 2 * longest)]) for _ in prompts]
+    least = max(-(-(p + o) // size) for p, o in zip(prompts, outputs, strict=True))
+    max_running = draw.randint(1, 20)
+    config = SchedulerConfig(
+        num_blocks=least + draw.choice([0, 1, draw.randint(0, 3 * least), draw.randint(0, 20 * least)]),
+        block_tokens=size,
+        max_running=max_running,
+        max_batch_tokens=max_running + draw.randint(1, 2 * longest),
+        policy=draw.choice(["chunked", "prefill_first"]),
+        lookahead=draw.choice([1, 3, 64]),
+    )
+    return config, prompts, outputs
+
+
+def production(load: Load) -> tuple[list[StepShape], dict[int, int], int]:
+    """Run the local scheduler; return the steps, the step after which each request ended, and how often one
+    was preempted.
+    """
+    config, prompts, outputs = load
+    scheduler = LocalScheduler(config)
+    for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+        scheduler.add(TokenSequence(number, list(range(prompt)), output, salt=str(number)), 0.0)
+    steps: list[StepShape] = []
+    ended = {}
+    while scheduler.has_work():
+        batch = scheduler.schedule()
+        steps.append(batch_shape(batch))
+        scheduler.complete(batch, {s.sequence.id: [len(steps)] for s in batch.slices if s.samples})
+        for piece in batch.slices:
+            if not piece.sequence.num_remaining:
+                scheduler.finish(piece.sequence)
+                ended[piece.sequence.id] = len(steps)
+    return steps, ended, scheduler.num_preemptions
+
+
+def expanded(shapes: ShapeArrays) -> list[StepShape]:
+    return [one.after(k) if k else one for one, repeats in shapes.rows() for k in range(repeats)]
+
+
+def fast(load: Load) -> tuple[list[StepShape], dict[int, int], int]:
+    config, prompts, outputs = load
+    scheduler = FastScheduler(config)
+    scheduler.add(prompts, outputs)
+    log = scheduler.run()
+    shapes = log.shapes()
+    steps_by = shapes.repeats.cumsum().tolist()
+    ended = {request: steps_by[interval] for request, interval in log.ended}
+    return expanded(shapes), ended, scheduler.num_preemptions
+
+
+@pytest.mark.parametrize("first", range(0, NUM_LOADS, 25))
+def test_any_load_takes_the_same_steps(first: int) -> None:
+    for seed in range(first, first + 25):
+        load = random_load(seed)
+        assert fast(load) == production(load), f"seed {seed}: {load}"
+
+
+def test_random_loads_preempt_often_enough_to_test_it() -> None:
+    assert sum(fast(random_load(seed))[2] > 0 for seed in range(100)) > 30
+
+
+def test_a_request_that_never_fits_is_refused() -> None:
+    scheduler = FastScheduler(SchedulerConfig(num_blocks=2, block_tokens=4))
+    with pytest.raises(CapacityError, match="9 tokens"):
+        scheduler.add([5], [4])
+    with pytest.raises(ConfigError, match="answer"):
+        scheduler.add([5], [0])

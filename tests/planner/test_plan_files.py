@@ -1,0 +1,184 @@
+"""Applications, requests and machines: what they mean, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stretto.costs.output_lengths import LengthsBySource, OutputLengths
+from stretto.costs.presets import load_output_lengths
+from stretto.errors import CapacityError, ConfigError, StrettoError
+from stretto.planner.application import Application, Node, Request, Workload
+from stretto.planner.machine import MACHINES, costs_by_tp, machine_of, model_of
+from stretto.planner.plan_files import read_application, read_requests
+
+A100 = MACHINES["8xA100-80G"]
+
+
+def read_app(folder: Path, text: str) -> Application:
+    path = folder / "app.yaml"
+    path.write_text(text, "utf-8")
+    return read_application(path)
+
+
+def read_lines(folder: Path, *lines: object) -> list[Request]:
+    path = folder / "in.jsonl"
+    path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines), "utf-8")
+    return read_requests(path)
+
+
+def workload(nodes: list[Node], requests: list[Request]) -> Workload:
+    app = Application("app", nodes)
+    models = {node.name: model_of(node.model, A100) for node in app.nodes}
+    return Workload(app, requests, models, load_output_lengths())
+
+
+def test_nodes_come_in_topological_order(tmp_path: Path) -> None:
+    app = read_app(
+        tmp_path,
+        """
+        name: judged
+        nodes:
+          - {name: judge, model: vicuna-13b-v1.5, max_tokens: 9, inputs: [a, b], calls: 2}
+          - {name: b, model: mpt-7b-chat, max_tokens: 5}
+          - {name: a, model: mpt-7b-chat, max_tokens: 5}
+        """,
+    )
+    assert [node.name for node in app.nodes] == ["b", "a", "judge"]
+    assert app.consumers == {"b": ("judge",), "a": ("judge",), "judge": ()}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("[]", "at least one node"),
+        ("[{name: a, model: m}]", "has no max_tokens"),
+        ("[{name: a, model: m, max_tokens: 2, colour: red}]", "unknown field 'colour'"),
+        ("[{name: a, model: m, max_tokens: many}]", "max_tokens must be of type int"),
+        ("[{name: a, model: m, max_tokens: 0}]", "at least 1"),
+        ("[{name: a, model: m, max_tokens: 1, inputs: [b]}]", "unknown input 'b'"),
+        ("[{name: a, model: m, max_tokens: 1, inputs: [a]}]", "chain: true"),
+        (
+            "[{name: a, model: m, max_tokens: 1, inputs: [b]}, "
+            "{name: b, model: m, max_tokens: 1, inputs: [a]}]",
+            "cycle: a, b",
+        ),
+        ("[{name: a, model: m, max_tokens: 1}, {name: a, model: m, max_tokens: 1}]", "twice"),
+        ("[", "app.yaml"),
+    ],
+)
+def test_a_wrong_application_is_refused(tmp_path: Path, nodes: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_app(tmp_path, f"nodes: {nodes}")
+
+
+def test_requests_are_read(tmp_path: Path) -> None:
+    requests = read_lines(
+        tmp_path,
+        {"custom_id": "1", "prompt": "abcdefghi"},
+        "",
+        {"custom_id": "2", "prompt_tokens": 7, "nodes": ["a"], "answers": {"a": 5}},
+        {"custom_id": "3", "chunks": ["abcd", 9]},
+    )
+    assert requests == [
+        Request("1", 3, answers={}),
+        Request("2", 7, (), ("a",), {"a": 5}),
+        Request("3", 0, (1, 9), answers={}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2"),
+        ('{"custom_id": "1", "prompt": "x"}', "line 2: custom_id '1' was used in line 1"),
+        ('{"prompt": "x"}', "line 2: custom_id must be a text"),
+        ('{"custom_id": "2"}', "line 2: a request needs"),
+        ('{"custom_id": "2", "prompt": "x", "wish": 1}', "unknown field 'wish'"),
+        ('{"custom_id": "2", "prompt_tokens": -1}', "number of tokens"),
+        ("7", "line 2: a request is a mapping"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_lines(tmp_path, {"custom_id": "1", "prompt": "x"}, line)
+
+
+def test_answers_become_part_of_prompts() -> None:
+    nodes = [
+        Node("write", "vicuna-13b-v1.5", 100, 10, chain=True),
+        Node("judge", "Llama-2-70b-chat-hf", 20, 5, ("write",), 2),
+    ]
+    drawn = workload(nodes, [Request("1", 3, (50, 60)), Request("2", 3, (70,))]).draw(0)
+    write, judge = drawn["write"], drawn["judge"]
+    assert write.calls.previous.tolist() == [-1, 0, -1]
+    assert write.prompts.tolist() == [60, 70 + write.outputs[0], 80]
+    assert judge.calls.requests.tolist() == [0, 0, 1, 1]
+    assert judge.prompts.tolist() == [8 + write.outputs[1]] * 2 + [8 + write.outputs[2]] * 2
+    assert write.outputs.min() >= 1
+    assert write.outputs.max() <= 100
+
+
+def test_draws_differ_and_repeat_by_seed() -> None:
+    load = workload([Node("a", "mpt-7b-chat", 500)], [Request(str(n), 5) for n in range(50)])
+    assert load.draw(1)["a"].outputs.tolist() == load.draw(1)["a"].outputs.tolist()
+    assert load.draw(1)["a"].outputs.tolist() != load.draw(2)["a"].outputs.tolist()
+
+
+def test_draws_follow_the_counted_lengths() -> None:
+    app = Application("app", [Node("a", "mpt-7b-chat", 500)])
+    lengths = LengthsBySource({("mpt-7b-chat", ""): OutputLengths((10, 20), (1.0, 3.0))})
+    models = {"a": model_of("mpt-7b-chat", A100)}
+    outputs = Workload(app, [Request(str(n), 5) for n in range(4000)], models, lengths).draw(0)["a"].outputs
+    assert set(outputs.tolist()) == {10, 20}
+    assert 0.72 < (outputs == 20).mean() < 0.78
+
+
+def test_known_lengths_and_routes_are_kept() -> None:
+    nodes = [Node("a", "mpt-7b-chat", 50), Node("b", "mpt-7b-chat", 50)]
+    drawn = workload(nodes, [Request("1", 5, (), ("b",), {"b": 77}), Request("2", 5, (), ("a",))]).draw(0)
+    assert drawn["a"].calls.requests.tolist() == [1]
+    assert drawn["b"].outputs.tolist() == [77]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "request_", "error", "message"),
+    [
+        ([Node("a", "mpt-7b-chat", 5)], Request("r", 9000), CapacityError, "'r'.* 9000 tokens"),
+        ([Node("a", "mpt-7b-chat", 5)], Request("r", 9, (), ("z",)), ConfigError, "unknown node 'z'"),
+        ([Node("a", "mpt-7b-chat", 5, chain=True)], Request("r", 9), ConfigError, "no chunks"),
+    ],
+)
+def test_impossible_requests_are_named(
+    nodes: list[Node], request_: Request, error: type[StrettoError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        workload(nodes, [request_])
+
+
+def test_machines_say_what_fits() -> None:
+    assert machine_of("8xa100-80g") is A100
+    with pytest.raises(ConfigError, match="8xH100"):
+        machine_of("8xH10")
+    large = model_of("meta-llama/Llama-2-70b-chat", A100)
+    assert large.name == "Llama-2-70b-chat-hf"
+    assert sorted(costs_by_tp(large, A100, 4096)) == [2, 4]
+    assert sorted(costs_by_tp(model_of("vicuna-13b-v1.5", A100), A100, 2048)) == [1, 2, 4]
+    with pytest.raises(ConfigError, match="nearest is 'vicuna"):
+        model_of("vicuna", A100)
+
+
+def test_a_model_that_is_too_large_is_refused_with_one_that_fits() -> None:
+    huge = Node("a", "x", 5)
+    model = model_of("Llama-2-70b-chat-hf", A100)
+    larger = type(model)("huge", 400, 16384, 64, 8, 65536, 32000)
+    assert huge.calls == 1
+    with pytest.raises(ConfigError, match=r"huge.*would fit"):
+        costs_by_tp(larger, A100, 100)
+
+
+def test_devices_of_a_group_are_neighbours() -> None:
+    assert A100.groups(2) == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert MACHINES["4xA6000"].groups(4) == [(0, 1, 2, 3)]

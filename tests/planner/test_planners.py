@@ -1,0 +1,207 @@
+"""Planners and the simulation that compares them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from stretto.costs.presets import load_output_lengths
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.bound import lower_bound_s
+from stretto.planner.execute import Execution, execute
+from stretto.planner.machine import MACHINES
+from stretto.planner.plan import Plan, PlannedReplica, Stage, place
+from stretto.planner.planners.stages import StageState
+from stretto.planner.planners.stretto import search
+from stretto.planner.planners.table import PLANNERS
+from stretto.planner.problem import Problem
+from stretto.planner.run_times import RunTimes
+
+ENSEMBLE = [Node(name, name, 60) for name in ("vicuna-13b-v1.5", "mpt-7b-chat", "chatglm3-6b", "gpt-j-6b")]
+CHAIN = [
+    Node("write", "vicuna-13b-v1.5", 80, 20, chain=True),
+    Node("judge", "Llama-2-70b-chat-hf", 20, 10, ("write",), 2),
+]
+
+
+def problem(nodes: list[Node], num: int = 40, machine: str = "8xA100-80G") -> Problem:
+    requests = [
+        Request(str(at), 10 + at % 30, tuple([200] * (1 + 9 * (at == 7) + at % 3))) for at in range(num)
+    ]
+    return Problem(Application("app", nodes), requests, MACHINES[machine], load_output_lengths(), num_draws=2)
+
+
+@pytest.fixture(scope="module")
+def tables() -> Mapping[str, RunTimes]:
+    return {"ensemble": RunTimes(problem(ENSEMBLE)), "chain": RunTimes(problem(CHAIN))}
+
+
+@pytest.fixture(scope="module")
+def plans(tables: Mapping[str, RunTimes]) -> dict[tuple[str, str], Plan]:
+    return {(app, name): make(table) for app, table in tables.items() for name, make in PLANNERS.items()}
+
+
+def check(problem: Problem, done: Execution) -> None:
+    """Check that no device has two replicas at once, and that consumers end after their inputs."""
+    for one, other in itertools.combinations(done.spans, 2):
+        if set(one.replica.devices) & set(other.replica.devices):
+            assert one.end_s <= other.start_s + 1e-9 or other.end_s <= one.start_s + 1e-9, (one, other)
+    for node in problem.app.nodes:
+        for source in node.inputs:
+            assert done.ended_s[node.name] > done.ended_s[source]
+    assert 0 <= done.idle_share(problem.machine.num_devices) < 1
+
+
+@pytest.mark.parametrize("app", ["ensemble", "chain"])
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_every_plan_ends_all_calls_on_its_devices(
+    app: str, name: str, tables: Mapping[str, RunTimes], plans: dict[tuple[str, str], Plan]
+) -> None:
+    problem, plan = tables[app].problem, plans[app, name]
+    for drawn in problem.draws:
+        done = execute(problem, plan, drawn)
+        check(problem, done)
+        assert done.makespan_s == max(done.ended_s.values())
+    assert plan.planner == name
+
+
+@pytest.mark.parametrize("app", ["ensemble", "chain"])
+def test_the_own_planner_is_never_worse_and_the_bound_holds(
+    app: str, tables: Mapping[str, RunTimes], plans: dict[tuple[str, str], Plan]
+) -> None:
+    problem = tables[app].problem
+    seconds = {
+        name: np.mean([execute(problem, plans[app, name], drawn).makespan_s for drawn in problem.draws])
+        for name in PLANNERS
+    }
+    assert seconds["stretto"] <= 1.01 * min(seconds.values()), seconds
+    assert lower_bound_s(tables[app]) <= 1.01 * min(seconds.values()), seconds
+
+
+def test_plans_repeat(tables: Mapping[str, RunTimes], plans: dict[tuple[str, str], Plan]) -> None:
+    for name in ("moldable_list", "samullm_greedy"):
+        assert PLANNERS[name](tables["ensemble"]) == plans["ensemble", name]
+
+
+def test_max_gives_all_devices_to_one_node_after_the_other(plans: dict[tuple[str, str], Plan]) -> None:
+    stages = plans["ensemble", "max_heuristic"].stages
+    assert [{replica.node for replica in stage.replicas} for stage in stages] == [
+        {node.name} for node in ENSEMBLE
+    ]
+
+
+def test_min_starts_with_an_even_partition(plans: dict[tuple[str, str], Plan]) -> None:
+    first = plans["ensemble", "min_heuristic"].stages[0]
+    devices = [
+        sum(replica.tp for replica in first.replicas if replica.node == node.name) for node in ENSEMBLE
+    ]
+    assert max(devices) <= 2
+    assert min(devices) >= 1
+
+
+def test_a_lone_replica_takes_its_loading_and_its_run(tables: Mapping[str, RunTimes]) -> None:
+    times = tables["ensemble"]
+    node = ENSEMBLE[1].name
+    lone = problem([ENSEMBLE[1]])
+    plan = Plan("hand", (Stage((PlannedReplica(node, (0,)),)),))
+    done = execute(lone, plan, lone.draws[0])
+    assert done.makespan_s == pytest.approx(times.loading_s(node, 1) + RunTimes(lone).run_s(node, 1, 1.0))
+
+
+def test_a_node_that_keeps_its_replicas_goes_on_undisturbed() -> None:
+    """The second stage adds a node; the first one's replica does not notice."""
+    two = problem(ENSEMBLE[:2])
+    slow, fast = (node.name for node in ENSEMBLE[:2])
+    kept = PlannedReplica(slow, (0,))
+    alone = execute(two, Plan("a", (Stage((kept, PlannedReplica(fast, (1,)))),)), two.draws[0])
+    staged = execute(
+        two,
+        Plan("b", (Stage((kept, PlannedReplica(fast, (1,))), True), Stage((kept,)))),
+        two.draws[0],
+    )
+    assert staged.ended_s == alone.ended_s
+
+
+def test_a_preempted_node_goes_on_from_its_tokens() -> None:
+    """The first stage ends with the fast node; then the slow one moves, is loaded anew and does the rest."""
+    two = problem(ENSEMBLE[:2], 400)
+    slow, fast = (node.name for node in ENSEMBLE[:2])
+    slow_cost = two.costs[slow][1]
+    first = Stage((PlannedReplica(slow, (0,)), PlannedReplica(fast, (1,))), True)
+    plan = Plan("moves", (first, Stage((PlannedReplica(slow, (3,)),))))
+    stays = Plan("stays", (first, Stage((PlannedReplica(slow, (0,)),))))
+    moved, stayed = (execute(two, one, two.draws[0]) for one in (plan, stays))
+    check(two, moved)
+    if stayed.ended_s[slow] > stayed.ended_s[fast]:
+        late_s = moved.ended_s[slow] - stayed.ended_s[slow]
+        assert 0.5 * slow_cost.loading_s < late_s < 1.5 * slow_cost.loading_s
+    assert moved.ended_s[fast] == stayed.ended_s[fast]
+
+
+def test_a_consumer_runs_while_its_input_runs(tables: Mapping[str, RunTimes]) -> None:
+    chain = tables["chain"].problem
+    write, judge = PlannedReplica("write", (0,)), PlannedReplica("judge", (2, 3))
+    together = execute(chain, Plan("p", (Stage((write, judge)),)), chain.draws[0])
+    apart = execute(chain, Plan("p", (Stage((write,), True), Stage((judge,)))), chain.draws[0])
+    assert together.ended_s["write"] == apart.ended_s["write"]
+    assert together.makespan_s < apart.makespan_s - 10  # the consumer has been loaded before
+
+
+def test_a_stage_does_less_of_a_node_that_must_load() -> None:
+    state = StageState(RunTimes(problem(ENSEMBLE[:2])))
+    slow, fast = (node.name for node in ENSEMBLE[:2])
+    stage = {slow: (1, 1), fast: (1, 1)}
+    state.advance(stage)
+    assert list(state.left) == [slow]
+    assert 0 < state.left[slow] <= 1
+    assert state.load_s(slow, (1, 1)) == 0
+    assert state.load_s(slow, (2, 1)) > 0
+
+
+def test_placing_moves_as_few_replicas_as_it_takes() -> None:
+    before = (PlannedReplica("a", (0,)), PlannedReplica("b", (2,)), PlannedReplica("c", (4, 5, 6, 7)))
+    placed = place([("a", 1, 1), ("b", 1, 1), ("d", 2, 1), ("c", 4, 1)], 8, before)
+    assert set(before) - set(placed) == {PlannedReplica("b", (2,))}
+    assert sorted(device for replica in placed for device in replica.devices) == list(range(8))
+    assert all(replica.devices[0] % replica.tp == 0 for replica in placed)
+
+
+def test_actions_add_and_drain() -> None:
+    a, b, c = PlannedReplica("a", (0,)), PlannedReplica("b", (1,)), PlannedReplica("c", (1,))
+    plan = Plan("p", (Stage((a, b), True), Stage((a, c))))
+    assert [(one.when, one.verb, one.replica) for one in plan.actions()] == [
+        ("start", "add", a),
+        ("start", "add", b),
+        ("the first of a, b is done", "drain", b),
+        ("the first of a, b is done", "add", c),
+    ]
+    queue = Plan("p", (Stage((b, c)),))
+    assert [one.when for one in queue.actions()] == ["start", "b leaves device 1"]
+
+
+def test_shares_of_a_node_stay_a_whole(tables: Mapping[str, RunTimes]) -> None:
+    """Thousands of changes split, remove and shift shares; no error grows."""
+    totals: dict[str, float] = {}
+    for replica in search(tables["ensemble"], 0).stages[0].replicas:
+        totals[replica.node] = totals.get(replica.node, 0.0) + replica.weight
+    assert totals == pytest.approx({node.name: 1.0 for node in ENSEMBLE})
+
+
+def test_times_grow_with_the_share(tables: Mapping[str, RunTimes]) -> None:
+    for times in tables.values():
+        for name in times.problem.names:
+            for tp in times.problem.costs[name]:
+                row = [times.run_s(name, tp, share / 50) for share in range(51)]
+                assert row == sorted(row)
+                assert row[0] > 0
+
+
+def test_large_sets_are_estimated_from_a_part_of_them() -> None:
+    large = problem([ENSEMBLE[1]], 5000)
+    times = RunTimes(large)
+    plan = Plan("p", (Stage((PlannedReplica(ENSEMBLE[1].name, (0,)),)),))
+    took_s = execute(large, plan, large.draws[0]).makespan_s - times.loading_s(ENSEMBLE[1].name, 1)
+    assert times.run_s(ENSEMBLE[1].name, 1, 1.0) == pytest.approx(took_s, rel=0.08)
