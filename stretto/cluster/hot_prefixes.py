@@ -6,8 +6,9 @@ A prefix is named by the hash of its last block. Rules:
 - A prefix wants a copy when its requests wait too long: those of the newer half of its history waited at
   least twice as long on average as those of the older half. A copy begins this history anew.
 - What follows a copied prefix is split by load: each next part goes to the copy that was chosen for it first.
-- The youngest copy is retired when hardly anybody waits for the prefix and its requests come at less than half
-  of the highest rate since the copy was made. A retired copy gets no more requests, so that it ages out of the cache.
+- The youngest copy is retired when hardly anybody waits for the prefix and its requests come at less than
+  half of the highest rate since the copy was made. A retired copy gets no more requests, so that it ages out
+  of the cache.
 
 Source: Preble §4.2, post-assignment load adjustment (autoscaling). Differs: copies are undone.
 """
@@ -74,7 +75,8 @@ class _Prefix:
     Attributes:
         num: number of its requests in the history.
         generation: number of times that its waits began anew.
-        copies: instances that have copies of it, with the highest rate (requests per second) since each was made.
+        copies: instances that have copies of it, with the prefix's highest rate (requests per second)
+            since each was made.
         retired: instances whose copies are to get no more requests.
         parts: instance that gets the requests with a certain next block.
     """
