@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.agent_traces.requests import AgentRequest, AgentTrace, SizedPrompt, checked_trace
+from stretto.agent_traces.sharing import KnownPrompt, Shared, study_prompts
 from stretto.errors import UserError
 
 BLOCK_TOKENS = 16
@@ -96,7 +97,7 @@ SHAPES: Mapping[str, Shape] = {
         sharers=(63, 30),
         end_tokens=(90, 320),
         single_share=0.004,
-        related_share=0.1,
+        related_share=0.09,
         related_part=0.35,
     ),
     "video": Shape(
@@ -186,12 +187,17 @@ def make_requests(
     return made
 
 
-def make_trace(
-    requests: Sequence[Request], rate_per_s: float, seed: int = 0, path: Path = Path("made up")
-) -> AgentTrace:
-    """Return requests as a trace with Poisson arrivals. Blocks of 16 tokens say what prompts share."""
+def poisson_s(num: int, rate_per_s: float, seed: int = 0) -> list[float]:
+    """Return the times of `num` Poisson arrivals, in seconds."""
     draw = np.random.Generator(np.random.PCG64([seed, 1]))
-    arrivals_s = np.cumsum(draw.exponential(1 / rate_per_s, len(requests)))
+    times_s: list[float] = np.cumsum(draw.exponential(1 / rate_per_s, num)).tolist()
+    return times_s
+
+
+def make_trace(
+    requests: Sequence[Request], arrivals_s: Sequence[float], path: Path = Path("made up")
+) -> AgentTrace:
+    """Return requests as a trace with these times of arrival. Blocks of 16 tokens say what prompts share."""
     ids = BlockIds()
     return checked_trace(
         path,
@@ -200,11 +206,20 @@ def make_trace(
                 f"r{number}",
                 number + 1,
                 SizedPrompt(request.num_tokens, ids.of(request.text), BLOCK_TOKENS),
-                float(arrivals_s[number]),
+                arrival_s,
                 output_tokens=request.output_tokens,
             )
-            for number, request in enumerate(requests)
+            for number, (request, arrival_s) in enumerate(zip(requests, arrivals_s, strict=True))
         ],
+    )
+
+
+def study(requests: Sequence[Request]) -> list[Shared]:
+    """Return what the prompts of a workload share."""
+    ids = BlockIds()
+    return study_prompts(
+        KnownPrompt(ids.of(request.text), request.num_tokens, BLOCK_TOKENS, request.output_tokens)
+        for request in requests
     )
 
 
