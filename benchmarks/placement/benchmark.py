@@ -30,21 +30,21 @@ SPEED = "decisions per second of a core, 2,000 tokens, 4 instances"
 WORKLOADS = "workloads beside Table 1 of the Preble paper (mean, deviation)"
 _NUM_TOKENS = 2000
 _NUM_TOOLS = 200
-_TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
+TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "toolbench": {"prompt_tokens": (1835, 742), "shared_share": (0.85, 0.13), "key_share": (0.76, 0.16)},
     "embodied": {"prompt_tokens": (2285, 471), "shared_share": (0.97, 0.14), "key_share": (0.76, 0.12)},
     "programming": {"prompt_tokens": (3871, 1656), "shared_share": (0.97, 0.074), "key_share": (0.78, 0.13)},
     "video": {"prompt_tokens": (9865, 5976), "shared_share": (0.88, 0.32), "key_share": (0.99, 0.002)},
     "document": {"prompt_tokens": (23474, 6105), "shared_share": (0.91, 0.24), "key_share": (0.94, 0.15)},
 }
-_OUTPUTS: Mapping[str, tuple[float, float]] = {
+OUTPUTS: Mapping[str, tuple[float, float]] = {
     "toolbench": (43, 16),
     "embodied": (16, 13),
     "programming": (190, 343),
     "video": (4, 1.5),
     "document": (16, 9.9),
 }
-_SHARERS: Mapping[str, tuple[float, float]] = {
+SHARERS: Mapping[str, tuple[float, float]] = {
     "toolbench": (39, 64),
     "embodied": (48, 8),
     "programming": (126, 2157),
@@ -105,8 +105,8 @@ def measure(size: PlacementSize, options: BenchmarkOptions) -> Report:
         "speeds are of CPU time, the best of several runs; a decision includes hashing, choosing, noting it",
         "texts are made up without --data" if options.data is None else f"texts of {options.data}",
         "a token is four bytes of text",
-        "a policy is worse beyond the spread if the mean difference over seeds exceeds its standard deviation, "
-        "and 1 %",
+        "a policy is worse beyond the spread if the mean difference over seeds exceeds its standard "
+        "deviation, and 1 %",
         *where_we_lose(results),
     )
     config = {**asdict(size), "scenes": [asdict(scene) for scene in scenes]}
@@ -168,7 +168,7 @@ def _workloads(size: PlacementSize, options: BenchmarkOptions) -> tuple[list[Row
     for name in SHAPES:
         options.say(f"workload {name}")
         studied = study(make_requests(name, size.requests[name], options.seed, options.data))
-        wanted = {**_TABLE_1[name], "output_tokens": _OUTPUTS[name], "key_sharers": _SHARERS[name]}
+        wanted = {**TABLE_1[name], "output_tokens": OUTPUTS[name], "key_sharers": SHARERS[name]}
         values: dict[str, str | float] = {"found_share": found_share(studied)}
         for quantity, of in quantities(studied).items():
             if quantity in wanted:

@@ -33,7 +33,7 @@ def workload(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Trace of requests, in any format that `stretto load` takes, or a .csv file of Azure's traces.",
+            help="Trace of requests, in any format that `stretto load` takes; or a .csv file of Azure's.",
             metavar="FILE",
         ),
     ],
