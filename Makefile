@@ -86,7 +86,7 @@ property-tests: env ## the same-result properties, with many more examples
 	STRETTO_EXAMPLES=4000 $(BIN)/pytest tests/properties --timeout=7200
 
 fault-tests: env ## 500 random workloads with faults in virtual time
-	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py
+	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py tests/sim/test_placement_faults.py
 
 hostile-tests: env ## kills, faulty servers, hostile documents, and a soak: make hostile-tests SOAK_S=480
 	STRETTO_SOAK_S=$(SOAK_S) $(BIN)/pytest tests/hostile
