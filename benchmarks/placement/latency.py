@@ -145,7 +145,7 @@ def rows(results: Sequence[Simulated]) -> list[Row]:
             values: dict[str, Value] = {"mean_s": result.mean(name)}
             values["spread_s"] = statistics.pstdev(result.means(name))
             values |= {quantity: result.mean(name, quantity) for quantity in _QUANTITIES}
-            values["over_bound"] = values["mean_s"] / bound
+            values["over_bound"] = result.mean(name) / bound
             values["failed"] = sum(result.means(name, "num_failed"))
             found.append(Row(table, name, values, "simulated"))
     return found + [row for pair in _PAIRS if (row := _ratios(results, *pair)) is not None]
