@@ -84,9 +84,9 @@ class Outcome:
     """What one policy did with one workload. Times are in seconds; those of failed requests are left out.
 
     Attributes:
-        mean_s, p99_s: from arrival to end.
-        first_mean_s, first_p99_s: from arrival to the first token.
-        token_mean_s, token_p99_s: for each token after the first.
+        mean_s, p99_s: time from arrival to end.
+        first_mean_s, first_p99_s: time from arrival to the first token.
+        token_mean_s, token_p99_s: time of each token after the first.
         hit_share: share of all prompt tokens that were found in a cache.
         imbalance: the largest number of requests of an instance over the mean.
         num_failed: number of requests that failed.
