@@ -89,7 +89,7 @@ planner-tests: env ## the planner's fast scheduler against the production one, o
 	STRETTO_EXAMPLES=1000 $(BIN)/pytest tests/planner/test_fast_scheduler.py
 
 fault-tests: env ## 500 random workloads with faults in virtual time
-	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py
+	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py tests/sim/test_placement_faults.py
 
 hostile-tests: env ## kills, faulty servers, hostile documents, and a soak: make hostile-tests SOAK_S=480
 	STRETTO_SOAK_S=$(SOAK_S) $(BIN)/pytest tests/hostile

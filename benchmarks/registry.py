@@ -22,9 +22,10 @@ class BenchmarkOptions:
         say: called with a text about the progress.
         vllm: Python interpreter of an environment with vLLM; None for that of `make vllm-env`.
         checkpoint: folder of an LLM; None for the benchmark's own.
-        cells: folder that keeps finished runs, which are not repeated (fleet); None for `runs/fleet`.
+        cells: folder that keeps finished runs, which are not repeated (fleet, placement); None for
+            `runs/fleet` or `runs/placement`.
         faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet).
-        virtual: run only what takes place in virtual time (fleet).
+        virtual: run only what takes place in virtual time (fleet, placement).
         fleet: compare routers before a fleet of emulated servers, instead of their cost (router).
     """
 

@@ -5,10 +5,11 @@ policy makes of them in the simulator.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
-from benchmarks.placement.simulated import Outcome, simulate
+from benchmarks.placement.latency import goals, rows, simulate_scenes, where_we_lose
+from benchmarks.placement.scenes import Scene, full_scenes, quick_scenes
 from benchmarks.placement.speed import (
     Deciding,
     buffers,
@@ -18,33 +19,32 @@ from benchmarks.placement.speed import (
     event_blocks_per_s,
     hashes_per_s,
 )
-from benchmarks.placement.workloads import BLOCK_TOKENS, SHAPES, BlockIds, Request, make_requests, make_trace
+from benchmarks.placement.workloads import SHAPES, make_requests, study
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
-from stretto.agent_traces.sharing import KnownPrompt, Shared, found_share, quantities, study_prompts
+from stretto.agent_traces.sharing import found_share, quantities
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.trace.summary import quantile
 
 SPEED = "decisions per second of a core, 2,000 tokens, 4 instances"
 WORKLOADS = "workloads beside Table 1 of the Preble paper (mean, deviation)"
-POLICIES = "policies in the simulator, Mistral-7B on A6000"
 _NUM_TOKENS = 2000
 _NUM_TOOLS = 200
-_TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
+TABLE_1: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "toolbench": {"prompt_tokens": (1835, 742), "shared_share": (0.85, 0.13), "key_share": (0.76, 0.16)},
     "embodied": {"prompt_tokens": (2285, 471), "shared_share": (0.97, 0.14), "key_share": (0.76, 0.12)},
     "programming": {"prompt_tokens": (3871, 1656), "shared_share": (0.97, 0.074), "key_share": (0.78, 0.13)},
     "video": {"prompt_tokens": (9865, 5976), "shared_share": (0.88, 0.32), "key_share": (0.99, 0.002)},
     "document": {"prompt_tokens": (23474, 6105), "shared_share": (0.91, 0.24), "key_share": (0.94, 0.15)},
 }
-_OUTPUTS: Mapping[str, tuple[float, float]] = {
+OUTPUTS: Mapping[str, tuple[float, float]] = {
     "toolbench": (43, 16),
     "embodied": (16, 13),
     "programming": (190, 343),
     "video": (4, 1.5),
     "document": (16, 9.9),
 }
-_SHARERS: Mapping[str, tuple[float, float]] = {
+SHARERS: Mapping[str, tuple[float, float]] = {
     "toolbench": (39, 64),
     "embodied": (48, 8),
     "programming": (126, 2157),
@@ -63,9 +63,7 @@ class PlacementSize:
         runs: number of timed runs; the best counts, because other work on the machine slows the rest down.
         history: decisions after which the speed is measured again.
         requests: requests of each workload that is compared with the paper.
-        simulated: (workload, number of requests, requests a second for each instance) of each simulation.
-        compared: policies that are simulated.
-        instances: numbers of instances that are simulated.
+        scenes: what is simulated; None for all that the data allow.
         seeds: number of seeds of each simulation.
     """
 
@@ -73,17 +71,10 @@ class PlacementSize:
     decisions: int = 1000
     runs: int = 12
     history: tuple[int, int] = (10_000, 100_000)
-    requests: int = 4000
-    simulated: tuple[tuple[str, int, float], ...] = (
-        ("toolbench", 1500, 6.0),
-        ("toolbench", 1500, 12.0),
-        ("embodied", 1500, 7.5),
-        ("programming", 400, 1.0),
-        ("video", 600, 1.25),
-        ("document", 200, 0.4),
+    requests: Mapping[str, int] = field(
+        default_factory=lambda: {name: 75_000 if name == "programming" else 4000 for name in SHAPES}
     )
-    compared: tuple[str, ...] = tuple(PLACEMENTS)
-    instances: tuple[int, ...] = (2, 4, 8)
+    scenes: tuple[Scene, ...] | None = None
     seeds: int = 5
 
 
@@ -92,10 +83,8 @@ QUICK = PlacementSize(
     decisions=300,
     runs=5,
     history=(1000, 3000),
-    requests=400,
-    simulated=(("toolbench", 150, 8.0),),
-    compared=("round_robin", "lmetric", "stretto"),
-    instances=(2,),
+    requests=dict.fromkeys(SHAPES, 400),
+    scenes=tuple(quick_scenes()),
     seeds=1,
 )
 
@@ -107,15 +96,22 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
 
 def measure(size: PlacementSize, options: BenchmarkOptions) -> Report:
     """Make all tables, as large as `size` says."""
-    rows, goals = _speed(size, options)
-    rows += _workloads(size, options)
-    rows += _policies(size, options)
+    made, to_reach = ([], []) if options.virtual else _speed(size, options)
+    likeness, furthest = _workloads(size, options)
+    has_azure = options.data is not None and (options.data / "traces").is_dir()
+    scenes = tuple(full_scenes(has_azure)) if size.scenes is None else size.scenes
+    results = simulate_scenes(scenes, size.seeds, options)
     notes = (
         "speeds are of CPU time, the best of several runs; a decision includes hashing, choosing, noting it",
         "texts are made up without --data" if options.data is None else f"texts of {options.data}",
         "a token is four bytes of text",
+        "a policy is worse beyond the spread if the mean difference over seeds exceeds its standard "
+        "deviation, and 1 %",
+        *where_we_lose(results),
     )
-    return Report("placement", options.seed, asdict(size), tuple(rows), tuple(goals), notes)
+    config = {**asdict(size), "scenes": [asdict(scene) for scene in scenes]}
+    reached = (*to_reach, furthest, *goals(results))
+    return Report("placement", options.seed, config, (*made, *likeness, *rows(results)), reached, notes)
 
 
 def _speed(size: PlacementSize, options: BenchmarkOptions) -> tuple[list[Row], list[Goal]]:
@@ -167,56 +163,20 @@ def _speed(size: PlacementSize, options: BenchmarkOptions) -> tuple[list[Row], l
     ]
 
 
-def _workloads(size: PlacementSize, options: BenchmarkOptions) -> list[Row]:
-    rows = []
+def _workloads(size: PlacementSize, options: BenchmarkOptions) -> tuple[list[Row], Goal]:
+    rows, errors = [], list[float]()
     for name in SHAPES:
         options.say(f"workload {name}")
-        requests = make_requests(name, size.requests, options.seed, options.data)
-        studied = study(requests)
-        wanted = {**_TABLE_1[name], "output_tokens": _OUTPUTS[name], "key_sharers": _SHARERS[name]}
+        studied = study(make_requests(name, size.requests[name], options.seed, options.data))
+        wanted = {**TABLE_1[name], "output_tokens": OUTPUTS[name], "key_sharers": SHARERS[name]}
         values: dict[str, str | float] = {"found_share": found_share(studied)}
         for quantity, of in quantities(studied).items():
             if quantity in wanted:
-                mean, deviation = wanted[quantity]
-                values[quantity] = f"{statistics.fmean(of):.3g}, {statistics.pstdev(of):.2g}"
-                values[f"paper_{quantity}"] = f"{mean:g}, {deviation:g}"
+                found = statistics.fmean(of), statistics.pstdev(of)
+                errors += [abs(one / goal - 1) for one, goal in zip(found, wanted[quantity], strict=True)]
+                values[quantity] = f"{found[0]:.3g}, {found[1]:.2g}"
+                values[f"paper_{quantity}"] = "{:g}, {:g}".format(*wanted[quantity])
         rows.append(Row(WORKLOADS, name, values))
-    return rows
-
-
-def study(requests: Sequence[Request]) -> list[Shared]:
-    """Return what the prompts of a workload share."""
-    ids = BlockIds()
-    return study_prompts(
-        KnownPrompt(ids.of(request.text), request.num_tokens, BLOCK_TOKENS, request.output_tokens)
-        for request in requests
+    return rows, Goal(
+        "largest distance of a mean or deviation from Table 1, share", max(errors), 0.1, "lower"
     )
-
-
-def _policies(size: PlacementSize, options: BenchmarkOptions) -> list[Row]:
-    rows = []
-    for workload, num, rate_per_s in size.simulated:
-        for instances in size.instances:
-            found: dict[str, list[Outcome]] = {name: [] for name in size.compared}
-            for seed in range(options.seed, options.seed + size.seeds):
-                requests = make_requests(workload, num, seed, options.data)
-                trace = make_trace(requests, rate_per_s * instances, seed)
-                for name, outcomes in found.items():
-                    options.say(f"{workload}, {instances} instances, seed {seed}, {name}")
-                    outcomes.append(simulate(trace, name, instances))
-            table = f"{POLICIES}: {workload}, {instances} x {rate_per_s:g} requests/s"
-            rows += [Row(table, name, _values(outcomes), "simulated") for name, outcomes in found.items()]
-    return rows
-
-
-def _values(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    means = [one.latency_s[0] for one in outcomes]
-    return {
-        "mean_s": statistics.fmean(means),
-        "spread_s": statistics.pstdev(means),
-        "p99_s": statistics.fmean(one.latency_s[1] for one in outcomes),
-        "first_token_s": statistics.fmean(one.first_s[0] for one in outcomes),
-        "hit_share": statistics.fmean(one.hit_share for one in outcomes),
-        "max_over_mean": statistics.fmean(one.imbalance for one in outcomes),
-        "failed": sum(one.num_failed for one in outcomes),
-    }

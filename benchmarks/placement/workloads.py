@@ -5,8 +5,11 @@ of its own. Its text is cut from real texts where there are any, and a token is 
 numbers of requests are the quantiles of log-normal distributions in random order, moved to the means and
 deviations that are wanted.
 
-Source: Preble §3, Table 1. Differs: texts of other sources (see `CORPORA`), and in "programming" the number
-of requests that share a key portion has a smaller deviation, which only 37,000 requests could have.
+Some groups are related: their own parts begin with the same text. In "programming" some problems are shorter
+than the system prompt, which then is the key portion, and has as many sharers as there are requests: the
+deviation of the number of sharers grows with the number of requests, and is the paper's at 75,000.
+
+Source: Preble §3, Table 1. Differs: texts of other sources (see `SHAPES`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.agent_traces.requests import AgentRequest, AgentTrace, SizedPrompt, checked_trace
+from stretto.agent_traces.sharing import KnownPrompt, Shared, study_prompts
 from stretto.errors import UserError
 
 BLOCK_TOKENS = 16
@@ -42,6 +46,9 @@ class Shape:
         sharers: number of requests of a group.
         end_tokens: length of the end that a prompt has for itself.
         single_share: share of the requests whose group has no other request.
+        related_share: share of the groups that are related to another one.
+        related_part: part of the shorter own part that two related groups have in common.
+        least_own_tokens: least length of a group's own part.
         end: kind of a prompt's end. It may be drawn, grow with the length of the group's own part, or go on
             from the end of the group's request before.
     """
@@ -53,31 +60,90 @@ class Shape:
     sharers: tuple[float, float]
     end_tokens: tuple[float, float]
     single_share: float = 0.0
+    related_share: float = 0.0
+    related_part: float = 0.0
+    least_own_tokens: int = 200
     end: Literal["drawn", "scales", "grows"] = "drawn"
 
 
 SHAPES: Mapping[str, Shape] = {
-    "toolbench": Shape("toolbench", 150, (1835, 742), (43, 16), (39, 64), (260, 330), 0.012),
-    "embodied": Shape("agent_prompts", 90, (2285, 471), (16, 13), (48, 8), (440, 0), 0.024, end="grows"),
-    "programming": Shape("humaneval", 560, (3871, 1656), (190, 343), (126, 60), (90, 320), 0.004),
-    "video": Shape("", 0, (9865, 5976), (4, 1.5), (8.6, 2.0), (90, 19), 0.115, end="scales"),
-    "document": Shape("books", 13, (23474, 6105), (16, 9.9), (18, 8.6), (1300, 3500), 0.03),
+    "toolbench": Shape(
+        corpus="toolbench",
+        system_tokens=100,
+        prompt_tokens=(1835, 742),
+        output_tokens=(43, 16),
+        sharers=(39, 64),
+        end_tokens=(250, 250),
+        single_share=0.012,
+        related_share=0.2,
+        related_part=0.35,
+        least_own_tokens=350,
+    ),
+    "embodied": Shape(
+        corpus="agent_prompts",
+        system_tokens=90,
+        prompt_tokens=(2285, 471),
+        output_tokens=(16, 13),
+        sharers=(48, 8),
+        end_tokens=(440, 0),
+        single_share=0.024,
+        end="grows",
+    ),
+    "programming": Shape(
+        corpus="humaneval",
+        system_tokens=560,
+        prompt_tokens=(3871, 1656),
+        output_tokens=(190, 343),
+        sharers=(63, 30),
+        end_tokens=(90, 320),
+        single_share=0.004,
+        related_share=0.09,
+        related_part=0.35,
+    ),
+    "video": Shape(
+        corpus="",
+        system_tokens=0,
+        prompt_tokens=(9865, 5976),
+        output_tokens=(4, 1.5),
+        sharers=(8.6, 2.0),
+        end_tokens=(45, 9),
+        single_share=0.115,
+        end="scales",
+    ),
+    "document": Shape(
+        corpus="books",
+        system_tokens=13,
+        prompt_tokens=(23474, 6105),
+        output_tokens=(16, 9.9),
+        sharers=(18, 8.6),
+        end_tokens=(550, 1100),
+        single_share=0.06,
+        related_share=0.1,
+        related_part=0.45,
+    ),
 }
 """The workloads by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a workload: its prompt as UTF-8 text, the tokens of its answer, and its group."""
+    """One request of a workload: the parts of its prompt as UTF-8 text, which requests of a group have in
+    common but for the last, the tokens of its answer, and its group.
+    """
 
-    text: bytes
+    parts: tuple[bytes, ...]
     output_tokens: int
     group: int
 
     @property
+    def text(self) -> bytes:
+        """The prompt as UTF-8 text."""
+        return b"".join(self.parts)
+
+    @property
     def num_tokens(self) -> int:
         """Number of tokens of the prompt."""
-        return len(self.text) // 4
+        return sum(map(len, self.parts)) // 4
 
 
 def make_requests(
@@ -108,25 +174,30 @@ def make_requests(
     starts = draw.integers(0, len(pool), int(groups.max()) + 1)
     order = draw.permutation(num)
     system = _cut(pool, 7, 4 * shape.system_tokens)
+    own = _own_parts(shape, f"{name} {seed}", lengths, starts, pool)
     made = []
     for place, one in enumerate(order):
         group, end = int(groups[one]), int(ends[one])
-        body = f"[{name} {seed} {group}] ".encode() + _cut(pool, int(starts[group]), 4 * int(lengths[group]))
         if shape.end == "grows":
             tail = _cut(pool, int(starts[group]) // 2, 4 * end)
         else:
             tail = f"[request {seed} {place}] ".encode() + _cut(pool, int(starts[group]) ^ place, 4 * end)
-        text = system + body[: 4 * int(lengths[group])] + tail[: 4 * end]
-        made.append(Request(text, max(1, round(float(outputs[one]))), group))
+        parts = (system, *own[group], tail[: 4 * end])
+        made.append(Request(parts, max(1, round(float(outputs[one]))), group))
     return made
 
 
-def make_trace(
-    requests: Sequence[Request], rate_per_s: float, seed: int = 0, path: Path = Path("made up")
-) -> AgentTrace:
-    """Return requests as a trace with Poisson arrivals. Blocks of 16 tokens say what prompts share."""
+def poisson_s(num: int, rate_per_s: float, seed: int = 0) -> list[float]:
+    """Return the times of `num` Poisson arrivals, in seconds."""
     draw = np.random.Generator(np.random.PCG64([seed, 1]))
-    arrivals_s = np.cumsum(draw.exponential(1 / rate_per_s, len(requests)))
+    times_s: list[float] = np.cumsum(draw.exponential(1 / rate_per_s, num)).tolist()
+    return times_s
+
+
+def make_trace(
+    requests: Sequence[Request], arrivals_s: Sequence[float], path: Path = Path("made up")
+) -> AgentTrace:
+    """Return requests as a trace with these times of arrival. Blocks of 16 tokens say what prompts share."""
     ids = BlockIds()
     return checked_trace(
         path,
@@ -135,11 +206,20 @@ def make_trace(
                 f"r{number}",
                 number + 1,
                 SizedPrompt(request.num_tokens, ids.of(request.text), BLOCK_TOKENS),
-                float(arrivals_s[number]),
+                arrival_s,
                 output_tokens=request.output_tokens,
             )
-            for number, request in enumerate(requests)
+            for number, (request, arrival_s) in enumerate(zip(requests, arrivals_s, strict=True))
         ],
+    )
+
+
+def study(requests: Sequence[Request]) -> list[Shared]:
+    """Return what the prompts of a workload share."""
+    ids = BlockIds()
+    return study_prompts(
+        KnownPrompt(ids.of(request.text), request.num_tokens, BLOCK_TOKENS, request.output_tokens)
+        for request in requests
     )
 
 
@@ -214,6 +294,27 @@ def _groups(shape: Shape, num: int, draw: np.random.Generator, zipf: float | Non
     return np.concatenate([shared, num_groups + np.arange(num_single)])
 
 
+def _own_parts(
+    shape: Shape, name: str, lengths: _Floats, starts: NDArray[np.int64], pool: bytes
+) -> list[tuple[bytes, ...]]:
+    """Return the own part of each group's prompts, as one text, or as two of which the first is that of the
+    group that it is related to.
+    """
+    num_related = 2 * round(shape.related_share * len(lengths) / 2)
+    made: list[tuple[bytes, ...]] = []
+    for group, (length, start) in enumerate(zip(lengths, starts, strict=True)):
+        num_bytes, lead = 4 * int(length), b""
+        if group < num_related:
+            pair = group - group % 2
+            num_common = 4 * int(shape.related_part * lengths[pair : pair + 2].min())
+            lead = (f"[{name} pair {pair}] ".encode() + _cut(pool, int(starts[pair]) // 3, num_common))[
+                :num_common
+            ]
+        rest = f"[{name} {group}] ".encode() + _cut(pool, int(start), num_bytes)
+        made.append((lead, rest[: num_bytes - len(lead)]) if lead else (rest[:num_bytes],))
+    return made
+
+
 def _growing(groups: NDArray[np.int64], mean_tokens: float) -> _Floats:
     """Return the lengths of ends where each request of a group goes on from the one before it."""
     starts = np.r_[0, np.flatnonzero(np.diff(groups)) + 1]
@@ -233,7 +334,7 @@ def _prompt_lengths(
     own = _spread((mean, deviation), len(counts), draw)
     wanted = mean - shape.system_tokens - ends.mean()
     rest = max(1.0, deviation**2 - ends.var()) ** 0.5
-    least = max(32.0, 1.3 * shape.system_tokens)
+    least = float(shape.least_own_tokens)
     for _ in range(20):
         own = np.maximum(own, least)
         now = np.average(own, weights=counts)

@@ -49,8 +49,8 @@ def bench(
         Path | None,
         typer.Option(
             "--cells",
-            help="Folder that keeps finished runs, so that an interrupted benchmark goes on (fleet only). "
-            "Default: runs/fleet.",
+            help="Folder that keeps finished runs, so that an interrupted benchmark goes on (fleet, "
+            "placement). Default: runs/fleet, runs/placement.",
             metavar="DIR",
         ),
     ] = None,

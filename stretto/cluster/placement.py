@@ -130,10 +130,14 @@ class Bound:
     instance, to wait there until it fits.
 
     The event `Unbound` follows when it leaves that queue.
+
+    Attributes:
+        at_s: present time. With that of `Dispatched`, it says how long a request has waited.
     """
 
     instance: InstanceId
     request: PlacementRequest
+    at_s: float = 0.0
 
 
 @record

@@ -389,7 +389,7 @@ class Desk:
         seconds = self._loads.share_s(client.placed, choice.held_tokens, choice.instance)
         client.bound = choice, seconds
         self._waiting.add(choice.instance, ticket, client.arrived_s)
-        self._placement.observe(Bound(choice.instance, client.placed))
+        self._placement.observe(Bound(choice.instance, client.placed, client.arrived_s))
         self._loads.wait(choice.instance, client.placed, seconds, 1)
 
     def _dequeue(self, ticket: Ticket) -> None:

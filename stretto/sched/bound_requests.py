@@ -23,6 +23,7 @@ class BoundRequest:
 
     Attributes:
         share_s: predicted seconds by which it delays requests that wait behind it.
+        at_s: time at which it was assigned.
     """
 
     entry: Entry
@@ -30,6 +31,7 @@ class BoundRequest:
     request: PlacementRequest
     choice: Choice
     share_s: float
+    at_s: float
 
 
 class BoundRequests:
@@ -75,14 +77,14 @@ class BoundRequests:
         """
         return iter(self._by_wait)
 
-    def add(self, entry: Entry, request: PlacementRequest, choice: Choice) -> None:
+    def add(self, entry: Entry, request: PlacementRequest, choice: Choice, now_s: float) -> None:
         """Put a request (a queue entry of one item) into the queue of the instance that was chosen for it."""
         instance = choice.instance
         share_s = self._loads.share_s(request, choice.held_tokens, instance)
-        self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s)
+        self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s, now_s)
         nodes = self._of_query.setdefault(entry.query, {})
         nodes.setdefault(entry.request.node.id, {})[entry] = None
-        self._loads.wait(instance, request, share_s)
+        self._loads.wait(instance, request, share_s, now_s)
         self._sort(instance)
         self.queue(instance).add(entry)
 

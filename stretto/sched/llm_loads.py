@@ -197,12 +197,12 @@ class InstanceLoads:
             self._set_decoding(running)
             self._change(running.instance, running.num_output - num_before, -prefill_s)
 
-    def wait(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:
+    def wait(self, instance: InstanceId, request: PlacementRequest, seconds: float, now_s: float) -> None:
         """Add a request to the load of the instance in whose queue it waits from now on.
 
         `seconds` is the predicted time by which it delays the next request there.
         """
-        self._tell(Bound(instance, request))
+        self._tell(Bound(instance, request, now_s))
         self._change_waiting(instance, 1, request.all_tokens, seconds)
 
     def wait_no_more(self, instance: InstanceId, request: PlacementRequest, seconds: float) -> None:

@@ -157,7 +157,7 @@ class PlaceEarly:
                     entry.demand = demand
                     again = _anew(entry, entry.lo)
                     bound = self._bound.remove(entry)
-                    self._bind(again, bound.request, bound.choice)
+                    self._bind(again, bound.request, bound.choice, bound.at_s)
 
     def clear(self) -> None:
         """Drop all requests that wait in the queues of instances, after a bug in a queue order."""
@@ -200,12 +200,12 @@ class PlaceEarly:
             if view is not None and view.state == "suspect":
                 yield Placed(self._queue, chosen.entry, request, choice)
                 continue
-            self._bind(_anew(chosen.entry, chosen.entry.lo), request, choice)
+            self._bind(_anew(chosen.entry, chosen.entry.lo), request, choice, now_s)
             item = self._queue.take(chosen.entry, 1)
             self._queue.started(chosen.entry, item, item + 1)
 
-    def _bind(self, entry: Entry, request: PlacementRequest, choice: Choice) -> None:
-        self._bound.add(entry, request, choice)
+    def _bind(self, entry: Entry, request: PlacementRequest, choice: Choice, now_s: float) -> None:
+        self._bound.add(entry, request, choice, now_s)
         self._to_admit[choice.instance] = None
 
     def _admit(self, now_s: float) -> Iterator[Placed]:
@@ -251,7 +251,7 @@ class PlaceEarly:
                 ahead_s += self._bound.of(entry).share_s
                 continue
             moved = _anew(entry, entry.lo)
-            self._bind(moved, request, choice)
+            self._bind(moved, request, choice, now_s)
             self._remove(entry)
 
     def _could_take_more(self, instance: InstanceId) -> bool:

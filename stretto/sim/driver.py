@@ -54,7 +54,7 @@ from stretto.messages import (
 )
 from stretto.observer import Observer, Observers, StepsDone
 from stretto.sched.system import ExpandWith, System
-from stretto.sim.faults import FaultPlan, LostMessages
+from stretto.sim.faults import FaultPlan, FaultyReports, LostMessages
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
@@ -124,6 +124,7 @@ class VirtualDriver(VirtualTime):
         self._faults = faults or FaultPlan()
         self._is_faulty = self._faults != FaultPlan()
         self._lost = LostMessages(self._faults.lost_messages)
+        self._reports = FaultyReports(self._faults)
         self._keeps = keeps
         self._on_reply = on_reply
         self._seed = seed
@@ -282,7 +283,7 @@ class VirtualDriver(VirtualTime):
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
         """Report changes of an instance's prefix cache to observers and schedulers, after the delay that the
-        faults of the run prescribe.
+        faults of the run prescribe, and as often as they say.
 
         A dead instance reports nothing.
         """
@@ -294,7 +295,8 @@ class VirtualDriver(VirtualTime):
             self.observers.on_kv(engine, instance, report.events, self.now_s)
             return (report,)
 
-        self.at(self.now_s + self._faults.kv_delay_s, arrive)
+        for _ in range(self._reports.num_copies(engine)):
+            self.at(self.now_s + self._faults.kv_delay_s, arrive)
 
     def llm_instances(self) -> Iterator[LLMInstance]:
         """Return the LLM instances that exist now, of those engines that are simulated step by step."""

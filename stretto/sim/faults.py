@@ -74,6 +74,9 @@ class FaultPlan:
             from 0 in the order of arrival. Only the engine's `timeout_s` helps against these.
         kv_delay_s: seconds by which reports of what prefix caches hold are late.
         cancels: (query, time) pairs of callers that cancel.
+        missed_kv: numbers of the reports of what prefix caches hold that never arrive, by engine; reports are
+            counted from 0.
+        doubled_kv: numbers of such reports that arrive twice.
     """
 
     deaths: tuple[Death, ...] = ()
@@ -82,6 +85,8 @@ class FaultPlan:
     kv_delay_s: float = 0.0
     cancels: tuple[tuple[str, float], ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    missed_kv: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    doubled_kv: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_times(self, self.kv_delay_s, *(at_s for _, at_s in self.cancels))
@@ -124,6 +129,25 @@ class LostMessages:
         number = self._num_heard[event.engine]
         self._num_heard[event.engine] += 1
         return number in self._lost[event.engine]
+
+
+class FaultyReports:
+    """A counter of the reports of what prefix caches hold, which says how often each one arrives."""
+
+    def __init__(self, faults: FaultPlan) -> None:
+        self._faults = faults
+        self._num: dict[str, int] = {}
+
+    def num_copies(self, engine: str) -> int:
+        """Return how often the next report of an instance of an engine arrives: 0, 1 or 2 times.
+
+        Reports are counted, so this must be called exactly once for each.
+        """
+        number = self._num.get(engine, 0)
+        self._num[engine] = number + 1
+        if number in self._faults.missed_kv.get(engine, ()):
+            return 0
+        return 2 if number in self._faults.doubled_kv.get(engine, ()) else 1
 
 
 def _check_times(fault: object, *times_s: float) -> None:

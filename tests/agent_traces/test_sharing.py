@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from stretto.agent_traces.sharing import KnownPrompt, found_share, quantities, study_prompts
 from stretto.cli.commands import app
+from stretto.trace.lines import TraceError
 
 
 def known(blocks: str, num_tokens: int | None = None) -> KnownPrompt:
@@ -56,6 +57,26 @@ def test_the_command_shows_the_sharing_of_a_trace(trace: Path) -> None:
     assert found["output_tokens"]["largest"] == 30
     table = CliRunner().invoke(app, ["workload", str(trace)])
     assert "27.7% of all tokens" in table.output
+
+
+def test_the_command_shows_lengths_and_arrivals_of_an_azure_trace(tmp_path: Path) -> None:
+    file = tmp_path / "azure.csv"
+    file.write_text("arrival_s,prompt_tokens,output_tokens\n0.0,400,10\n0.1,300,100\n0.4,90,30\n0.42,80,8\n")
+    result = CliRunner().invoke(app, ["workload", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    assert found["gap_ms"]["p50"] == pytest.approx(100)
+    assert found["prompt_to_output"]["largest"] == 40
+    assert found["shared_share"]["mean"] == 0
+    table = CliRunner().invoke(app, ["workload", str(file)])
+    assert "between arrivals, ms" in table.output
+
+
+def test_a_csv_file_that_is_no_azure_trace_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "other.csv"
+    file.write_text("a,b\n1,2\n")
+    result = CliRunner().invoke(app, ["workload", str(file)])
+    assert isinstance(result.exception, TraceError)
 
 
 def test_conversations_share_what_they_go_on_from(tmp_path: Path) -> None:

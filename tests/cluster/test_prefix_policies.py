@@ -184,12 +184,24 @@ def test_only_true_prefixes_count(new: Callable[[], Placement]) -> None:
 @fleets()
 def test_conversations_of_thousands_of_turns(new: Callable[[], Placement]) -> None:
     """Preble's code fails after 989 turns."""
-    fleet, hashes = Fleet(new(), cache_tokens=10_000_000), b""
-    for turn in range(2_000):
+    converse(Fleet(new(), cache_tokens=10_000_000), 2_000)
+
+
+def test_a_conversation_of_ten_thousand_turns_stays_where_it_began() -> None:
+    assert len(converse(Fleet(Stretto(), cache_tokens=10_000_000), 10_000)) == 1
+
+
+def converse(fleet: Fleet, num_turns: int) -> set[int]:
+    """Place the turns of a conversation, each a block longer than the one before; return its instances."""
+    hashes, homes = b"", set()
+    for turn in range(num_turns):
         hashes += turn.to_bytes(8, "little")
         key = PromptKey(PackedHashes(hashes), 64)
         request = PlacementRequest(num_tokens=64 * (turn + 1), keys={"s": key})
-        fleet.end(fleet.send(request, float(turn)), request)
+        home = fleet.send(request, float(turn))
+        fleet.end(home, request)
+        homes.add(home)
+    return homes
 
 
 @fleets()
@@ -330,6 +342,15 @@ def test_e2_keeps_its_load_up_to_date() -> None:
     policy.check_invariants()
     policy.observe(Left(1))
     policy.check_invariants()
+
+
+def test_e2_without_adjustments_or_balancing_goes_by_prefixes_and_costs_alone() -> None:
+    fleet = Fleet(E2(adjusts_loads=False, balances_decodes=False), 2)
+    for number in range(2 * WARM_UP):
+        fleet.send_to(0, prompt((1, 1280), (number, 64)))
+    assert fleet.choose(prompt((1, 1280), (5, 64))).instance == 0
+    choice = fleet.choose(prompt((5, 640)))
+    assert (choice.instance, choice.reason) == (1, "explore: lowest cost")
 
 
 def test_e2_redirects_exploits_of_an_overloaded_instance() -> None:
