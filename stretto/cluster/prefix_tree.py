@@ -202,7 +202,7 @@ class PrefixTree:
         path, cache = list(found), self._caches[instance]
         bit, used = cache.bit, cache.used
         before = _before(cache, path, num_matched)
-        if path and num_matched < path[-1].start + path[-1].num_blocks:
+        if path and num_matched < path[-1].start + len(path[-1].blocks) // HASH_BYTES:
             is_whole = num_matched * HASH_BYTES == len(data) and path[-1].holders & bit
             if not is_whole:
                 cut = path.pop()
@@ -218,7 +218,7 @@ class PrefixTree:
                 self._count(cache, run.num_blocks)
             used[run] = now_s
             used.move_to_end(run)
-            run.uses = 1.0 + self.recent_uses(run, now_s)
+            run.uses = 1.0 + (self.recent_uses(run, now_s) if run.uses else 0.0)
             run.used_s = now_s
         self._evict_excess(cache)
         self._keep_up(cache, now_s)
@@ -400,7 +400,7 @@ def _before(cache: Cache, path: list[Run], num_matched: int) -> tuple[int, float
     for run in path:
         if not run.holders & cache.bit:
             break
-        held, used_s = run.start + run.num_blocks, cache.used[run]
+        held, used_s = run.start + len(run.blocks) // HASH_BYTES, cache.used[run]
     return min(held, num_matched), used_s
 
 

@@ -4,6 +4,7 @@ instances to compare, and how ties are broken.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import count
@@ -73,16 +74,18 @@ class ScoredPlacement(Placement):
         """Return the best of some instances, of which there is at least one."""
         self.prepare(request, options, held, now_s)
         chosen: InstanceView | None = None
-        lowest, chosen_tokens = 0.0, 0
+        lowest, chosen_tokens = math.inf, 0
         chosen_terms: tuple[float, ...] = ()
+        known = held.tokens
         for view in options:
-            tokens = held.of(view)
+            tokens = known[view.id] if view.id in known else held.of(view)
             terms = self.terms(request, view, tokens, now_s)
             score = sum(terms)
-            if chosen is not None:
-                if score > lowest:
-                    continue
-                if score == lowest and self._rank(request, chosen) < self._rank(request, view):
+            if score > lowest:
+                continue
+            if score == lowest and chosen is not None:
+                rank = self._rank(request, chosen, now_s)
+                if rank < self._rank(request, view, now_s):
                     continue
             lowest, chosen, chosen_tokens, chosen_terms = score, view, tokens, terms
         assert chosen is not None, "there is at least one instance to choose from"
@@ -120,9 +123,9 @@ class ScoredPlacement(Placement):
             case Left(instance):
                 self._last_turn.pop(instance, None)
 
-    def _rank(self, request: PlacementRequest, view: InstanceView) -> tuple[float, ...]:
+    def _rank(self, request: PlacementRequest, view: InstanceView, now_s: float) -> tuple[float, ...]:
         """Return the numbers that decide between instances with equal scores; smaller is better."""
-        return request.start_s(view), num_requests(view), self._last_turn.get(view.id, 0), view.id
+        return request.start_s(view, now_s), num_requests(view), self._last_turn.get(view.id, 0), view.id
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
         """Note that a request has got an instance, to wait or to run there. `index.held_by` says what the

@@ -159,6 +159,8 @@ class InstanceLoads:
         if predicted_s > 0:
             before = self._slowness.get(view.id, 1.0)
             ratio = (now_s - running.handed_s) / predicted_s
+            if not running.is_decoding:
+                view.prefill_from_s = now_s
             if ratio < _LEAST_SLOWNESS:
                 self._in_time_s[view.id] = now_s
             self._set_slowness(view, before + _SLOWNESS_WEIGHT * (ratio - before))

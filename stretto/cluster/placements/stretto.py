@@ -52,6 +52,7 @@ class Stretto(ScoredPlacement):
     def __init__(self, index: PrefixIndex | None = None) -> None:
         super().__init__(index)
         self._usual_slowness = 1.0
+        self._delays: dict[InstanceId, tuple[Profile, float]] = {}
         self._missing_tokens = 0.0
         self._counted_s = self._now_s = 0.0
         self._tokens_per_s = 0.0
@@ -71,24 +72,36 @@ class Stretto(ScoredPlacement):
     ) -> tuple[float, ...]:
         """Return the seconds of the request and of those that it delays at an instance."""
         profile, num_running, output = view.profile, view.num_running, request.expected_output
-        slowness, per_token_s = view.slowness / self._usual_slowness, profile.per_unit_s
+        per_token_s = profile.per_unit_s
+        slowness = view.slowness / self._usual_slowness
         if slowness < _STRAGGLER:
             slowness = 1.0
         if request.computing:
             held_tokens = max(held_tokens, request.computing.get(view.id, 0))
         missing = request.num_tokens - held_tokens
         prefill_s = slowness * (profile.base_s + per_token_s * missing)
-        wait_s = request.start_s(view) / view.slowness * slowness
+        wait_s = request.start_s(view, now_s) / view.slowness * slowness
         eviction_s = 0.0
         for victim in victims(self.index, request, view, held_tokens, now_s):
             chance = 1.0 - math.exp(-max(0.0, victim.uses - 1.0))
             eviction_s += chance * per_token_s * victim.num_tokens / victim.num_holders
         neighbours_s = num_running * output * profile.per_neighbour_s
-        slowdown_s = neighbours_s + view.num_decoding * _delay(profile) * prefill_s
+        slowdown_s = neighbours_s + view.num_decoding * self._delay(view) * prefill_s
         decode_s = slowness * (output * profile.per_output_s + neighbours_s)
         idle_share = 1.0 - min(_MOST_UTILISATION, self._tokens_per_s * per_token_s)
         move_s = 0.0 if request.bound_to in (None, view.id) else _MOVE_S
         return wait_s, prefill_s / (idle_share * idle_share), eviction_s, slowdown_s, decode_s, move_s
+
+    def _delay(self, view: InstanceView) -> float:
+        """Return the share of its seconds by which a prefill delays each decode beside it: the rest of each
+        step is what the decode takes anyway.
+        """
+        profile, known = view.profile, self._delays.get(view.id)
+        if known is None or known[0] is not profile:
+            chunk_s = profile.base_s + profile.per_unit_s * _CHUNK_TOKENS
+            delay = max(0.0, 1.0 - profile.per_output_s / chunk_s) if chunk_s else 0.0
+            known = self._delays[view.id] = profile, delay
+        return known[1]
 
     def _missing_per_s(self, now_s: float) -> float:
         """Return how many tokens an instance has to prefill in a second, as seen lately."""
@@ -106,8 +119,9 @@ class Stretto(ScoredPlacement):
                 self._first_s = self._now_s if self._first_s is None else self._first_s
             case Joined():
                 self._num_instances += 1
-            case Left():
+            case Left(instance):
                 self._num_instances -= 1
+                self._delays.pop(instance, None)
         super().observe(event)
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
@@ -118,9 +132,3 @@ class Stretto(ScoredPlacement):
         self._counted_s = self._now_s
 
 
-def _delay(profile: Profile) -> float:
-    """Return the share of its seconds by which a prefill delays each decode beside it: the rest of each step
-    is what the decode takes anyway.
-    """
-    chunk_s = profile.base_s + profile.per_unit_s * _CHUNK_TOKENS
-    return max(0.0, 1.0 - profile.per_output_s / chunk_s) if chunk_s else 0.0
