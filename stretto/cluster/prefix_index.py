@@ -112,6 +112,7 @@ class PrefixIndex:
 
     Attributes:
         caches: what the trees believe of each instance that has a space (tokenizer and block length).
+        now_s: time of the last request that was sent.
     """
 
     def __init__(
@@ -124,7 +125,12 @@ class PrefixIndex:
         self._members: dict[InstanceId, _Member] = {}
         self._reporting: set[InstanceId] = set()
         self._unbound: _Sent | None = None
-        self._now_s = 0.0
+        self.now_s = 0.0
+
+    @property
+    def num_instances(self) -> int:
+        """Number of instances that have joined."""
+        return len(self._members)
 
     def tree(self, space: str) -> PrefixTree | None:
         """Return the tree of the prefixes that were sent to instances of a space; None without one."""
@@ -151,10 +157,11 @@ class PrefixIndex:
             levels = masks[space] = tree.levels(pack(key.blocks))
             for num_blocks, holders in reversed(levels):
                 if new := holders & ~seen:
-                    num_tokens = min(num_blocks * size, request.num_tokens)
-                    for instance in tree.instances_of(new):
-                        tokens[instance] = num_tokens
                     seen |= new
+                    num_tokens = num_blocks * size
+                    if num_tokens > request.num_tokens:
+                        num_tokens = request.num_tokens
+                    tokens.update(dict.fromkeys(tree.instances_of(new), num_tokens))
                     if len(tokens) >= _MAX_HOLDERS:
                         is_complete = False
                         break
@@ -181,7 +188,7 @@ class PrefixIndex:
         """
         match event:
             case Dispatched(instance, request, at_s):
-                self._now_s = max(self._now_s, at_s)
+                self.now_s = max(self.now_s, at_s)
                 self._send(instance, request)
             case Bound(instance, request):
                 self._send(instance, request)
@@ -249,10 +256,10 @@ class PrefixIndex:
         elif self.caches[instance].capacity > most:
             tree.limit(instance, most)
         before, self._unbound = self._unbound, None
-        num_held, used_s = tree.use(instance, pack(key.blocks), self._now_s)
+        num_held, used_s = tree.use(instance, pack(key.blocks), self.now_s)
         if before is not None and before.request is request:
             num_held, used_s = before.num_held, before.used_s
-        member.sent[id(request)] = _Sent(request, key, num_held, used_s, self._now_s)
+        member.sent[id(request)] = _Sent(request, key, num_held, used_s, self.now_s)
 
     def _end(self, instance: InstanceId, request: PlacementRequest, held_tokens: int | None) -> None:
         sent, member = self._take(instance, request), self._members.get(instance)

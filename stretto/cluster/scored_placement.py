@@ -40,6 +40,8 @@ class ScoredPlacement(Placement):
     Attributes:
         names: names of the terms, in order.
         index: what the instances hold.
+        lowest: lowest score so far, while `terms` is called for one instance after the other. An instance
+            whose other terms exceed it needs no term that takes long.
     """
 
     binds: Binds = "final"
@@ -51,6 +53,7 @@ class ScoredPlacement(Placement):
         self._turns = count(1)
         self._last_turn: dict[InstanceId, int] = {}
         self._unbound: PlacementRequest | None = None
+        self.lowest = math.inf
 
     def load(self, instance: InstanceView) -> Load:
         """Return the load by which instances are sorted: the predicted seconds by which the requests there
@@ -75,6 +78,7 @@ class ScoredPlacement(Placement):
         self.prepare(request, options, held, now_s)
         chosen: InstanceView | None = None
         lowest, chosen_tokens = math.inf, 0
+        self.lowest = math.inf
         chosen_terms: tuple[float, ...] = ()
         known = held.tokens
         for view in options:
@@ -88,6 +92,7 @@ class ScoredPlacement(Placement):
                 if rank < self._rank(request, view, now_s):
                     continue
             lowest, chosen, chosen_tokens, chosen_terms = score, view, tokens, terms
+            self.lowest = lowest
         assert chosen is not None, "there is at least one instance to choose from"
         named = dict(zip(self.names, chosen_terms, strict=True))
         return Choice(chosen.id, chosen_tokens, named, self.reason(request, chosen_tokens))
@@ -122,6 +127,7 @@ class ScoredPlacement(Placement):
                 self.placed(instance, request)
             case Left(instance):
                 self._last_turn.pop(instance, None)
+                self.left(instance)
 
     def _rank(self, request: PlacementRequest, view: InstanceView, now_s: float) -> tuple[float, ...]:
         """Return the numbers that decide between instances with equal scores; smaller is better."""
@@ -131,6 +137,10 @@ class ScoredPlacement(Placement):
         """Note that a request has got an instance, to wait or to run there. `index.held_by` says what the
         instance held then. Does nothing by default.
         """
+        return
+
+    def left(self, instance: InstanceId) -> None:
+        """Forget what is known of an instance that takes no more work. Does nothing by default."""
         return
 
 

@@ -221,7 +221,15 @@ def test_stretto_weighs_a_held_prefix_against_the_wait_for_it() -> None:
     fleet.change(0, prefill_s=0.15)
     choice = fleet.choose(prompt((1, 4000), (2, 100)))
     assert choice.instance == 1
-    assert list(choice.terms) == ["wait_s", "prefill_s", "eviction_s", "slowdown_s", "decode_s", "move_s"]
+    assert list(choice.terms) == [
+        "wait_s",
+        "prefill_s",
+        "eviction_s",
+        "slowdown_s",
+        "decode_s",
+        "later_s",
+        "move_s",
+    ]
 
 
 def test_stretto_spares_what_others_use() -> None:
