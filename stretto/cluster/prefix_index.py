@@ -247,9 +247,9 @@ class PrefixIndex:
         if member is None or (tree := member.tree) is None:
             return
         key = request.keys.get(member.space)
-        if key is None or not key.blocks:
+        if key is None or not (num_blocks := len(key.blocks)):
             return
-        member.num_running += len(key.blocks)
+        member.num_running += num_blocks
         most = member.cache_tokens / key.block_tokens
         if instance in self._reporting:
             _keep_running(member)
@@ -267,10 +267,8 @@ class PrefixIndex:
             return
         tree, key = member.tree, sent.key
         assert tree is not None, "requests are noted only where their space has a tree"
-        oldest_s = min((one.at_s for one in member.sent.values()), default=math.inf)
-        is_settled = sent.used_s < min(oldest_s, sent.at_s)
         cache, most = self.caches[instance], member.cache_tokens / key.block_tokens
-        if held_tokens < (sent.num_held - 1) * key.block_tokens and is_settled:
+        if held_tokens < (sent.num_held - 1) * key.block_tokens and _is_settled(sent, member):
             tree.forget_unused_since(instance, sent.used_s)
             tree.limit(instance, max(cache.num_blocks, len(key.blocks)))
         elif cache.capacity < most:
@@ -297,6 +295,12 @@ class PrefixIndex:
         if view.id in self._reporting:
             num_blocks = max(num_blocks, self.reported.num_held(view.id, key.blocks))
         return min(num_blocks * key.block_tokens, request.num_tokens)
+
+
+def _is_settled(sent: _Sent, member: _Member) -> bool:
+    """Return whether no request that runs may have used a request's prefix since it was used before."""
+    oldest_s = min((one.at_s for one in member.sent.values()), default=math.inf)
+    return sent.used_s < min(oldest_s, sent.at_s)
 
 
 def _keep_running(member: _Member) -> None:
