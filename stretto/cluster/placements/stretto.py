@@ -111,8 +111,8 @@ class Stretto(ScoredPlacement):
             return 0.0
         tokens = 0.0
         for victim in victims(self.index, request, view, held_tokens, now_s):
-            chance = 1.0 - math.exp(-max(0.0, victim.uses - 1.0))
-            tokens += chance * victim.num_tokens / victim.num_holders
+            if victim.uses > 1.0:
+                tokens += (1.0 - math.exp(1.0 - victim.uses)) * victim.num_tokens / victim.num_holders
         return tokens
 
     def _measure_rates(self, now_s: float) -> None:
