@@ -272,7 +272,7 @@ def test_stretto_skips_terms_only_of_instances_that_lose() -> None:
 
 
 def test_stretto_does_not_wait_for_what_is_computed_of_a_prefill() -> None:
-    """A prefill of 0.5 s begins at 10.0. At once another instance is better than to wait for it, later not."""
+    """A prefill of 0.5 s begins at 10.0: at once another instance is better than to wait for it."""
     fleet = Fleet(Stretto(), 2)
     fleet.send_to(0, prompt((1, 4000)), 10.0)
     fleet.change(0, prefill_s=0.5, prefill_from_s=10.0)
