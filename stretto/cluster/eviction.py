@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import islice
 
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.placement import PlacementRequest
 from stretto.cluster.prefix_index import PrefixIndex
-from stretto.cluster.prefix_tree import PrefixTree, Run
 from stretto.record import record
 
 _MAX_VICTIMS = 8
@@ -46,18 +46,13 @@ def victims(
     tree = index.tree(view.space) if excess > 0 else None
     if tree is None or index.has_reports(view.id):
         return ()
-    return _oldest(tree, view, excess, key.block_tokens, now_s)
-
-
-def _oldest(tree: PrefixTree, view: InstanceView, excess: float, size: int, now_s: float) -> Iterator[Victim]:
-    for number, (run, _) in enumerate(tree.oldest(view.id)):
-        if excess <= 0 or number == _MAX_VICTIMS:
-            return
+    found, size = [], key.block_tokens
+    for run in islice(cache.used, _MAX_VICTIMS):
         num_blocks = min(run.num_blocks, math.ceil(excess))
+        before = run.start + run.num_blocks - num_blocks
+        uses, num_holders = tree.recent_uses(run, now_s), run.holders.bit_count()
+        found.append(Victim(num_blocks * size, before * size, uses, num_holders))
         excess -= num_blocks
-        yield _victim(run, num_blocks, size, tree.recent_uses(run, now_s))
-
-
-def _victim(run: Run, num_blocks: int, size: int, uses: float) -> Victim:
-    before = run.start + run.num_blocks - num_blocks
-    return Victim(num_blocks * size, before * size, uses, run.holders.bit_count())
+        if excess <= 0:
+            break
+    return found

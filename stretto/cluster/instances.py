@@ -28,7 +28,8 @@ class InstanceView:
         num_running: number of requests that run there.
         num_decoding: number of running requests whose prefill is over.
         running_tokens: number of tokens of the running requests, prompts and expected outputs together.
-        prefill_s: predicted seconds of prefills that have not ended.
+        prefill_s: predicted seconds of prefills that have not ended, each counted whole until its end.
+        prefill_from_s: time from which the oldest of these prefills has been computed.
         expected_output: number of tokens of a typical answer.
         num_waiting: number of requests that wait in this instance's own queue until they fit.
         waiting_tokens: number of tokens of the waiting requests, prompts and expected outputs together.
@@ -49,6 +50,7 @@ class InstanceView:
     num_decoding: int = 0
     running_tokens: int = 0
     prefill_s: float = 0.0
+    prefill_from_s: float = 0.0
     expected_output: int = 0
     num_waiting: int = 0
     waiting_tokens: int = 0
@@ -64,6 +66,16 @@ class InstanceView:
         """
         room = self.capacity_tokens - self.running_tokens
         return room if room > 0 and self.num_running < self.num_slots else 0
+
+    def prefill_left_s(self, now_s: float) -> float:
+        """Return the predicted seconds of prefills that have not ended, without what is computed by now.
+
+        Prefills are computed one after the other. The oldest is taken to be of mean length.
+        """
+        num_prefills = self.num_running - self.num_decoding
+        if num_prefills < 1:
+            return self.prefill_s
+        return self.prefill_s - min(max(0.0, now_s - self.prefill_from_s), self.prefill_s / num_prefills)
 
     @property
     def outstanding_s(self) -> float:

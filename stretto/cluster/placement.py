@@ -81,15 +81,17 @@ class PlacementRequest:
         """Number of tokens of the prompt and of the expected output together."""
         return self.num_tokens + self.expected_output
 
-    def start_s(self, view: InstanceView) -> float:
+    def start_s(self, view: InstanceView, now_s: float) -> float:
         """Return the predicted seconds until the prefill of this request begins at an instance.
 
-        The request waits for the prefills there, for the requests that wait before it, and until its tokens
-        fit.
+        The request waits for the rest of the prefills there, for the requests that wait before it, and until
+        its tokens fit.
         """
         waiting_s = self.ahead_s if view.id == self.bound_to else view.waiting_s
-        start_s = view.prefill_s + waiting_s
-        if waiting_s or view.room_tokens < min(self.num_tokens + self.expected_output, view.capacity_tokens):
+        start_s = view.prefill_left_s(now_s) + waiting_s if view.prefill_s else waiting_s
+        spare_tokens = view.capacity_tokens - self.num_tokens - self.expected_output
+        is_full = view.num_running >= view.num_slots or view.running_tokens > max(0, spare_tokens)
+        if waiting_s or is_full:
             start_s += view.turn_s
         return view.slowness * start_s
 

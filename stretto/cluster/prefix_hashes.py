@@ -111,12 +111,14 @@ class PrefixHasher:
         if not num_blocks:
             return PackedHashes(b"")
         words = np.frombuffer(data, _WORD, num_blocks * width).reshape(num_blocks, width)
-        blocks: _Words = words.astype(np.uint64) @ self._factors
-        blocks += _BLOCK
-        sums = np.empty(num_blocks + 1, np.uint64)
+        sums: _Words = np.empty(num_blocks + 1, np.uint64)
         sums[0] = root
-        np.multiply(blocks, self._places_of(num_blocks), out=sums[1:])
-        return PackedHashes(np.add.accumulate(sums)[1:].tobytes())
+        blocks = sums[1:]
+        np.dot(words.astype(np.uint64), self._factors, out=blocks)
+        blocks += _BLOCK
+        blocks *= self._places_of(num_blocks)
+        np.add.accumulate(sums, out=sums)
+        return PackedHashes(blocks.tobytes())
 
     def _places_of(self, num_blocks: int) -> _Words:
         if num_blocks > len(self._places):

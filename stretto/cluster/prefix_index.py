@@ -112,6 +112,7 @@ class PrefixIndex:
 
     Attributes:
         caches: what the trees believe of each instance that has a space (tokenizer and block length).
+        now_s: time of the last request that was sent.
     """
 
     def __init__(
@@ -124,7 +125,12 @@ class PrefixIndex:
         self._members: dict[InstanceId, _Member] = {}
         self._reporting: set[InstanceId] = set()
         self._unbound: _Sent | None = None
-        self._now_s = 0.0
+        self.now_s = 0.0
+
+    @property
+    def num_instances(self) -> int:
+        """Number of instances that have joined."""
+        return len(self._members)
 
     def tree(self, space: str) -> PrefixTree | None:
         """Return the tree of the prefixes that were sent to instances of a space; None without one."""
@@ -151,10 +157,11 @@ class PrefixIndex:
             levels = masks[space] = tree.levels(pack(key.blocks))
             for num_blocks, holders in reversed(levels):
                 if new := holders & ~seen:
-                    num_tokens = min(num_blocks * size, request.num_tokens)
-                    for instance in tree.instances_of(new):
-                        tokens[instance] = num_tokens
                     seen |= new
+                    num_tokens = num_blocks * size
+                    if num_tokens > request.num_tokens:
+                        num_tokens = request.num_tokens
+                    tokens.update(dict.fromkeys(tree.instances_of(new), num_tokens))
                     if len(tokens) >= _MAX_HOLDERS:
                         is_complete = False
                         break
@@ -181,7 +188,7 @@ class PrefixIndex:
         """
         match event:
             case Dispatched(instance, request, at_s):
-                self._now_s = max(self._now_s, at_s)
+                self.now_s = max(self.now_s, at_s)
                 self._send(instance, request)
             case Bound(instance, request):
                 self._send(instance, request)
@@ -240,19 +247,19 @@ class PrefixIndex:
         if member is None or (tree := member.tree) is None:
             return
         key = request.keys.get(member.space)
-        if key is None or not key.blocks:
+        if key is None or not (num_blocks := len(key.blocks)):
             return
-        member.num_running += len(key.blocks)
+        member.num_running += num_blocks
         most = member.cache_tokens / key.block_tokens
         if instance in self._reporting:
             _keep_running(member)
         elif self.caches[instance].capacity > most:
             tree.limit(instance, most)
         before, self._unbound = self._unbound, None
-        num_held, used_s = tree.use(instance, pack(key.blocks), self._now_s)
+        num_held, used_s = tree.use(instance, pack(key.blocks), self.now_s)
         if before is not None and before.request is request:
             num_held, used_s = before.num_held, before.used_s
-        member.sent[id(request)] = _Sent(request, key, num_held, used_s, self._now_s)
+        member.sent[id(request)] = _Sent(request, key, num_held, used_s, self.now_s)
 
     def _end(self, instance: InstanceId, request: PlacementRequest, held_tokens: int | None) -> None:
         sent, member = self._take(instance, request), self._members.get(instance)
@@ -260,10 +267,8 @@ class PrefixIndex:
             return
         tree, key = member.tree, sent.key
         assert tree is not None, "requests are noted only where their space has a tree"
-        oldest_s = min((one.at_s for one in member.sent.values()), default=math.inf)
-        is_settled = sent.used_s < min(oldest_s, sent.at_s)
         cache, most = self.caches[instance], member.cache_tokens / key.block_tokens
-        if held_tokens < (sent.num_held - 1) * key.block_tokens and is_settled:
+        if held_tokens < (sent.num_held - 1) * key.block_tokens and _is_settled(sent, member):
             tree.forget_unused_since(instance, sent.used_s)
             tree.limit(instance, max(cache.num_blocks, len(key.blocks)))
         elif cache.capacity < most:
@@ -290,6 +295,12 @@ class PrefixIndex:
         if view.id in self._reporting:
             num_blocks = max(num_blocks, self.reported.num_held(view.id, key.blocks))
         return min(num_blocks * key.block_tokens, request.num_tokens)
+
+
+def _is_settled(sent: _Sent, member: _Member) -> bool:
+    """Return whether no request that runs may have used a request's prefix since it was used before."""
+    oldest_s = min((one.at_s for one in member.sent.values()), default=math.inf)
+    return sent.used_s < min(oldest_s, sent.at_s)
 
 
 def _keep_running(member: _Member) -> None:

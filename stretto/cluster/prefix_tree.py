@@ -31,6 +31,8 @@ from stretto.errors import InternalError
 _RUN_BYTES = 360
 """Memory of a run and of its place in one instance's order, without its blocks; as measured."""
 _EXPIRED_AT_ONCE = 4
+_MAX_KNOWN_SETS = 1024
+"""Number of sets of instances whose ids are kept, because the same few sets are asked for again and again."""
 
 
 class Run:
@@ -105,6 +107,7 @@ class PrefixTree:
         self._first: dict[bytes, Run] = {}
         self._caches: dict[InstanceId, Cache] = {}
         self._at_place: list[Cache | None] = []
+        self._ids_of: dict[int, tuple[InstanceId, ...]] = {}
         self._found: tuple[bytes, tuple[tuple[Run, ...], int]] | None = None
         self._num_entries = 0
         self._turn = 0
@@ -133,6 +136,7 @@ class PrefixTree:
         place = next((n for n, one in enumerate(self._at_place) if one is None), len(self._at_place))
         cache = self._caches[instance] = Cache(instance, place, capacity_blocks)
         self._at_place[place : place + 1] = [cache]
+        self._ids_of.clear()
         return cache
 
     def leave(self, instance: InstanceId) -> None:
@@ -141,6 +145,7 @@ class PrefixTree:
             return
         self.clear(instance)
         self._at_place[self._caches.pop(instance).place] = None
+        self._ids_of.clear()
 
     def clear(self, instance: InstanceId) -> None:
         """Forget all that an instance holds."""
@@ -186,9 +191,14 @@ class PrefixTree:
         cache = self._caches.get(instance)
         return None if cache is None else cache.place
 
-    def instances_of(self, holders: int) -> list[InstanceId]:
+    def instances_of(self, holders: int) -> tuple[InstanceId, ...]:
         """Return the instances whose places are in a bit set."""
-        return [cache.instance for cache in self._holding(holders)]
+        found = self._ids_of.get(holders)
+        if found is None:
+            if len(self._ids_of) >= _MAX_KNOWN_SETS:
+                self._ids_of.clear()
+            found = self._ids_of[holders] = tuple(cache.instance for cache in self._holding(holders))
+        return found
 
     def use(self, instance: InstanceId, data: bytes, now_s: float) -> tuple[int, float]:
         """Note that an instance holds a prompt's blocks from `now_s` on: a request was sent there.
@@ -202,7 +212,7 @@ class PrefixTree:
         path, cache = list(found), self._caches[instance]
         bit, used = cache.bit, cache.used
         before = _before(cache, path, num_matched)
-        if path and num_matched < path[-1].start + path[-1].num_blocks:
+        if path and num_matched < path[-1].start + len(path[-1].blocks) // HASH_BYTES:
             is_whole = num_matched * HASH_BYTES == len(data) and path[-1].holders & bit
             if not is_whole:
                 cut = path.pop()
@@ -218,7 +228,7 @@ class PrefixTree:
                 self._count(cache, run.num_blocks)
             used[run] = now_s
             used.move_to_end(run)
-            run.uses = 1.0 + self.recent_uses(run, now_s)
+            run.uses = 1.0 + (self.recent_uses(run, now_s) if run.uses else 0.0)
             run.used_s = now_s
         self._evict_excess(cache)
         self._keep_up(cache, now_s)
@@ -400,7 +410,7 @@ def _before(cache: Cache, path: list[Run], num_matched: int) -> tuple[int, float
     for run in path:
         if not run.holders & cache.bit:
             break
-        held, used_s = run.start + run.num_blocks, cache.used[run]
+        held, used_s = run.start + len(run.blocks) // HASH_BYTES, cache.used[run]
     return min(held, num_matched), used_s
 
 

@@ -4,6 +4,7 @@ instances to compare, and how ties are broken.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import count
@@ -39,6 +40,8 @@ class ScoredPlacement(Placement):
     Attributes:
         names: names of the terms, in order.
         index: what the instances hold.
+        lowest: lowest score so far, while `terms` is called for one instance after the other. An instance
+            whose other terms exceed it needs no term that takes long.
     """
 
     binds: Binds = "final"
@@ -50,6 +53,7 @@ class ScoredPlacement(Placement):
         self._turns = count(1)
         self._last_turn: dict[InstanceId, int] = {}
         self._unbound: PlacementRequest | None = None
+        self.lowest = math.inf
 
     def load(self, instance: InstanceView) -> Load:
         """Return the load by which instances are sorted: the predicted seconds by which the requests there
@@ -73,18 +77,22 @@ class ScoredPlacement(Placement):
         """Return the best of some instances, of which there is at least one."""
         self.prepare(request, options, held, now_s)
         chosen: InstanceView | None = None
-        lowest, chosen_tokens = 0.0, 0
+        lowest, chosen_tokens = math.inf, 0
+        self.lowest = math.inf
         chosen_terms: tuple[float, ...] = ()
+        known = held.tokens
         for view in options:
-            tokens = held.of(view)
+            tokens = known[view.id] if view.id in known else held.of(view)
             terms = self.terms(request, view, tokens, now_s)
             score = sum(terms)
-            if chosen is not None:
-                if score > lowest:
-                    continue
-                if score == lowest and self._rank(request, chosen) < self._rank(request, view):
+            if score > lowest:
+                continue
+            if score == lowest and chosen is not None:
+                rank = self._rank(request, chosen, now_s)
+                if rank < self._rank(request, view, now_s):
                     continue
             lowest, chosen, chosen_tokens, chosen_terms = score, view, tokens, terms
+            self.lowest = lowest
         assert chosen is not None, "there is at least one instance to choose from"
         named = dict(zip(self.names, chosen_terms, strict=True))
         return Choice(chosen.id, chosen_tokens, named, self.reason(request, chosen_tokens))
@@ -119,15 +127,20 @@ class ScoredPlacement(Placement):
                 self.placed(instance, request)
             case Left(instance):
                 self._last_turn.pop(instance, None)
+                self.left(instance)
 
-    def _rank(self, request: PlacementRequest, view: InstanceView) -> tuple[float, ...]:
+    def _rank(self, request: PlacementRequest, view: InstanceView, now_s: float) -> tuple[float, ...]:
         """Return the numbers that decide between instances with equal scores; smaller is better."""
-        return request.start_s(view), num_requests(view), self._last_turn.get(view.id, 0), view.id
+        return request.start_s(view, now_s), num_requests(view), self._last_turn.get(view.id, 0), view.id
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
         """Note that a request has got an instance, to wait or to run there. `index.held_by` says what the
         instance held then. Does nothing by default.
         """
+        return
+
+    def left(self, instance: InstanceId) -> None:
+        """Forget what is known of an instance that takes no more work. Does nothing by default."""
         return
 
 

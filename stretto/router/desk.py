@@ -123,7 +123,7 @@ class Desk:
         if (client := self._clients.get(ticket)) is None or client.running is None:
             return []
         client.has_begun = True
-        self._loads.first_byte(client.running)
+        self._loads.first_byte(client.running, now_s)
         worker = self._workers.get(client.running.worker)
         if worker is None or not worker.is_doubted or status >= 500:
             return []

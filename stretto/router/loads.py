@@ -150,20 +150,23 @@ class Loads:
         view = self._table.get(choice.instance)
         assert view is not None, "requests are sent to workers in the table"
         prefill_s = view.profile.batch_s(max(0, request.num_tokens - choice.held_tokens))
-        first_s = view.prefill_s + prefill_s
+        first_s = view.prefill_left_s(now_s) + prefill_s
+        if view.num_running == view.num_decoding:
+            view.prefill_from_s = now_s
         running = Running(ticket, view.id, request, now_s, choice.held_tokens, prefill_s, first_s)
         self._running[ticket] = running
         heappush(self._prefill_ends, (now_s + running.first_s, ticket))
         self._change(view, 1, request.all_tokens, prefill_s)
         return running
 
-    def first_byte(self, running: Running) -> None:
+    def first_byte(self, running: Running, now_s: float) -> None:
         """Note that an answer has begun: its prefill is over."""
         if running.is_decoding:
             return
         running.is_decoding = True
         if (view := self._table.get(running.worker)) is not None:
             view.num_decoding += 1
+            view.prefill_from_s = now_s
             self._change(view, 0, 0, -running.prefill_s)
 
     def end(self, running: Running, usage: Usage, now_s: float, *, is_whole: bool) -> None:
@@ -223,7 +226,7 @@ class Loads:
             _, ticket = heappop(self._prefill_ends)
             running = self._running.get(ticket)
             if running is not None and running.sent_s + running.first_s <= now_s:
-                self.first_byte(running)
+                self.first_byte(running, now_s)
 
     def _learn_slowness(self, view: InstanceView, running: Running, num_output: int, now_s: float) -> None:
         predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)

@@ -30,9 +30,11 @@ _MAX_SOURCES = 1024
 class _Mean:
     tokens: float = 0.0
     num_observed: int = 0
+    longest: int = 0
 
     def observe(self, num_tokens: int) -> None:
         self.num_observed += 1
+        self.longest = max(self.longest, num_tokens)
         self.tokens += max(_LEAST_SHARE, 1 / self.num_observed) * (num_tokens - self.tokens)
 
 
@@ -63,6 +65,13 @@ class ExpectedOutputs:
         mean = self._means.get((request.node.template, request.step))
         expected = _PRIOR if mean is None else max(1, round(mean.tokens))
         return min(expected, request.decode.max_tokens)
+
+    def longest(self, request: Request) -> int:
+        """Return the number of tokens of the longest answer of the same step so far, or what is expected if
+        none has ended.
+        """
+        mean = self._means.get((request.node.template, request.step))
+        return self.expected(request) if mean is None else mean.longest
 
     def observe(self, request: Request, num_tokens: int) -> None:
         """Learn from an answer to `request` that has ended after `num_tokens` tokens."""

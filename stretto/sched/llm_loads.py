@@ -61,6 +61,7 @@ class InstanceLoads:
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._num_running = 0
         self._slowness: dict[InstanceId, float] = {}
+        self._in_time_s: dict[InstanceId, float] = {}
 
     @property
     def roomiest(self) -> int:
@@ -106,6 +107,7 @@ class InstanceLoads:
         if self._table.get(instance) is not None:
             self._keys.leave(instance)
             self._slowness.pop(instance, None)
+            self._in_time_s.pop(instance, None)
             self._tell(Left(instance))
             self._table.leave(instance)
             del self._output_keys[instance]
@@ -142,7 +144,9 @@ class InstanceLoads:
         self._num_running += 1
         self._tell(Dispatched(running.instance, running.placed, running.handed_s))
         if self._binds_early and (view := self._table.get(running.instance)) is not None:
-            running.first_s = view.prefill_s + running.prefill_s
+            running.first_s = view.prefill_left_s(running.handed_s) + running.prefill_s
+            if view.num_running == view.num_decoding:
+                view.prefill_from_s = running.handed_s
         self._change(running.instance, running.num_tokens, running.prefill_s)
 
     def answered(self, running: Running, num_output: int, now_s: float) -> None:
@@ -155,18 +159,27 @@ class InstanceLoads:
         if predicted_s > 0:
             before = self._slowness.get(view.id, 1.0)
             ratio = (now_s - running.handed_s) / predicted_s
+            if not running.is_decoding:
+                view.prefill_from_s = now_s
+            if ratio < _LEAST_SLOWNESS:
+                self._in_time_s[view.id] = now_s
             self._set_slowness(view, before + _SLOWNESS_WEIGHT * (ratio - before))
 
     def note_overdue(self, instance: InstanceId, now_s: float) -> None:
-        """Raise the measured slowness of an instance (actual over predicted seconds) if its oldest request
-        takes longer than was predicted.
+        """Raise the measured slowness of an instance (actual over predicted seconds) if nothing has ended
+        there in time for longer than its oldest request was predicted to take, if its answer were as long as
+        the longest so far.
+
+        An instance is not slow because one answer is long.
         """
         view, running = self._table.get(instance), next(iter(self.of(instance).values()), None)
         if view is None or running is None:
             return
-        predicted_s = running.first_s + running.num_output * view.profile.decode_s(view.num_running)
-        if predicted_s > 0 and (now_s - running.handed_s) / predicted_s > self._slowness.get(instance, 1.0):
-            self._set_slowness(view, (now_s - running.handed_s) / predicted_s)
+        num_output = max(running.num_output, self._outputs.longest(running.entry.request))
+        predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
+        silent_s = now_s - max(running.handed_s, self._in_time_s.get(instance, running.handed_s))
+        if predicted_s > 0 and silent_s / predicted_s > self._slowness.get(instance, 1.0):
+            self._set_slowness(view, silent_s / predicted_s)
             self._table.changed(instance)
 
     def remove(self, running: Running, held_tokens: int | None = None) -> None:
@@ -181,7 +194,7 @@ class InstanceLoads:
             view.num_decoding -= 1
         self._change(running.instance, -running.num_tokens, -running.prefill_s)
 
-    def wrote(self, running: Running, num_tokens: int) -> None:
+    def wrote(self, running: Running, num_tokens: int, now_s: float) -> None:
         """Count `num_tokens` more output tokens of a running request. Its prefill is over.
 
         If it writes more than was expected, a longer output is expected from now on.
@@ -194,7 +207,7 @@ class InstanceLoads:
             running.num_output = max(num_before, min(limit, 2 * running.num_written))
         if not running.is_decoding or running.num_output > num_before:
             prefill_s, running.prefill_s = running.prefill_s, 0.0
-            self._set_decoding(running)
+            self._set_decoding(running, now_s)
             self._change(running.instance, running.num_output - num_before, -prefill_s)
 
     def wait(self, instance: InstanceId, request: PlacementRequest, seconds: float, now_s: float) -> None:
@@ -349,11 +362,12 @@ class InstanceLoads:
         self._slowness[view.id] = mean
         view.slowness = mean if mean >= _LEAST_SLOWNESS else 1.0
 
-    def _set_decoding(self, running: Running) -> None:
+    def _set_decoding(self, running: Running, now_s: float) -> None:
         if not running.is_decoding:
             running.is_decoding = True
             if (view := self._table.get(running.instance)) is not None:
                 view.num_decoding += 1
+                view.prefill_from_s = now_s
 
     def _budget(self, replica: Replica) -> int:
         if self._engine.max_batch is not None:

@@ -223,7 +223,7 @@ class LLMScheduler:
             case Piece():
                 offset, piece = running.offset, event.value
                 running.offset += 1 if request.decode and request.decode.items else len(piece)
-                self._loads.wrote(running, num_tokens(piece))
+                self._loads.wrote(running, num_tokens(piece), now_s)
                 return [Delivered(request.query, request.node.id, offset, piece)]
             case Done():
                 usage = event.usage

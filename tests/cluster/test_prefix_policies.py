@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -233,7 +234,15 @@ def test_stretto_weighs_a_held_prefix_against_the_wait_for_it() -> None:
     fleet.change(0, prefill_s=0.15)
     choice = fleet.choose(prompt((1, 4000), (2, 100)))
     assert choice.instance == 1
-    assert list(choice.terms) == ["wait_s", "prefill_s", "eviction_s", "slowdown_s", "decode_s", "move_s"]
+    assert list(choice.terms) == [
+        "wait_s",
+        "prefill_s",
+        "eviction_s",
+        "slowdown_s",
+        "decode_s",
+        "later_s",
+        "move_s",
+    ]
 
 
 def test_stretto_spares_what_others_use() -> None:
@@ -246,6 +255,54 @@ def test_stretto_spares_what_others_use() -> None:
             fleet.end(instance, request)
     choice = fleet.choose(prompt((77, 3200), output=0), 9.0)
     assert (choice.instance, choice.terms["eviction_s"]) == (1, 0.0)
+
+
+def test_stretto_skips_terms_only_of_instances_that_lose() -> None:
+    """Caches are full, so that the damage by evictions is a term of every score."""
+    draw, policy = random.Random(5), Stretto()
+    fleet, flying = Fleet(policy, 4, cache_tokens=8000), []
+    num_skipped = 0
+    for number in range(300):
+        request = prompt((draw.randrange(6), 1500), (100 + number, draw.randrange(64, 900)))
+        now_s = 0.1 * number
+        for view in fleet.table:
+            view.prefill_s, view.prefill_from_s = draw.uniform(0.0, 0.2), now_s - draw.random()
+        choice = fleet.choose(request, now_s)
+        held, sums = policy.index.held(request), {}
+        for view in fleet.table:
+            skipped = sum(policy.terms(request, view, held.of(view), now_s))
+            policy.lowest, before = math.inf, policy.lowest
+            sums[view.id] = sum(policy.terms(request, view, held.of(view), now_s))
+            num_skipped += skipped < sums[view.id]
+            policy.lowest = before
+        assert sums[choice.instance] == min(sums.values()) == sum(choice.terms.values())
+        fleet.send_to(choice.instance, request, now_s)
+        flying.append((choice.instance, request))
+        if len(flying) > 8:
+            fleet.end(*flying.pop(0))
+    assert num_skipped > 0
+
+
+def test_stretto_does_not_wait_for_what_is_computed_of_a_prefill() -> None:
+    """A prefill of 0.5 s begins at 10.0: at once another instance is better than to wait for it."""
+    fleet = Fleet(Stretto(), 2)
+    fleet.send_to(0, prompt((1, 4000)), 10.0)
+    fleet.change(0, prefill_s=0.5, prefill_from_s=10.0)
+    waits = [fleet.choose(prompt((1, 4000), (2, 100)), now_s).terms["wait_s"] for now_s in (10.0, 10.3, 11.0)]
+    assert waits == pytest.approx([0.0, 0.2, 0.0])
+
+
+def test_stretto_counts_the_delay_of_those_who_come_while_an_instance_is_busy() -> None:
+    """The same prefill costs more where many requests come, and most on an instance that is busy for long."""
+    few, many = Fleet(Stretto(), 1), Fleet(Stretto(), 1)
+    for number in range(400):
+        for fleet, pause_s in ((few, 0.25), (many, 0.05)):
+            fleet.send_to(0, request := prompt((1, 640)), now_s := pause_s * number)
+            fleet.end(0, request)
+    later = [fleet.choose(prompt((2, 4000)), now_s).terms["later_s"] for fleet in (few, many)]
+    assert 0.0 < 2 * later[0] < later[1]
+    many.change(0, prefill_s=1.0, num_running=1, prefill_from_s=now_s)
+    assert many.choose(prompt((2, 4000)), now_s).terms["later_s"] > 3 * later[1]
 
 
 def test_stretto_prefers_the_faster_of_unlike_instances() -> None:

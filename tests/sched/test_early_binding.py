@@ -179,6 +179,20 @@ def test_the_queue_of_an_instance_that_slows_down_is_asked_about() -> None:
     assert num_fast > 4
 
 
+def test_an_instance_with_one_long_answer_is_not_slow() -> None:
+    """Lengths of answers have long tails: the others that run there end in time."""
+    machine = Machine(max_running=2)
+    machine.add(*(f"q{number}" for number in range(16)))
+    of_0 = [step for step, admit in machine.admitted.items() if admit.instance == 0]
+    ending = of_0[1]
+    for round_number in range(1, 5):
+        admitted = machine.end(ending, now_s=1.2 * round_number, usage=Usage(100, 0, 100))
+        ending = next(step for step, instance in admitted if instance == 0)
+        view = machine.scheduler._loads.view(0)
+        assert view is not None
+        assert view.slowness == 1.0
+
+
 def test_an_instance_that_hangs_is_noticed_without_any_event() -> None:
     machine = Machine(max_running=1)
     machine.add(*(f"q{number}" for number in range(6)))

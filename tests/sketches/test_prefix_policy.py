@@ -77,7 +77,7 @@ class LongestPrefix(Placement):
                 view = instances.get(instance)
                 assert view is not None
                 options[instance] = view
-        choices = [self._price(request, view) for view in options.values()]
+        choices = [self._price(request, view, now_s) for view in options.values()]
         return min(choices, key=lambda choice: (sum(choice.terms.values()), choice.instance), default=None)
 
     def observe(self, event: PlacementEvent) -> None:
@@ -103,14 +103,14 @@ class LongestPrefix(Placement):
     def may_take(self, instances: InstanceTable, instance: InstanceId, room: int) -> bool:
         return instances.can_host(instance, room)
 
-    def _price(self, request: PlacementRequest, view: InstanceView) -> Choice:
+    def _price(self, request: PlacementRequest, view: InstanceView, now_s: float) -> Choice:
         blocks, key = self._blocks(request, view.id), request.keys.get(view.space)
         num_held = max(self._held.num_held(view.id, blocks), self._coming.num_held(view.id, blocks))
         held = min(request.num_tokens, num_held * key.block_tokens) if key else 0
         decode_s = view.profile.decode_s(min(view.num_running + 1, view.num_slots)) * request.expected_output
         prefill_s = view.slowness * view.profile.batch_s(request.num_tokens - held)
         terms = {
-            "start_s": request.start_s(view),
+            "start_s": request.start_s(view, now_s),
             "prefill_s": prefill_s,
             "decode_s": view.slowness * decode_s,
             "delay_s": view.num_decoding * prefill_s,

@@ -31,15 +31,15 @@ class SoonestStart(Placement):
         self.num_asked += request.bound_to is not None
         if request.bound_to is not None and (own := instances.get(request.bound_to)) is not None:
             options[own.id] = own
-        choices = [self._price(request, view) for view in options.values()]
+        choices = [self._price(request, view, now_s) for view in options.values()]
         return min(choices, key=lambda choice: sum(choice.terms.values()), default=None)
 
     def observe(self, event: PlacementEvent) -> None:
         self.events.append(event)
 
-    def _price(self, request: PlacementRequest, view: InstanceView) -> Choice:
+    def _price(self, request: PlacementRequest, view: InstanceView, now_s: float) -> Choice:
         margin_s = self.margin_s if request.bound_to not in (None, view.id) else 0.0
-        terms = {"start_s": request.start_s(view), "move_s": margin_s}
+        terms = {"start_s": request.start_s(view, now_s), "move_s": margin_s}
         return Choice(view.id, 0, terms, "starts first")
 
 

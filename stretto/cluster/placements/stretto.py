@@ -3,12 +3,14 @@ others.
 
 The terms, all in seconds:
 
-- wait: until its prefill begins there, in the queue and behind the prefills of others;
-- prefill: of what the instance does not hold. The busier all instances are, the more later requests wait for
-  it too, so that it counts 1 / (1 - utilisation)² times;
+- wait: until its prefill begins there, in the queue and behind what is left of the prefills of others;
+- prefill: of what the instance does not hold;
 - eviction: the prefills that what it evicts will cost, as far as others are likely to ask for it again;
-- slowdown: the delay of all requests that decode there, by the prefill and by one more sequence in each step;
+- slowdown: the delay of all requests that run there, by the prefill in as many of their steps as are left,
+  and by one more sequence in each step;
 - decode: of its own answer, beside those that run there;
+- later: the delay of the requests that will come before the instance has done all its prefills, this one
+  included: each of them waits for this prefill too;
 - move: what a move to another instance must save, where the request waits at one already.
 
 A prefix is thus copied where waiting for it costs more than computing it again does to all.
@@ -20,11 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from stretto.cluster.eviction import victims
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Binds, Dispatched, Joined, Left, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Binds, PlacementRequest
 from stretto.cluster.prefix_index import Held, PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.costs.profile import Profile
@@ -33,12 +36,13 @@ _STRAGGLER = 2.0
 """Slowness of an instance, relative to the other instances, from which it counts. Less is due to the load."""
 _CHUNK_TOKENS = 512
 """Tokens of a chunk of a prefill, which delays the decodes beside it."""
-_UTILISATION_S = 30.0
-"""Seconds after which a prefill counts as 1/e of one in the utilisation."""
+_RATE_S = 30.0
+"""Seconds after which a request counts as 1/e of one in the rates of requests and of prefills."""
 _LEAST_SEEN_S = 5.0
 _MOST_UTILISATION = 0.5
 _MOVE_S = 0.05
 """Seconds that a move must save."""
+_Speeds: TypeAlias = tuple[float, float, float, float, float, float]
 
 
 class Stretto(ScoredPlacement):
@@ -47,16 +51,16 @@ class Stretto(ScoredPlacement):
     """
 
     binds: Binds = "early"
-    names = ("wait_s", "prefill_s", "eviction_s", "slowdown_s", "decode_s", "move_s")
+    names = ("wait_s", "prefill_s", "eviction_s", "slowdown_s", "decode_s", "later_s", "move_s")
 
     def __init__(self, index: PrefixIndex | None = None) -> None:
         super().__init__(index)
         self._usual_slowness = 1.0
-        self._missing_tokens = 0.0
-        self._counted_s = self._now_s = 0.0
-        self._tokens_per_s = 0.0
+        self._speeds: dict[InstanceId, tuple[Profile, _Speeds]] = {}
+        self._num_requests = self._missing_tokens = 0.0
+        self._counted_s = 0.0
+        self._requests_per_s = self._tokens_per_s = 0.0
         self._first_s: float | None = None
-        self._num_instances = 0
 
     def prepare(
         self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
@@ -64,63 +68,93 @@ class Stretto(ScoredPlacement):
         """Find the usual slowness of the instances, with which each is compared, and how busy they are."""
         if len(options) > 1:
             self._usual_slowness = sorted([view.slowness for view in options])[(len(options) - 1) // 2]
-        self._tokens_per_s = self._missing_per_s(now_s)
+        self._measure_rates(now_s)
 
     def terms(
         self, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
     ) -> tuple[float, ...]:
         """Return the seconds of the request and of those that it delays at an instance."""
-        profile, num_running, output = view.profile, view.num_running, request.expected_output
-        slowness, per_token_s = view.slowness / self._usual_slowness, profile.per_unit_s
-        if slowness < _STRAGGLER:
-            slowness = 1.0
+        known = self._speeds.get(view.id)
+        if known is None or known[0] is not view.profile:
+            known = self._speeds[view.id] = view.profile, _speeds(view.profile)
+        base_s, per_token_s, per_output_s, per_neighbour_s, chunk_s, delay = known[1]
+        num_running, output = view.num_running, request.expected_output
+        wait_s, slowness = request.start_s(view, now_s), 1.0
+        if view.slowness != 1.0:
+            wait_s /= view.slowness
+        if view.slowness >= _STRAGGLER * self._usual_slowness:
+            slowness = view.slowness / self._usual_slowness
+            wait_s *= slowness
         if request.computing:
             held_tokens = max(held_tokens, request.computing.get(view.id, 0))
         missing = request.num_tokens - held_tokens
-        prefill_s = slowness * (profile.base_s + per_token_s * missing)
-        wait_s = request.start_s(view) / view.slowness * slowness
+        prefill_s = slowness * (base_s + per_token_s * missing)
+        left_s = chunk_s * view.expected_output / 2
+        neighbours_s = num_running * output * per_neighbour_s
+        slowdown_s = neighbours_s + num_running * delay * (prefill_s if prefill_s < left_s else left_s)
+        decode_s = slowness * (output * per_output_s + neighbours_s)
+        busy_share = self._tokens_per_s * per_token_s
+        idle_share = 1.0 - (busy_share if busy_share < _MOST_UTILISATION else _MOST_UTILISATION)
+        later_s = self._requests_per_s * prefill_s * (wait_s + prefill_s / 2) / idle_share
+        move_s = 0.0 if request.bound_to is None or request.bound_to == view.id else _MOVE_S
         eviction_s = 0.0
-        for victim in victims(self.index, request, view, held_tokens, now_s):
-            chance = 1.0 - math.exp(-max(0.0, victim.uses - 1.0))
-            eviction_s += chance * per_token_s * victim.num_tokens / victim.num_holders
-        neighbours_s = num_running * output * profile.per_neighbour_s
-        slowdown_s = neighbours_s + view.num_decoding * _delay(profile) * prefill_s
-        decode_s = slowness * (output * profile.per_output_s + neighbours_s)
-        idle_share = 1.0 - min(_MOST_UTILISATION, self._tokens_per_s * per_token_s)
-        move_s = 0.0 if request.bound_to in (None, view.id) else _MOVE_S
-        return wait_s, prefill_s / (idle_share * idle_share), eviction_s, slowdown_s, decode_s, move_s
+        if wait_s + prefill_s + slowdown_s + decode_s + later_s + move_s <= self.lowest:
+            eviction_s = per_token_s * self._evicted_tokens(request, view, held_tokens, now_s)
+        return wait_s, prefill_s, eviction_s, slowdown_s, decode_s, later_s, move_s
 
-    def _missing_per_s(self, now_s: float) -> float:
-        """Return how many tokens an instance has to prefill in a second, as seen lately."""
-        if not self._num_instances or self._first_s is None:
+    def _evicted_tokens(
+        self, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
+    ) -> float:
+        """Return how many tokens of what an instance would evict are likely to be computed again there."""
+        cache = self.index.caches.get(view.id)
+        if cache is None or cache.num_blocks + request.num_tokens <= cache.capacity:
             return 0.0
-        lately = self._missing_tokens * math.exp(min(0.0, self._counted_s - now_s) / _UTILISATION_S)
-        seen_s = max(_LEAST_SEEN_S, min(_UTILISATION_S, now_s - self._first_s))
-        return lately / (seen_s * self._num_instances)
+        tokens = 0.0
+        for victim in victims(self.index, request, view, held_tokens, now_s):
+            if victim.uses > 1.0:
+                tokens += (1.0 - math.exp(1.0 - victim.uses)) * victim.num_tokens / victim.num_holders
+        return tokens
 
-    def observe(self, event: PlacementEvent) -> None:
-        """Update the index, the number of instances and the time after an event."""
-        match event:
-            case Dispatched(at_s=at_s):
-                self._now_s = max(self._now_s, at_s)
-                self._first_s = self._now_s if self._first_s is None else self._first_s
-            case Joined():
-                self._num_instances += 1
-            case Left():
-                self._num_instances -= 1
-        super().observe(event)
+    def _measure_rates(self, now_s: float) -> None:
+        """Update how many requests come to an instance in a second, and how many tokens it has to prefill for
+        them, as seen lately.
+        """
+        num_instances = self.index.num_instances
+        if not num_instances or self._first_s is None:
+            return
+        seen_s = max(_LEAST_SEEN_S, min(_RATE_S, now_s - self._first_s))
+        share = math.exp(min(0.0, self._counted_s - now_s) / _RATE_S) / (seen_s * num_instances)
+        self._requests_per_s = share * self._num_requests
+        self._tokens_per_s = share * self._missing_tokens
 
     def placed(self, instance: InstanceId, request: PlacementRequest) -> None:
-        """Count the tokens that an instance has to prefill."""
+        """Count a request, and the tokens that an instance has to prefill for it."""
+        now_s = self.index.now_s
+        if self._first_s is None:
+            self._first_s = self._counted_s = now_s
+        faded = math.exp((self._counted_s - now_s) / _RATE_S)
         missing = request.num_tokens - self.index.held_by(instance, request)
-        faded = math.exp((self._counted_s - self._now_s) / _UTILISATION_S)
+        self._num_requests = self._num_requests * faded + 1.0
         self._missing_tokens = self._missing_tokens * faded + missing
-        self._counted_s = self._now_s
+        self._counted_s = now_s
+
+    def left(self, instance: InstanceId) -> None:
+        """Forget the speed of an instance."""
+        self._speeds.pop(instance, None)
 
 
-def _delay(profile: Profile) -> float:
-    """Return the share of its seconds by which a prefill delays each decode beside it: the rest of each step
-    is what the decode takes anyway.
+def _speeds(profile: Profile) -> _Speeds:
+    """Return the times of a profile: the base, a token, a step of decodes, a neighbour in it, a step with a
+    chunk of a prefill, and by which share of this step it delays a decode: the rest is what a decode takes
+    anyway.
     """
     chunk_s = profile.base_s + profile.per_unit_s * _CHUNK_TOKENS
-    return max(0.0, 1.0 - profile.per_output_s / chunk_s) if chunk_s else 0.0
+    delay = max(0.0, 1.0 - profile.per_output_s / chunk_s) if chunk_s else 0.0
+    return (
+        profile.base_s,
+        profile.per_unit_s,
+        profile.per_output_s,
+        profile.per_neighbour_s,
+        chunk_s,
+        delay,
+    )
