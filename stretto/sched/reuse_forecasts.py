@@ -104,24 +104,26 @@ class ReuseForecasts:
             of_query.ended.add(node)
 
     def _known(self, of_query: _OfQuery, request: Request) -> _Uses:
-        """Return the uses that the graph knows of, the longest first."""
+        """Return the uses that the graph knows of, the longest first, each sooner than the one before."""
         reuse, node = request.node.reuse, request.node.id
         if reuse is None:
             return []
         uses: _Uses = []
+        soonest_s = math.inf
         if node in of_query.num_open and reuse.num_own:
             uses.append((reuse.num_own, 0.0))
+            soonest_s = 0.0
         for share in reuse.shares:
-            in_s: float | None = None
+            in_s = math.inf
             for member, start_s in islice(share.members, _MAX_MEMBERS):
                 other = node + member - reuse.node
                 if other == node or other in of_query.ended:
                     continue
                 is_there = other in of_query.num_open
-                other_in_s = 0.0 if is_there else max(0.0, start_s - reuse.end_s)
-                in_s = other_in_s if in_s is None else min(in_s, other_in_s)
-            if in_s is not None:
+                in_s = min(in_s, 0.0 if is_there else max(0.0, start_s - reuse.end_s))
+            if in_s < soonest_s:
                 uses.append((share.num_parts, in_s))
+                soonest_s = in_s
         return uses
 
     def _learned(
