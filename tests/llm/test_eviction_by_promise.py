@@ -102,6 +102,24 @@ def test_a_late_promise_loses_its_worth() -> None:
     assert found(cache) == [0, 0, 6]
 
 
+def test_where_nothing_is_used_again_promises_count_more() -> None:
+    """The same leaf, ten seconds old, is kept or not, as such leaves have proved to be used again or not."""
+
+    def kept(*, is_reused: bool) -> bool:
+        cache = filled("a", "b", "c")
+        for number in range(20):
+            cache.now_s += 1
+            keep(cache, [100 + (0 if is_reused else number)] * 6, "d")
+            keep(cache, B, "b")
+        cache.retain("", B, [(6, cache.now_s + 25.0)], "b")
+        cache.now_s += 10
+        cache.acquire(4 + cache.pool.num_free)
+        return num_found(cache, B) == 6
+
+    assert kept(is_reused=False)
+    assert not kept(is_reused=True)
+
+
 @pytest.mark.parametrize("ends", ["end_promises", "forget"])
 def test_promises_end_with_their_query(ends: str) -> None:
     cache = filled("a", "b", "c")
@@ -155,7 +173,8 @@ def test_the_queue_pops_what_is_needed_last(changes: list[tuple[int, LEAF]], now
     def needed_in_s(leaf: BlockRun) -> float:
         if leaf.lessees:
             return -1.0
-        return queue.now_s - leaf.used_s if leaf.due_s is None else abs(leaf.due_s - queue.now_s)
+        age_s = queue.now_s - leaf.used_s
+        return queue.age_weight * age_s if leaf.due_s is None else abs(leaf.due_s - queue.now_s)
 
     while offered:
         latest = max(map(needed_in_s, offered))

@@ -4,7 +4,8 @@ When a leaf will be needed again is, in seconds from now:
 
     promised, and not due yet     the seconds until it is due; infinite where nobody needs it again
     promised, and overdue         as long as it is overdue: the later, the less it is worth
-    not promised                  as long as it has not been used, so that these leave in the order of LRU
+    not promised                  as long as it has not been used, divided by the share of such blocks that
+                                  are used again at all; so these leave in the order of LRU
 
 Leaves under a lease (computed ahead for a query that still needs them) are evicted after all others. Ranks do
 not depend on the time, which only decides between the first leaves of four heaps.
@@ -21,6 +22,9 @@ from stretto.llm.cache.block_runs import BlockRun
 _Rank: TypeAlias = tuple[bool, float | None, int]
 _Key: TypeAlias = tuple[float, int]
 _Heap: TypeAlias = list[tuple[_Key, int, _Rank, BlockRun]]
+
+_MAX_WEIGHT = 50.0
+_MAX_COUNTED = 100_000
 
 
 class EvictionQueue:
@@ -42,6 +46,28 @@ class EvictionQueue:
         self._leased: _Heap = []
         self._order = count()
         self._max_entries = 64
+        self._num_reused = self._num_lost = 1.0
+
+    @property
+    def age_weight(self) -> float:
+        """Predicted seconds until a leaf without a promise is needed, for each second since its last use."""
+        return min(_MAX_WEIGHT, 1 + self._num_lost / self._num_reused)
+
+    def note_reuse(self, num_blocks: int) -> None:
+        """Note that so many blocks without a promise have been used again."""
+        self._num_reused += num_blocks
+        self._fade()
+
+    def note_loss(self, num_blocks: int) -> None:
+        """Note that so many blocks without a promise have been evicted."""
+        self._num_lost += num_blocks
+        self._fade()
+
+    def _fade(self) -> None:
+        """Halve both counts when they are large, so that they follow a workload that changes."""
+        if self._num_reused + self._num_lost > _MAX_COUNTED:
+            self._num_reused /= 2
+            self._num_lost /= 2
 
     def offer(self, node: BlockRun) -> None:
         """Add a node (run of cached blocks) of the prefix cache to the queue, if it can be evicted; ignored
@@ -62,7 +88,7 @@ class EvictionQueue:
             best, needed_in_s = self._first_due, self.now_s - _due_s(first)
         if last is not None and _due_s(last) - self.now_s > needed_in_s:
             best, needed_in_s = self._last_due, _due_s(last) - self.now_s
-        if unknown is not None and self.now_s - unknown.used_s > needed_in_s:
+        if unknown is not None and self.age_weight * (self.now_s - unknown.used_s) > needed_in_s:
             best = self._unknown
         _first(best)
         return heappop(best)[-1]

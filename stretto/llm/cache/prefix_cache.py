@@ -115,7 +115,10 @@ class PrefixCache:
         blocks = self.pool.acquire(min(num_blocks, self.pool.num_free))
         while (num_missing := num_blocks - len(blocks)) > 0:
             node = self._evictable.pop()
-            blocks += self._cut(node, min(num_missing, len(node.blocks)))
+            num_cut = min(num_missing, len(node.blocks))
+            if node.due_s is None:
+                self._evictable.note_loss(num_cut)
+            blocks += self._cut(node, num_cut)
         return blocks
 
     def release(self, node: BlockRun | None) -> None:
@@ -271,6 +274,8 @@ class PrefixCache:
     def _hold(self, node: BlockRun, owner: str) -> None:
         if node.num_holders == 0:
             self._num_idle -= len(node.blocks)
+            if node.due_s is None:
+                self._evictable.note_reuse(len(node.blocks))
         node.num_holders += 1
         self._note_use(node)
         self._tree.owners.own(node, owner)
