@@ -86,7 +86,7 @@ def coding_calls(num_queries: int, seed: int, data: Path | None) -> list[Call]:
     return sorted(calls, key=lambda call: call.start_s)
 
 
-def _coding_rows(data: Path | None) -> list[_Row]:
+def _coding_rows(data: Path | None) -> Sequence[_Row]:
     if data is not None:
         path = data / "multi_agent_coding" / "metagpt_pytorch_calls.jsonl.gz"
         return [json.loads(line) for line in gzip.open(path, "rt", encoding="utf-8")]
