@@ -172,6 +172,15 @@ _ALL = (
         (("decisions per second of a core, 2,000 tokens, 4 instances", "best_per_s"),),
     ),
     Benchmark(
+        "retain",
+        "Eviction by what is needed again: blocks that a prefix cache misses, beside LRU and the optimum",
+        "benchmarks.retain.benchmark",
+        (
+            ("blocks of prompts that were not cached", "over_optimum"),
+            ("blocks of prompts that were not cached", "lru_over_optimum"),
+        ),
+    ),
+    Benchmark(
         "fleet",
         "Programs on the same emulated fleet of GPU servers: Stretto and a hand-written one, under load",
         "benchmarks.fleet.benchmark",

@@ -23,7 +23,7 @@ from stretto.deployment import Replica
 from stretto.errors import StrettoError
 from stretto.graph.compile import ExecutionGraph
 from stretto.record import record
-from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Task
+from stretto.tasks import LLMEvent, LLMTask, Objective, QueryRecord, Reuse, Task
 
 
 @record
@@ -357,6 +357,20 @@ class Release:
 
 
 @record
+class Retain:
+    """Action of the schedulers: tell an LLM instance when a query (one run of an app) will need prefixes
+    again that the instance has cached.
+
+    It is a hint for the order of evictions. Instances that cannot use it, such as those behind servers,
+    ignore it.
+    """
+
+    engine: str
+    instance: InstanceId
+    reuse: Reuse
+
+
+@record
 class WakeAt:
     """Action of the schedulers: ask the driver (the runtime or the simulator) to send them a `Wake` event at
     `time_s`, or a little later.
@@ -410,6 +424,7 @@ Action: TypeAlias = (
     | StartInstance
     | StopInstance
     | Release
+    | Retain
     | WakeAt
     | Emit
     | Settled

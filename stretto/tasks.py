@@ -147,6 +147,25 @@ class LLMTask:
     silence_s: float = 0.0
 
 
+@record
+class Reuse:
+    """A forecast for an LLM instance: when a query will need the KV of a prompt's beginnings again.
+
+    It orders evictions and nothing else, so that a wrong one costs time and never an answer.
+
+    Attributes:
+        prompt: a prompt that the instance has computed, with the answer as its last segment if that is text.
+        uses: (number of leading segments of `prompt`, seconds from now until these are needed) for each
+            expected use; None in place of the seconds if nothing is known. The query is expected never to
+            need a segment again that no use covers.
+    """
+
+    query: str
+    prompt: Prompt
+    uses: tuple[tuple[int, float | None], ...]
+    tenant: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of a finished LLM task: its prompt, the part of the prompt found in the cache, and its

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.tasks import LLMEvent, LLMTask, Task
+from stretto.tasks import LLMEvent, LLMTask, Reuse, Task
 
 
 class BatchEngine(Protocol):
@@ -161,4 +161,15 @@ class AsyncLLM(Protocol):
 
     async def aclose(self) -> None:
         """Close the connections to the server, and end the server if the engine started it."""
+        ...
+
+
+@runtime_checkable
+class RetainingLLM(Protocol):
+    """The further method of a stepped LLM engine that evicts by what will be needed again."""
+
+    def retain(self, reuse: Reuse) -> None:
+        """Note when a query (one run of an app) will need cached prefixes again. It is a hint for the order
+        of evictions: what the engine does not hold, or cannot tokenise, is ignored.
+        """
         ...

@@ -16,6 +16,7 @@ from stretto.errors import ConfigError
 from stretto.graph.graph import HINT, WHEN, Constant, Graph, Primitive, Slot
 from stretto.graph.ops import OPS, Ops, OpSpec
 from stretto.graph.passes.weigh import Verdict
+from stretto.graph.reuse import PromptReuse, find_reuse
 from stretto.graph.strategy import NO_STRATEGY, Strategy
 from stretto.graph.verify import sort_topologically
 from stretto.tasks import Decode
@@ -74,6 +75,7 @@ class Node:
         hint_from: the node whose value this one takes as a hint, then that node's own hint, and so on.
         runs_once: the step must not run a second time, because it would change something outside again.
         is_watched: attempts of the step have to be followed, as its strategy says.
+        reuse: which other LLM requests of the graph begin like its own; None if it is the only one.
     """
 
     id: int
@@ -99,6 +101,7 @@ class Node:
     template: str = ""
     own_s: float = 0.0
     strategy: Strategy = NO_STRATEGY
+    reuse: PromptReuse | None = None
     runs_once: bool = field(init=False)
     is_watched: bool = field(init=False)
 
@@ -247,6 +250,7 @@ def compile_graph(
     fused_into = {decode: prefill for prefill, decode in fusions.items()}
     for decode in fused_into:  # it never runs by itself, so it has nothing to gain from pieces
         all_ins[decode] = tuple(replace(arg, piece=None) for arg in all_ins[decode])
+    reuse = find_reuse(graph, fused_into, own_s)
     needed = {values[ref.name, ref.port] for _, ref in graph.outputs}
     nodes: list[Node] = []
     for node_id, (primitive, ins) in enumerate(zip(graph.primitives, all_ins, strict=True)):
@@ -283,6 +287,7 @@ def compile_graph(
                 graph.name,
                 own_s[primitive.name],
                 primitive.strategy,
+                reuse.get(node_id),
             )
         )
     return ExecutionGraph(
@@ -342,6 +347,7 @@ def rebase(
             fused_into=None if node.fused_into is None else node.fused_into + node_base,
             hints=tuple(other + node_base for other in node.hints),
             hint_from=tuple(other + node_base for other in node.hint_from),
+            reuse=node.reuse if under is None or node.reuse is None else node.reuse.grown(),
         )
         for node in egraph.nodes
     ]

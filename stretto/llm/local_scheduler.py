@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from stretto.core import Prompt
 from stretto.errors import CapacityError, ConfigError
 from stretto.llm.admission import WaitingQueue
 from stretto.llm.cache.block_pool import BlockPool
@@ -33,6 +34,7 @@ from stretto.llm.repeats import grow_for_repeats
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import Status, TokenSequence
 from stretto.llm.step_batch import Slice, StepBatch
+from stretto.tasks import Reuse
 
 __all__ = ["STEP_POLICIES", "LocalScheduler", "SchedulerConfig"]
 
@@ -80,6 +82,7 @@ class LocalScheduler:
                 f"{num_tokens} tokens need {num_blocks} KV blocks; the engine has {self.config.num_blocks}"
             )
         sequence.arrived_s = now_s
+        self.cache.now_s = now_s
         sequence.order = self._num_added
         self._num_added += 1
         self.waiting.push(sequence)
@@ -94,6 +97,21 @@ class LocalScheduler:
         sequence.rank = rank
         if is_waiting:
             self.waiting.push(sequence)
+
+    def retain(self, reuse: Reuse, tokenize: Callable[[Prompt], list[int]], now_s: float) -> None:
+        """Note when a query (one run of an app) will need cached prefixes again; it orders evictions only.
+
+        Args:
+            tokenize: function from a prompt to its token ids. Those of leading segments begin those of the
+                whole prompt.
+            now_s: present time, by the clock of `add`.
+        """
+        uses = [
+            (len(tokenize(reuse.prompt[:num])), None if in_s is None else now_s + in_s)
+            for num, in_s in reuse.uses
+        ]
+        self.cache.now_s = now_s
+        self.cache.retain(reuse.tenant, tokenize(reuse.prompt), uses, reuse.query)
 
     def has_work(self) -> bool:
         """Return whether any sequence is running or waiting, so that there is a step to schedule."""

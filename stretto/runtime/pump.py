@@ -24,6 +24,7 @@ from stretto.messages import (
     Release,
     Reply,
     Reprioritise,
+    Retain,
     Settled,
     StartBatch,
     Wake,
@@ -32,7 +33,7 @@ from stretto.messages import (
 from stretto.observer import Observers
 from stretto.references import load, load_inputs
 from stretto.runtime.running import RunningInstances
-from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RunBatch, StopTask
+from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RetainPrefixes, RunBatch, StopTask
 from stretto.sched.system import System
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ class Pump:
                 self._instances.send(engine, instance, StopTask(task_id))
             case Release(engine, instance, query):
                 self._instances.send(engine, instance, ForgetQuery(query))
+            case Retain(engine, instance, reuse):
+                self._instances.send(engine, instance, RetainPrefixes(reuse))
             case StartInstance():
                 self._instances.start(action)
             case StopInstance():

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from stretto.cluster.messages import KVReport
 from stretto.engines.computing import COMPUTING
-from stretto.engines.contract import BatchEngine, ProbedEngine, SteppedLLM
+from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM
 from stretto.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.messages import (
     BatchDone,
@@ -28,7 +28,7 @@ from stretto.messages import (
 from stretto.record import record
 from stretto.references import load_task
 from stretto.runtime.probing import Probing
-from stretto.tasks import Done, Failed, LLMTask, Piece, Started, Task
+from stretto.tasks import Done, Failed, LLMTask, Piece, Reuse, Started, Task
 
 
 @record
@@ -85,11 +85,20 @@ class ForgetQuery:
 
 
 @record
+class RetainPrefixes:
+    """Command to an LLM instance: note when a query (one run of an app) will need cached prefixes again."""
+
+    reuse: Reuse
+
+
+@record
 class CloseEngine:
     """Command to an instance: close the engine and end."""
 
 
-Command: TypeAlias = RunBatch | AdmitTask | RerankTask | StopTask | SuspendTasks | ForgetQuery | CloseEngine
+Command: TypeAlias = (
+    RunBatch | AdmitTask | RerankTask | StopTask | SuspendTasks | ForgetQuery | RetainPrefixes | CloseEngine
+)
 
 
 class Inbox(Protocol):
@@ -231,6 +240,9 @@ def _serve_llm(job: Job, engine: SteppedLLM, inbox: Inbox, post: Callable[[Event
                         post(Suspended(job.engine, job.instance, suspended, token_ids))
                 case ForgetQuery(query):
                     engine.release(query)
+                case RetainPrefixes(reuse):
+                    if isinstance(engine, RetainingLLM):
+                        engine.retain(reuse)
                 case CloseEngine():
                     return
             _report_kv(job, engine, post)

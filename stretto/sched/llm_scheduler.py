@@ -21,7 +21,7 @@ from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Engine, Replica
 from stretto.errors import EngineTimeout, EngineUnreachable, StrettoError
-from stretto.messages import Action, Admit, CancelTask, Release
+from stretto.messages import Action, Admit, CancelTask, Release, Retain
 from stretto.sched.demand import Demand
 from stretto.sched.engine_instances import EngineInstances
 from stretto.sched.engine_queue import EngineQueue
@@ -37,6 +37,7 @@ from stretto.sched.placing import Placed
 from stretto.sched.prefills_ahead import PrefillsAhead
 from stretto.sched.request import Entry, Request
 from stretto.sched.results import Delivered, Report, failed, is_worth_retrying
+from stretto.sched.reuse_forecasts import ReuseForecasts
 from stretto.sched.run_apart import RunApart
 from stretto.sched.running_request import Running, completed
 from stretto.sched.shown_parts import ShownParts
@@ -81,6 +82,8 @@ class LLMScheduler:
         self._touched: dict[InstanceId, set[str]] = {}
         self._drained: dict[InstanceId, None] = {}
         self._decided: list[Action] = []
+        self._reuse = ReuseForecasts()
+        self._retains: list[Retain] = []
         self._heard_instances = LastHeard[InstanceId]()
         self._heard_tasks = LastHeard[tuple[InstanceId, int]]()
 
@@ -203,6 +206,8 @@ class LLMScheduler:
 
     def add(self, request: Request, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
+        if self.engine.keeps_state:
+            self._reuse.arrived(request, now_s)
         self._queue(Entry(request, now_s, self._outputs.expected(request)))
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
@@ -233,14 +238,24 @@ class LLMScheduler:
                 self._ahead.end(request.query, request.node.id)
                 self.instances.answered(instance)
                 self._outputs.observe(request, num_output)
+                self._forecast(running, event.value, now_s)
                 return [completed(running, event.value)]
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)
                 if is_worth_retrying(error):
                     return self._retry([running], error)
+                self._reuse.withdrawn(request.query, request.node.id)
                 return [failed(request, running.item, running.item + 1, error)]
         return []
+
+    def _forecast(self, running: Running, answer: object, now_s: float) -> None:
+        """Note what the instance should be told of the later use of what it has computed."""
+        if not self.engine.keeps_state:
+            return
+        reuse = self._reuse.ended(running.entry.request, running.prompt, answer, now_s)
+        if reuse is not None:
+            self._retains.append(Retain(self.engine.name, running.instance, reuse))
 
     def withdraw(self, query: str, node: int, now_s: float) -> list[Action]:
         """Drop the requests of one node (step) of a query (run of an app), because its result is no longer
@@ -250,6 +265,7 @@ class LLMScheduler:
         """
         self.queue.withdraw(query, node)
         self._placing.withdraw(query, node)
+        self._reuse.withdrawn(query, node)
         actions: list[Action] = []
         tasks = self._of_node.get((query, node), {}).values()
         for running in sorted(tasks, key=lambda one: (one.instance, one.task)):
@@ -269,6 +285,8 @@ class LLMScheduler:
         self._shown.update(now_s)
         for placed in self._placing.place(now_s):
             actions.append(self._admit(placed, now_s))
+        actions += self._retains
+        self._retains.clear()
         actions += self._handed_over.reprioritise(self._num_changes)
         self._num_changes.clear()
         for instance in [i for i in self._drained if not self._loads.of(i)]:
@@ -339,6 +357,8 @@ class LLMScheduler:
         self.queue.end_query(query)
         self._placing.end_query(query)
         self._ahead.forget(query)
+        self._reuse.forget(query)
+        self._retains = [one for one in self._retains if one.reuse.query != query]
         return actions
 
     def releases(self) -> list[Action]:

@@ -45,6 +45,7 @@ from stretto.messages import (
     Release,
     Reply,
     Reprioritise,
+    Retain,
     Settled,
     StartBatch,
     Submit,
@@ -426,6 +427,9 @@ class VirtualDriver(VirtualTime):
                     self._llms[engine, instance].release(query)
                 elif not self.engines[engine].is_llm:
                     self._batch_engines[engine].release(query)
+            case Retain(engine, instance, reuse):
+                if isinstance(llm := self._llms.get((engine, instance)), LLMInstance):
+                    llm.retain(reuse)
             case WakeAt(time_s):
                 self._wake_at(time_s)
             case Emit(query, output, text):

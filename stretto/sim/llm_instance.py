@@ -33,7 +33,7 @@ from stretto.sim.step_jump import Jitter, StepJump
 from stretto.sim.step_times import batch_shape, step_times_s
 from stretto.sim.synthetic_output import SyntheticOutput, output_ids
 from stretto.sim.task_progress import ProgressTable, TaskProgress
-from stretto.tasks import Failed, LLMEvent, LLMTask, Started
+from stretto.tasks import Failed, LLMEvent, LLMTask, Reuse, Started
 
 __all__ = ["LLMInstance", "SimulatedModel", "Surroundings"]
 
@@ -145,11 +145,22 @@ class LLMInstance:
         return 0 if request is None else request.sequence.num_cached or 0
 
     def release(self, query: str) -> None:
-        """Drop the prefixes that `query` (one run of an app) left in the cache, when the current step
-        ends.
+        """Drop the prefixes that `query` (one run of an app) left in the cache, when the current step ends.
+
+        Where they are kept, only what `retain` has noted of the query is forgotten.
         """
-        if not self._model.keeps_released:
-            self._between_steps(lambda: self.scheduler.cache.forget(query))
+        cache = self.scheduler.cache
+        if self._model.keeps_released:
+            cache.end_promises(query)
+        else:
+            self._between_steps(lambda: cache.forget(query))
+
+    def retain(self, reuse: Reuse) -> None:
+        """Note when a query (one run of an app) will need cached prefixes again.
+
+        It orders evictions only, so that it cuts no jump.
+        """
+        self.scheduler.retain(reuse, self._model.tokenize, self._around.now_s)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
         """Return the tasks that have not ended, as (id, ids of the tokens generated in completed steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
 from stretto.llm.output.output import Output
 from stretto.llm.output.sampling import check_sampling, ending_tokens
 from stretto.llm.sequence import TokenSequence
-from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Started
+from stretto.tasks import Decode, Failed, LLMEvent, LLMTask, Reuse, Started
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +272,20 @@ class TransformerLLM:
     def release(self, query: str) -> None:
         """Drop the KV that only a query (one run of an app) used, because the query has ended.
 
-        With `keeps_released` nothing is dropped before its memory is needed.
+        With `keeps_released` nothing is dropped before its memory is needed; what was noted by `retain` is.
         """
-        if not self._config.keeps_released:
+        if self._config.keeps_released:
+            self.scheduler.cache.end_promises(query)
+        else:
             self.scheduler.cache.forget(query)
+
+    def retain(self, reuse: Reuse) -> None:
+        """Note when a query (one run of an app) will need cached prefixes again; it orders evictions only.
+
+        Prompts that cannot be tokenised are ignored.
+        """
+        with suppress(StrettoError):
+            self.scheduler.retain(reuse, self.tokenizer.encode, self._config.clock())
 
     def take_kv_events(self) -> list[KVEvent]:
         """Return, and forget, what the prefix cache stored and evicted since the last call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,10 @@ class BlockRun:
         owners: queries (runs of apps) that used the run of blocks.
         lessees: owners for which it was prefilled ahead and not used yet, so that it is evicted last.
         num_holders: number of sequences that hold the run, and with it all nodes before it.
+        used_s: time of the last use, by the clock of `EvictionQueue`.
+        promises: times at which owners are expected to need it again, by owner; infinite for never.
+        due_s: earliest time at which it is expected to be needed again, and infinite if it is expected of no
+            owner; None if too little is known. `note_promises` computes it.
     """
 
     salt: str
@@ -73,6 +78,17 @@ class BlockRun:
     lessees: set[str] = field(default_factory=set)
     num_holders: int = 0
     last_used: int = 0
+    used_s: float = 0.0
+    promises: dict[str, float] = field(default_factory=dict)
+    due_s: float | None = None
+
+    def note_promises(self) -> None:
+        """Compute `due_s` anew, because the promises or the owners of the node (run of cached blocks) have
+        changed.
+        """
+        due_s = min(self.promises.values(), default=None)
+        is_known = due_s != math.inf or len(self.promises) == len(self.owners)
+        self.due_s = due_s if is_known else None
 
     def path(self) -> Iterator[BlockRun]:
         """Yield this node (run of cached blocks) and all nodes before it in the tree except the root, the
@@ -180,8 +196,8 @@ class Owners:
         _take(self._leased, node, owner)
 
     def copy(self, node: BlockRun, other: BlockRun) -> None:
-        """Give `other`, a new part of the split `node` (run of cached blocks), the same owners and lessees as
-        `node` has.
+        """Give `other`, a new part of the split `node` (run of cached blocks), the same owners, lessees and
+        promises as `node` has.
         """
         for owner in node.owners:
             other.owners.add(owner)
@@ -189,9 +205,11 @@ class Owners:
         for lessee in node.lessees:
             other.lessees.add(lessee)
             self._leased[lessee][other] = None
+        other.promises.update(node.promises)
+        other.due_s = node.due_s
 
     def forget(self, owner: str) -> tuple[list[BlockRun], list[BlockRun]]:
-        """Remove a query from the owners and lessees of all nodes (runs of cached blocks).
+        """Remove a query from the owners and lessees of all nodes (runs of cached blocks), with its promises.
 
         Returns the nodes that were leased for it, and the nodes that it owned, deepest first.
         """
@@ -201,7 +219,14 @@ class Owners:
             node.lessees.remove(owner)
         for node in owned:
             node.owners.remove(owner)
+            if node.promises:
+                node.promises.pop(owner, None)
+                node.note_promises()
         return leased, sorted(owned, key=_start, reverse=True)
+
+    def owned_by(self, owner: str) -> list[BlockRun]:
+        """Return the nodes (runs of cached blocks) that a query has used."""
+        return list(self._owned.get(owner, ()))
 
     def drop(self, node: BlockRun) -> None:
         """Remove a node (run of cached blocks) from the index, because it leaves the cache's tree."""
@@ -218,6 +243,9 @@ class Owners:
         for lessee, nodes in self._leased.items():
             assert nodes
             assert all(lessee in node.lessees and lessee in node.owners for node in nodes)
+        for nodes in self._owned.values():
+            for node in nodes:
+                assert node.promises.keys() <= node.owners
 
 
 def _take(by_owner: dict[str, dict[BlockRun, None]], node: BlockRun, owner: str) -> None:

@@ -8,12 +8,17 @@ the rest is not, so that costs grow with the number of nodes and not of blocks. 
   holders is *idle*. A holder of a node holds all nodes before it, so an idle node has no descendants in use.
 - Only full blocks are shared. If a prompt differs from the tree within a block, that block is copied, and the
   sequence continues the copy. So the last block of a sequence always belongs to the sequence.
-- Idle blocks are evicted when the pool has no free ones: leaves first, the least recently used first. Nodes
-  under a *lease* are evicted last: they were prefilled ahead for a query whose next sequence has not arrived.
+- Idle blocks are evicted when the pool has no free ones: leaves first, those that are needed last or never
+  first, and where nothing is known the least recently used first (`eviction.py`). Owners may have *promised*
+  when they need a node again. A promise orders evictions, and nothing else. Nodes under a *lease* are evicted
+  last: they were prefilled ahead for a query whose next sequence has not arrived.
 - A node has owners, which are the queries that used it. It is removed when its last owner is released.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.llm.cache.block_pool import BlockPool
@@ -46,6 +51,15 @@ class PrefixCache:
 
     def __len__(self) -> int:
         return self._num_blocks
+
+    @property
+    def now_s(self) -> float:
+        """Present time in seconds, by the clock of promises. It never goes back."""
+        return self._evictable.now_s
+
+    @now_s.setter
+    def now_s(self, now_s: float) -> None:
+        self._evictable.now_s = max(self._evictable.now_s, now_s)
 
     @property
     def num_available(self) -> int:
@@ -89,7 +103,7 @@ class PrefixCache:
         self._clock += 1
         if len(node.blocks) > 1:
             node = self._tree.split(node, 1)
-        node.last_used = self._clock
+        self._note_use(node)
         self._evictable.offer(node)
         return node.blocks[0]
 
@@ -101,7 +115,10 @@ class PrefixCache:
         blocks = self.pool.acquire(min(num_blocks, self.pool.num_free))
         while (num_missing := num_blocks - len(blocks)) > 0:
             node = self._evictable.pop()
-            blocks += self._cut(node, min(num_missing, len(node.blocks)))
+            num_cut = min(num_missing, len(node.blocks))
+            if node.due_s is None:
+                self._evictable.note_loss(num_cut)
+            blocks += self._cut(node, num_cut)
         return blocks
 
     def release(self, node: BlockRun | None) -> None:
@@ -158,6 +175,9 @@ class PrefixCache:
         if siblings and (other := siblings.beginning_with(key)):
             node = self._tree.split(other, 1) if len(other.blocks) > 1 else other
             self._tree.owners.own(node, owner)
+            if node.promises:
+                node.note_promises()
+                self._evictable.offer(node)
             return node, False
         return self._insert(above, list(tokens), [block], owner), True
 
@@ -171,18 +191,72 @@ class PrefixCache:
         self._tree.owners.lease(node, owner)
         self._evictable.offer(node)
 
+    def retain(
+        self, salt: str, tokens: list[int], uses: Sequence[tuple[int, float | None]], owner: str
+    ) -> None:
+        """Note when the query `owner` expects to need cached prefixes of `tokens` again; it orders evictions
+        only.
+
+        What was noted of the query for the blocks of these tokens before is replaced. Blocks that are not
+        cached, or that the query has not used, are left out.
+
+        Args:
+            uses: (number of leading tokens, time by the clock of `now_s`) of each expected use; None in place
+                of a time if nothing is known. The query is expected never to need a block that no use covers.
+        """
+        hit = self._tree.look_up(salt, tokens, len(tokens))
+        node = hit.node
+        if node is None or owner not in node.owners:
+            return
+        if hit.num_in_node < len(node.blocks):
+            node = self._tree.split(node, hit.num_in_node)
+        for num_tokens, _ in uses:
+            self._split_at(node, num_tokens // self._block_tokens)
+        parts = list(node.path())
+        if (tail := hit.tail) is not None and tail.parent is node and owner in tail.owners:
+            parts.append(tail)
+        for part in parts:
+            self._promise(part, uses, owner)
+
+    def _promise(self, node: BlockRun, uses: Sequence[tuple[int, float | None]], owner: str) -> None:
+        num_tokens = node.start * self._block_tokens + len(node.tokens)
+        times_s = [at_s for num, at_s in uses if num >= num_tokens]
+        known_s = [at_s for at_s in times_s if at_s is not None]
+        if known_s or not times_s:
+            node.promises[owner] = min(known_s, default=math.inf)
+        else:
+            node.promises.pop(owner, None)
+        node.note_promises()
+        self._evictable.offer(node)
+
+    def _split_at(self, node: BlockRun, num_blocks: int) -> None:
+        """Split the path of `node` after its first `num_blocks` blocks, unless a node ends there."""
+        for part in node.path():
+            if part.start < num_blocks < part.start + len(part.blocks):
+                self._tree.split(part, num_blocks - part.start)
+                return
+
     def forget(self, owner: str) -> None:
         """Remove the cached blocks that only the query (run of an app) `owner` used, as soon as no sequence
         holds them.
 
-        The query's leases, which protect prefixes from eviction, end.
+        The query's leases, which protect prefixes from eviction, and its promises end.
         """
         leased, owned = self._tree.owners.forget(owner)
         for node in leased:
             self._evictable.offer(node)
         for node in owned:
-            if not node.owners and not node.num_holders:
+            if node.owners:
+                self._evictable.offer(node)
+            elif not node.num_holders:
                 self._remove(node)
+
+    def end_promises(self, owner: str) -> None:
+        """Forget when the query (run of an app) `owner` would need prefixes again; they stay cached."""
+        for node in self._tree.owners.owned_by(owner):
+            if node.promises.pop(owner, None) is not None:
+                node.note_promises()
+                self._evictable.offer(node)
 
     def clear(self) -> None:
         """Evict all cached blocks that no running sequence holds."""
@@ -200,11 +274,20 @@ class PrefixCache:
     def _hold(self, node: BlockRun, owner: str) -> None:
         if node.num_holders == 0:
             self._num_idle -= len(node.blocks)
+            if node.due_s is None:
+                self._evictable.note_reuse(len(node.blocks))
         node.num_holders += 1
-        node.last_used = self._clock
+        self._note_use(node)
         self._tree.owners.own(node, owner)
+        if node.promises:
+            node.promises.pop(owner, None)
+            node.note_promises()
         if owner in node.lessees:
             self._tree.owners.end_lease(node, owner)
+
+    def _note_use(self, node: BlockRun) -> None:
+        node.last_used = self._clock
+        node.used_s = self.now_s
 
     def _insert(self, parent: BlockRun, tokens: list[int], blocks: list[int], owner: str) -> BlockRun:
         """Add new blocks, held by one sequence, after `parent`. Idle shorter blocks that they extend are
@@ -221,6 +304,7 @@ class PrefixCache:
         self._clock += 1
         self._num_blocks += len(blocks)
         is_alike = parent.num_holders == 1 and parent.owners <= {owner} and not parent.lessees
+        is_alike = is_alike and not parent.promises
         if is_alike and not parent.children and len(first) == self._block_tokens:
             node = parent
             node.tokens += tokens
@@ -237,7 +321,7 @@ class PrefixCache:
                 self._remove(other)
             self._tree.add(node)
             self._tree.owners.own(node, owner)
-        node.last_used = self._clock
+        self._note_use(node)
         self._event_log.stored(node, parent, tokens)
         return node
 

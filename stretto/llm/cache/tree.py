@@ -105,6 +105,7 @@ class PrefixTree:
             node.hashes[:num_blocks],
             num_holders=node.num_holders,
             last_used=node.last_used,
+            used_s=node.used_s,
         )
         self.owners.copy(node, head)
         node.parent.adopt(head, tuple(head.tokens[:size]))

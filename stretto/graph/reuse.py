@@ -1,0 +1,170 @@
+"""Finds which LLM requests of a graph have prompts that begin alike, and when each is predicted to start.
+
+An instance that has computed one of them holds the beginning of the others. Two parts of prompts are alike if
+they are the same constant or the same value. The text that a request writes counts as a further part of its
+own prompt, because later prompts may go on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stretto.graph.graph import HINT, Constant, Graph, Primitive, Ref
+from stretto.graph.verify import sort_topologically
+
+_NO_END = "expand"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A beginning that the prompts of several LLM requests of a graph have in common.
+
+    Attributes:
+        num_parts: number of leading parts of the prompt; one more than it has if the answer is included.
+        members: (node, predicted start in seconds) of each request, by start. Nodes are numbered as in the
+            graph by itself.
+    """
+
+    num_parts: int
+    members: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReuse:
+    """What a graph tells of the requests that begin like the one of a node (step).
+
+    Attributes:
+        node: number of the node in the graph by itself.
+        end_s: predicted seconds from the start of the graph to the end of the request.
+        shares: the beginnings that others have too, the longest first.
+        num_constants: number of leading parts that are constants; they are in other queries' prompts too.
+        num_own: number of leading parts that all items have, if the node is applied to a list; else 0.
+        num_requests: number of LLM requests of the graph on the same engine.
+        is_whole: whether the graph cannot grow, so that no other request of the query begins alike.
+    """
+
+    node: int
+    end_s: float
+    shares: tuple[Share, ...]
+    num_constants: int
+    num_own: int = 0
+    num_requests: int = 1
+    is_whole: bool = True
+
+    def grown(self) -> PromptReuse:
+        """Return the same for a graph that is a part of another one."""
+        return replace(self, is_whole=False)
+
+
+@dataclass(slots=True)
+class _Beginning:
+    members: list[tuple[int, float]] = field(default_factory=list)
+    longer: dict[Hashable, _Beginning] = field(default_factory=dict)
+
+
+def find_reuse(
+    graph: Graph, fused_into: Mapping[int, int], own_s: Mapping[str, float]
+) -> dict[int, PromptReuse]:
+    """Return, by the node number of each LLM request, which others begin like it; requests of graphs with a
+    single one are left out.
+
+    Args:
+        fused_into: for decodes that run as one request with their prefill, the number of that prefill.
+        own_s: predicted seconds of each step alone, by its name.
+    """
+    kinds = [primitive.op for primitive in graph]
+    requests = [i for i, op in enumerate(kinds) if op in ("prefill", "decode") and i not in fused_into]
+    if len(requests) < 2:
+        return {}
+    starts_s = _starts_s(graph, own_s)
+    fused = {prefill: decode for decode, prefill in fused_into.items()}
+    root = _Beginning()
+    paths: dict[int, list[_Beginning]] = {}
+    for number in requests:
+        primitive = graph.primitives[number]
+        last = graph.primitives[fused.get(number, number)]
+        keys = _parts(graph, primitive)
+        if _writes_text(last) and len(keys) == len(_prompt_of(graph, primitive).prompt):
+            keys.append((Ref(last.name),))
+        paths[number] = _enter(root, (primitive.engine, *keys), number, starts_s[primitive.name])
+    for path in paths.values():
+        for beginning in path:
+            beginning.members.sort(key=lambda member: member[1])
+    is_whole = _NO_END not in kinds
+    found: dict[int, PromptReuse] = {}
+    members_of: dict[int, tuple[tuple[int, float], ...]] = {}
+    for number, path in paths.items():
+        primitive, prompt = graph.primitives[number], _prompt_of(graph, graph.primitives[number])
+        last = graph.primitives[fused.get(number, number)]
+        shares: list[Share] = []
+        for num_parts in range(len(path), 0, -1):
+            beginning = path[num_parts - 1]
+            num_known = len(shares[-1].members) if shares else 1
+            if len(beginning.members) > num_known:
+                members = members_of.setdefault(id(beginning), tuple(beginning.members))
+                shares.append(Share(num_parts, members))
+        is_constant = [isinstance(part, Constant) for part in prompt.prompt]
+        found[number] = PromptReuse(
+            number,
+            starts_s[last.name] + own_s[last.name],
+            tuple(shares),
+            is_constant.index(False) if False in is_constant else len(is_constant),
+            len(_parts(graph, primitive)) if primitive.is_mapped() else 0,
+            len(root.longer[primitive.engine].members),
+            is_whole,
+        )
+    return found
+
+
+def _enter(root: _Beginning, keys: Sequence[Hashable], number: int, start_s: float) -> list[_Beginning]:
+    """Add a request to all its beginnings; return those after the first key, which is the engine."""
+    path = []
+    beginning = root
+    for key in keys:
+        beginning = beginning.longer.setdefault(key, _Beginning())
+        beginning.members.append((number, start_s))
+        path.append(beginning)
+    return path[1:]
+
+
+def _prompt_of(graph: Graph, primitive: Primitive) -> Primitive:
+    """Return the prefill with the prompt of an LLM request: itself, or the one whose KV a decode takes."""
+    kv = primitive.arg("kv") if primitive.op == "decode" else None
+    return primitive if kv is None else graph.by_name.get(kv.ref.name, primitive)
+
+
+def _parts(graph: Graph, primitive: Primitive) -> list[Hashable]:
+    """Return the leading parts of a prompt as keys that compare, up to the first that differs by item."""
+    prefill = _prompt_of(graph, primitive)
+    keys: list[Hashable] = []
+    for part in prefill.prompt:
+        if isinstance(part, Constant):
+            keys.append((part.text, part.role))
+            continue
+        arg = prefill.arg(part.port)
+        assert arg is not None
+        if arg.each:
+            break
+        keys.append((arg.ref,))
+    return keys
+
+
+def _writes_text(primitive: Primitive) -> bool:
+    return primitive.op == "decode" and not primitive.is_mapped() and not primitive.setting("items")
+
+
+def _starts_s(graph: Graph, own_s: Mapping[str, float]) -> dict[str, float]:
+    """Return the predicted seconds until each step can start, if nothing else delays it."""
+    ends_s: dict[str, float] = {}
+    starts_s: dict[str, float] = {}
+    before: dict[str, list[str]] = {}
+    for earlier, later in graph.order:
+        before.setdefault(later, []).append(earlier)
+    for primitive in (sort_topologically(graph) if graph.order else graph).primitives:
+        sources = [arg.ref.name for arg in primitive.args if arg.port != HINT]
+        sources += before.get(primitive.name, ())
+        start_s = max((ends_s[name] for name in sources if name in ends_s), default=0.0)
+        starts_s[primitive.name] = start_s
+        ends_s[primitive.name] = start_s + own_s[primitive.name]
+    return starts_s
