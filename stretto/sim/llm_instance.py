@@ -98,9 +98,9 @@ class LLMInstance:
         said: SyntheticOutput | None,
         ids: list[int],
         rank: tuple[float, ...],
-    ) -> None:
+    ) -> TokenSequence:
         """Queue a request at place `rank` (smaller goes first) whose prompt is `tokens` and whose output is
-        known: `said`, with the token ids `ids`; None and no ids for a prefill.
+        known: `said`, with the token ids `ids`; None and no ids for a prefill. Return its sequence.
 
         Raises:
             CapacityError: the request would not fit even if it were alone.
@@ -119,6 +119,7 @@ class LLMInstance:
         self._num_sequences += 1
         self._progress.add(TaskProgress(task, sequence, said, ids))
         self.replan()
+        return sequence
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
         """Change the rank (sort key in the instance's queue; smaller goes first) of a request that waits
@@ -163,6 +164,11 @@ class LLMInstance:
         """Stop the simulated instance for ever: no task sends a further message."""
         self._is_dead = True
         self._progress.clear()
+
+    @property
+    def jump(self) -> StepJump | None:
+        """The jump that is being computed now; None between two steps."""
+        return self._jump
 
     def is_idle(self) -> bool:
         """Return whether no request waits or runs, and every cancel or release has taken effect."""
