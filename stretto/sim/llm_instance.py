@@ -38,6 +38,7 @@ from stretto.tasks import Failed, LLMEvent, LLMTask, Started
 __all__ = ["LLMInstance", "SimulatedModel", "Surroundings"]
 
 _AT_ONCE = 32
+_LEAST_REACH = 4
 
 
 class LLMInstance:
@@ -70,6 +71,10 @@ class LLMInstance:
         self._is_steady = not jitter and not surroundings.may_be_slow(engine.name, instance)
         self._progress = ProgressTable(math.inf if engine.timeout_s is None else engine.timeout_s / 4)
         self._jump: StepJump | None = None
+        self._reach = model.max_jump
+        """Largest number of steps of the next jump: few where jumps are often cut, as blocks for steps that are
+        cut off are acquired in vain.
+        """
         self._deferred: list[Callable[[], None]] = []
         self._num_sequences = 0
         self._num_jumps = 0
@@ -206,6 +211,7 @@ class LLMInstance:
             return
         num_repeats = jump.num_repeats_by(now_s)
         if num_repeats < jump.num_repeats:
+            self._reach = max(_LEAST_REACH, 2 * num_repeats)
             self._cut(jump, num_repeats)
             self._fly(jump)
 
@@ -262,7 +268,7 @@ class LLMInstance:
         scheduler = self.scheduler
         if self._model.max_jump == 1 or not scheduler.running:
             return 1
-        return max(1, min(self._model.max_jump, self._progress.nearest_stop(scheduler.running)))
+        return max(1, min(self._model.max_jump, self._reach, self._progress.nearest_stop(scheduler.running)))
 
     def _land(self, number: int) -> Sequence[Event]:
         """Complete the steps of a jump: its time has come."""
@@ -274,6 +280,8 @@ class LLMInstance:
             self._extend(jump)
             return ()
         self._jump = None
+        if num_repeats == self._reach:
+            self._reach *= 4
         now_s = self._around.now_s
         sampled, to_tell = self._progress.sample(batch, num_repeats, now_s)
         self.scheduler.complete(batch, sampled)
