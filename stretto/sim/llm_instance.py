@@ -72,8 +72,8 @@ class LLMInstance:
         self._progress = ProgressTable(math.inf if engine.timeout_s is None else engine.timeout_s / 4)
         self._jump: StepJump | None = None
         self._reach = model.max_jump
-        """Largest number of steps of the next jump: few where jumps are often cut, as blocks for steps that are
-        cut off are acquired in vain.
+        """Largest number of steps of the next jump: few where jumps are often cut, as blocks for steps that
+        are cut off are acquired in vain.
         """
         self._deferred: list[Callable[[], None]] = []
         self._num_sequences = 0
