@@ -11,7 +11,6 @@ import ctypes
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _ABSOLUTE = 1
@@ -65,6 +64,8 @@ class ExactTimer:
             self._handle.cancel()
 
     def _on_time(self) -> None:
-        with suppress(BlockingIOError):  # it was set anew since
+        try:
             os.read(self._file, 8)
-            self._call()
+        except BlockingIOError:  # it was set anew since
+            return
+        self._call()
