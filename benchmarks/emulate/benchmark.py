@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.emulate.beside_sim import NUM_LEVELS, arrivals_s, served_s, simulated_s
+from benchmarks.emulate.beside_sim import NUM_LEVELS, arrivals_s, served, simulated_s
 from benchmarks.emulate.load import Answered, SentRequest, ask_all
 from benchmarks.emulate.servers import STEP_S, Spent, fleet, serving
 from benchmarks.registry import BenchmarkOptions
@@ -81,35 +81,15 @@ def measure(size: EmulateSize, options: BenchmarkOptions) -> Report:
     rows.append(Row(COST, "a server in a shared process", rest))
     goals.append(Goal("bytes of a server at rest", server_bytes, MAX_BYTES, "lower"))
     options.say("beside the simulator")
-    planned = fleet(size.servers_beside_sim)
-    arrivals = arrivals_s(size.queries, size.rate_per_s, options.seed)
-    with serving(planned) as servers:
-        served, served_request_s = served_s(planned, servers.urls, arrivals)
-    simulated, request_s = simulated_s(planned, arrivals)
-    distance = statistics.fmean(served) / statistics.fmean(simulated) - 1
-    in_servers_s = NUM_LEVELS * (served_request_s - request_s)
-    rows += [
-        Row(BESIDE_SIM, "simulated", {**_latencies(simulated), "mean_request_s": request_s}, "simulated"),
-        Row(
-            BESIDE_SIM,
-            "emulated servers",
-            {
-                **_latencies(served),
-                "mean_request_s": served_request_s,
-                "mean_apart": distance,
-                "mean_request_apart": served_request_s / request_s - 1,
-                "in_servers_apart_s": in_servers_s,
-                "http_and_own_s": statistics.fmean(served) - statistics.fmean(simulated) - in_servers_s,
-            },
-        ),
-    ]
+    beside, distance = _beside_sim(size, options.seed)
+    rows += beside
     goals.append(Goal("mean latency beside the simulator, apart", abs(distance), MAX_DISTANCE, "lower"))
     notes = (
         "lag: seconds that parts of answers came late, and those that the clock slipped, per second that "
         "clients waited; what a client sees late includes its own process",
         "mean_request_s: an LLM request from its arrival at an instance to its end; in_servers_apart_s: what "
         "that adds to a query, in which two follow each other; http_and_own_s: the rest of the distance of "
-        "the means, HTTP and our own work, on the same cores",
+        "the means, HTTP and our own work, on the same cores; http_and_own_share: its share of the mean",
         "servers, client and report share the cores of this machine",
     )
     return Report("emulate", options.seed, asdict(size), tuple(rows), tuple(goals), notes)
@@ -136,6 +116,41 @@ def _keep_schedule(size: EmulateSize, num: int, *, is_streamed: bool) -> tuple[d
         spent = servers.spent()
     lag = (spent.late_s + spent.slipped_s) / spent.waited_s
     return _seen(answers, spent, answer_s, taken_s, lag), lag
+
+
+def _beside_sim(size: EmulateSize, seed: int) -> tuple[list[Row], float]:
+    """Run the same queries in virtual time and on emulated servers; return what was seen, and by which share
+    the mean latency on emulated servers is above the other.
+    """
+    planned = fleet(size.servers_beside_sim)
+    arrivals = arrivals_s(size.queries, size.rate_per_s, seed)
+    before: list[Spent] = []
+    with serving(planned) as servers:
+        found = served(planned, servers.urls, arrivals, lambda: before.append(servers.spent()))
+        spent = servers.spent()
+    latencies_s, request_s = simulated_s(planned, arrivals)
+    simulated_mean_s, served_mean_s = statistics.fmean(latencies_s), statistics.fmean(found.latencies_s)
+    distance = served_mean_s / simulated_mean_s - 1
+    in_servers_s = NUM_LEVELS * (found.request_s - request_s)
+    http_and_own_s = served_mean_s - simulated_mean_s - in_servers_s
+    emulated: dict[str, Value] = {
+        **_latencies(found.latencies_s),
+        "mean_request_s": found.request_s,
+        "mean_apart": distance,
+        "mean_request_apart": found.request_s / request_s - 1,
+        "in_servers_apart_s": in_servers_s,
+        "http_and_own_s": http_and_own_s,
+        "http_and_own_share": http_and_own_s / served_mean_s,
+        "own_cpu_s_per_query": found.cpu_s / size.queries,
+        "servers_cpu_s_per_query": (spent.cpu_s - before[0].cpu_s) / size.queries,
+        "servers_lag": (spent.late_s - before[0].late_s) / (spent.waited_s - before[0].waited_s),
+        "servers_slipped_s": spent.slipped_s - before[0].slipped_s,
+    }
+    rows = [
+        Row(BESIDE_SIM, "simulated", {**_latencies(latencies_s), "mean_request_s": request_s}, "simulated"),
+        Row(BESIDE_SIM, "emulated servers", emulated),
+    ]
+    return rows, distance
 
 
 def _seen(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import httpx
+import uvloop
 
 from benchmarks.emulate.servers import MODEL
 from stretto.deployment import Deployment, Engine, Replica
@@ -71,22 +73,41 @@ def simulated_s(planned: PlannedFleet, arrivals: Sequence[float]) -> tuple[list[
     return latencies_s, statistics.fmean(requests_s)
 
 
-def served_s(
-    planned: PlannedFleet, urls: Sequence[str], arrivals: Sequence[float]
-) -> tuple[list[float], float]:
-    """Return the latency of each query in our runtime on emulated servers, and the mean one of a request
-    within the servers, in seconds.
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What came of queries in our runtime on emulated servers.
+
+    Attributes:
+        latencies_s: seconds of each query.
+        request_s: mean seconds of an LLM request within the servers.
+        cpu_s: seconds of processor time of our process, the client's.
     """
-    latencies_s = asyncio.run(_serve(planned, urls, arrivals))
+
+    latencies_s: list[float]
+    request_s: float
+    cpu_s: float
+
+
+def served(
+    planned: PlannedFleet, urls: Sequence[str], arrivals: Sequence[float], begun: Callable[[], None]
+) -> Served:
+    """Run all queries in our runtime on emulated servers. `begun` is called before the first of them."""
+    return uvloop.run(_serve(planned, urls, arrivals, begun))
+
+
+def _requests(urls: Sequence[str]) -> tuple[float, float]:
+    """Return the seconds of all LLM requests that the servers have ended, and their number."""
     texts = [httpx.get(f"{url}/metrics").text for url in urls]
-    sums, counts = (
+    seconds, number = (
         sum(sample.value for text in texts for sample in read_samples(text, [f"{REQUEST_S.name}_{what}"]))
         for what in ("sum", "count")
     )
-    return latencies_s, sums / counts
+    return seconds, number
 
 
-async def _serve(planned: PlannedFleet, urls: Sequence[str], arrivals: Sequence[float]) -> list[float]:
+async def _serve(
+    planned: PlannedFleet, urls: Sequence[str], arrivals: Sequence[float], begun: Callable[[], None]
+) -> Served:
     replicas = [
         Replica(
             OpenAIServer,
@@ -99,6 +120,9 @@ async def _serve(planned: PlannedFleet, urls: Sequence[str], arrivals: Sequence[
     graph = app()
     async with Runtime([Deployment(_engine(planned), tuple(replicas))]) as runtime:
         await runtime.run(graph, inputs(-1))  # connections and plans
+        seconds_before, number_before = _requests(urls)
+        begun()
+        cpu_before_s = time.process_time()
         begin_s = time.monotonic() + 0.1
 
         async def one(number: int, at_s: float) -> float:
@@ -107,7 +131,10 @@ async def _serve(planned: PlannedFleet, urls: Sequence[str], arrivals: Sequence[
             await runtime.run(graph, inputs(number))
             return time.monotonic() - start_s
 
-        return await asyncio.gather(*(one(number, at_s) for number, at_s in enumerate(arrivals)))
+        latencies_s = await asyncio.gather(*(one(number, at_s) for number, at_s in enumerate(arrivals)))
+        cpu_s = time.process_time() - cpu_before_s
+        seconds, number = _requests(urls)
+        return Served(latencies_s, (seconds - seconds_before) / (number - number_before), cpu_s)
 
 
 def _engine(planned: PlannedFleet) -> Engine:

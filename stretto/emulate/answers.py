@@ -51,7 +51,9 @@ def write_words(tokens: Tokens, source: Random, num_tokens: int, *, ends: bool) 
     Args:
         ends: whether the last piece ends a sentence.
     """
-    pieces = source.choices(tokens.words, k=num_tokens)
+    words = tokens.words
+    even = num_tokens + num_tokens % 2  # the first of fewer bytes are the same only in whole words of 32 bits
+    pieces = [words[place % len(words)] for place in array("H", source.randbytes(2 * even))[:num_tokens]]
     if ends and pieces:
         pieces[-1] = source.choice(tokens.last_words)
     return pieces
@@ -72,7 +74,7 @@ def ended_answer(
     finish: Literal["stop", "length"] = "length" if len(pieces) >= max_tokens else "stop"
     ids = [one for one, _ in pieces[:max_tokens]]
     texts = [text for _, text in pieces[:max_tokens]]
-    found = _first_stop(texts, ids, min_tokens, stop, stop_tokens)
+    found = _first_stop(texts, ids, min_tokens, stop, stop_tokens) if stop or stop_tokens else None
     if found is None:
         return WrittenAnswer(tuple(ids), tuple(texts), finish)
     num_tokens, num_chars, reason = found

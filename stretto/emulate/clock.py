@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import time
 from collections.abc import Callable
 from itertools import count
 
-_EARLY_S = 0.0005
-"""Real seconds by which a call may come early: event loops have timers of a whole millisecond, rounded."""
+from stretto.emulate.exact_timer import ExactTimer
+
+_EARLY_S = 0.0002
+"""Real seconds by which a call may come early, so that calls of nearly the same time are made together."""
 _SLIP_S = 0.25
 """Real seconds by which the first planned call may be late before the clock slips."""
 _TURN_S = 0.005
@@ -38,8 +41,9 @@ class EmulatedClock:
         self._begun_s = time.monotonic()
         self._heap: list[tuple[float, bool, int, int, Callable[[], object]]] = []
         self._order = count()
-        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
-        self._timer_s = 0.0
+        self._timer: ExactTimer | None = None
+        self._armed_s = math.inf
+        """Time of the planned call for which a call of `_run` is planned; infinite if for none."""
 
     def real_s(self) -> float:
         """Return the real time since the clock was made, in emulated seconds."""
@@ -64,28 +68,29 @@ class EmulatedClock:
         self._plan(self.now_s, True, rank, happen)
 
     def close(self) -> None:
-        """Drop all planned calls."""
+        """Drop all planned calls, and plan no more."""
         self._heap.clear()
+        self._armed_s = -math.inf
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.close()
 
     def _plan(self, at_s: float, is_last: bool, rank: int, happen: Callable[[], object]) -> None:
         heapq.heappush(self._heap, (at_s, is_last, rank, next(self._order), happen))
         self._arm()
 
     def _arm(self) -> None:
-        """Set the event loop's timer to the first planned call."""
+        """Set the timer to the first planned call."""
         first_s = self._heap[0][0]
-        if self._timer is not None:
-            if self._timer_s <= first_s:
-                return
-            self._timer.cancel()
-        self._timer_s = first_s
-        delay_s = (first_s - self.real_s()) / self.speed
-        if delay_s > _EARLY_S:
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._run)
-        else:
-            self._timer = asyncio.get_running_loop().call_soon(self._run)
+        if self._armed_s <= first_s:
+            return
+        self._armed_s = first_s
+        due_s = self._begun_s + first_s / self.speed
+        if due_s <= time.monotonic() + _EARLY_S:
+            asyncio.get_running_loop().call_soon(self._run)
+            return
+        if self._timer is None:
+            self._timer = ExactTimer(self._run)
+        self._timer.set(due_s)
 
     def _run(self) -> None:
         """Make the calls that are due, for a while."""
@@ -93,14 +98,14 @@ class EmulatedClock:
         heap = self._heap
         self._slip()
         due_s = self.real_s() + _EARLY_S * self.speed
-        self._timer_s = 0.0  # so that no call plans a timer
+        self._armed_s = -math.inf  # so that no call sets the timer
         try:
             while heap and heap[0][0] <= due_s and time.monotonic() - begun_s < _TURN_S:
                 at_s, _, _, _, happen = heapq.heappop(heap)
                 self.now_s = max(self.now_s, at_s)
                 happen()
         finally:  # a call that raises stops no other
-            self._timer = None
+            self._armed_s = math.inf
             if heap:
                 self._arm()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from stretto.emulate.http import Outbox
@@ -10,7 +10,7 @@ from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.prepared import PreparedChoice, PreparedRequest
 from stretto.engines.openai_wire import sse
 from stretto.engines.openai_wire.errors import ApiError
-from stretto.tasks import Done, LLMEvent, Piece
+from stretto.tasks import Done, LLMEvent
 
 LOST = ApiError(500, "The server was restarted or put to sleep while it answered.", "InternalServerError")
 
@@ -63,7 +63,6 @@ class Generation:
         self._priority = request.options.priority if by_priority else None
         self._tasks: list[int] = []
         self._num_open = len(request.choices)
-        self._num_told = [0] * len(request.choices)
         self._num_cached = [0] * len(request.choices)
 
     def start(self) -> None:
@@ -77,8 +76,8 @@ class Generation:
                     list(choice.prompt),
                     choice.answer,
                     choice.max_tokens,
-                    self._listener(choice),
-                    is_streamed=options.stream,
+                    partial(self._collect, choice),
+                    on_token=partial(self._stream, choice) if options.stream else None,
                     priority=self._priority,
                     salt=options.cache_salt,
                     lost=self._lost,
@@ -90,23 +89,13 @@ class Generation:
         for task in self._tasks:
             self._replica.cancel(task)
 
-    def _listener(self, choice: PreparedChoice) -> Callable[[LLMEvent], None]:
-        if self._request.options.stream:
-            return lambda event: self._stream(choice, event)
-        return lambda event: self._collect(choice, event)
-
-    def _stream(self, choice: PreparedChoice, event: LLMEvent) -> None:
+    def _stream(self, choice: PreparedChoice, number: int) -> None:
+        """Write token `number` of a choice; the last one is written when all is known."""
         index = choice.index
-        match event:
-            case Piece():
-                number = self._num_told[index]
-                self._num_told[index] = number + 1
-                if number == 0:
-                    self._num_cached[index] = self._replica.num_cached(self._tasks[index])
-                if number < len(choice.answer.ids) - 1:  # the last one is written when all is known
-                    self.outbox.put(self._writer.token(choice, number, self._num_cached[index]))
-            case Done():
-                self._collect(choice, event)
+        if number == 0:
+            self._num_cached[index] = self._replica.num_cached(self._tasks[index])
+        if number < len(choice.answer.ids) - 1:
+            self.outbox.put(self._writer.token(choice, number, self._num_cached[index]))
 
     def _collect(self, choice: PreparedChoice, event: LLMEvent) -> None:
         if not isinstance(event, Done):

@@ -117,7 +117,12 @@ def check_llm(plan: LLMPlan) -> PlannedLLM:
             FOUR_CHARACTERS if plan.tokenizer is None else load_tokens(plan.tokenizer),
         ),
         SimulatedModel(
-            scheduler, cost, _unasked, max_jump=_MAX_JUMP, keeps_released=True, caches=plan.caches_prefixes
+            scheduler,
+            cost,
+            _unasked,
+            max_jump=plan.block_tokens if plan.reports_kv else _MAX_JUMP,  # events come at the end of jumps
+            keeps_released=True,
+            caches=plan.caches_prefixes,
         ),
         loading_s,
     )

@@ -1,7 +1,7 @@
 """An emulated LLM instance: the simulator's instance, with its steps in real time.
 
-Requests of which each token is wanted at once (streams) end jumps of steps at every token. The others run
-whole jumps, so that they cost little however many they are.
+Requests run whole jumps of steps, so that they cost little however many they are. Where each token is wanted
+at once (streams), `StepTicker` tells of it at the end of its step.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.replica_counts import ReplicaCounts
 from stretto.emulate.running_request import RunningRequest
+from stretto.emulate.step_ticker import StepTicker
 from stretto.messages import Event, LLMReport
 from stretto.observer import StepsDone
 from stretto.sim.llm_instance import LLMInstance
@@ -57,6 +58,7 @@ class EmulatedLLM:
         self._running: dict[int, RunningRequest] = {}
         self._num_tasks = 0
         self._instance = self._fresh()
+        self._ticker = StepTicker(clock, self._tick)
 
     # --- requests
 
@@ -67,7 +69,7 @@ class EmulatedLLM:
         max_tokens: int,
         heard: Callable[[LLMEvent], None],
         *,
-        is_streamed: bool,
+        on_token: Callable[[int], None] | None = None,
         priority: int | None = None,
         salt: str = "",
         lost: Callable[[], None] = lambda: None,
@@ -75,9 +77,9 @@ class EmulatedLLM:
         """Queue a request and return its number; `heard` is called with its events, and `lost` if the replica
         forgets it before it has ended.
 
-        A `Piece` comes for each token of a streamed answer, and `Done` at the end.
-
         Args:
+            on_token: called with the number of each token of the answer when it exists, before `heard` is
+                called with `Done`; None if nobody wants single tokens.
             priority: number by which waiting requests are sorted, smallest first; None for first come, first
                 served.
 
@@ -90,28 +92,21 @@ class EmulatedLLM:
         self._num_tasks += 1
         num_tokens = len(answer.ids)
         task = LLMTask(number, _SHARED, "", (), Decode(max_tokens=max(max_tokens, 1)), tenant=salt)
-        said: SyntheticOutput | None
-        if not num_tokens:
-            said = None
-        elif is_streamed:
-            said = SyntheticOutput(list(answer.pieces), num_tokens, tuple(range(1, num_tokens + 1)))
-        else:
-            said = SyntheticOutput(answer.text, num_tokens)
+        said = SyntheticOutput(answer.text, num_tokens) if num_tokens else None
         now_s = self._clock.now_s
         rank = () if priority is None else (float(priority), now_s)
-        self._running[number] = RunningRequest(
-            heard, lost, now_s, len(prompt), num_tokens, answer.finish, is_streamed, now_s
-        )
-        try:
-            self._instance.add(task, prompt, said, list(answer.ids), rank)
-        except BaseException:
-            del self._running[number]
-            raise
+        request = RunningRequest(heard, on_token, lost, now_s, len(prompt), num_tokens, answer.finish, now_s)
+        sequence = self._instance.add(task, prompt, said, list(answer.ids), rank)
+        self._running[number] = request
+        if on_token is not None:
+            self._ticker.add(sequence, request)
         return number
 
     def cancel(self, number: int) -> None:
         """Stop a request, of which no further event comes. Unknown and ended requests are passed over."""
-        if self._running.pop(number, None) is not None:
+        request = self._running.pop(number, None)
+        if request is not None:
+            self._ticker.drop(request)
             self._clock.arrive()
             self._instance.cancel(number)
 
@@ -124,6 +119,7 @@ class EmulatedLLM:
         self._clock.arrive()
         self._instance.kill()
         self._instance = self._fresh()
+        self._ticker.clear()
         forgotten = list(self._running.values())
         self._running.clear()
         for request in forgotten:
@@ -179,6 +175,8 @@ class EmulatedLLM:
 
     def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
         """Plan to call `happen` at the time `at_s`; what it reports goes to the requests."""
+        if self._instance.jump is not None:
+            self._ticker.follow(self._instance.jump)
         self._clock.at(at_s, lambda: self._report(happen()), self._number)
 
     def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
@@ -208,24 +206,53 @@ class EmulatedLLM:
     def _fresh(self) -> LLMInstance:
         return LLMInstance(ENGINE, self._number, self, self.model)
 
+    def _tick(self, streams: Sequence[tuple[RunningRequest, int]], since_s: float | None) -> None:
+        """Report a token to each of `streams`, which are requests with the number of their token.
+
+        Args:
+            since_s: time of the last report to all of them; None if they differ in it.
+        """
+        now_s, counts = self._clock.now_s, self.counts
+        num_parts = len(streams)
+        counts.num_output_tokens += num_parts
+        if since_s is None:
+            waited_s = sum(now_s - request.last_s for request, _ in streams)
+            for request, _ in streams:
+                request.count_report(now_s, counts)
+        else:
+            waited_s = (now_s - since_s) * num_parts
+            counts.between_tokens_s.observe(now_s - since_s, num_parts)
+        for request, number in streams:
+            request.last_s = now_s
+            assert request.on_token is not None
+            request.on_token(number)
+        self._note_lag(now_s, num_parts, waited_s)
+
     def _report(self, events: Sequence[Event]) -> None:
         now_s = self._clock.now_s
-        num_parts, waited_s = 0, 0.0
+        num_ended, waited_s = 0, 0.0
         for report in events:
             assert isinstance(report, LLMReport)
-            request = self._running.get(report.event.task)
-            if request is not None:
-                if isinstance(report.event, Piece if request.is_streamed else Done):  # what clients see
-                    num_parts += 1
-                    waited_s += now_s - (request.last_s if request.is_streamed else request.arrived_s)
-                if isinstance(report.event, Done):
-                    del self._running[report.event.task]
-                num_cached = request.count(report.event, now_s, self.counts)
-                self.counts.num_cached_tokens += self.whole_blocks(num_cached)
-                request.heard(report.event)
-        if num_parts:
-            speed, real_s = self._clock.speed, self._clock.real_s()
-            self._lag.note(real_s / speed, (real_s - now_s) / speed, num_parts, waited_s / speed)
+            event = report.event
+            request = self._running.get(event.task)
+            if request is None or (request.is_streamed and isinstance(event, Piece)):  # told by its ticks
+                continue
+            if isinstance(event, Done):
+                del self._running[event.task]
+                if request.is_streamed:
+                    self._ticker.drop(request)
+                else:
+                    num_ended += 1
+                    waited_s += now_s - request.arrived_s
+            num_cached = request.count(event, now_s, self.counts)
+            self.counts.num_cached_tokens += self.whole_blocks(num_cached)
+            request.heard(event)
+        if num_ended:
+            self._note_lag(now_s, num_ended, waited_s)
+
+    def _note_lag(self, due_s: float, num_parts: int, waited_s: float) -> None:
+        speed, real_s = self._clock.speed, self._clock.real_s()
+        self._lag.note(real_s / speed, (real_s - due_s) / speed, num_parts, waited_s / speed)
 
     def whole_blocks(self, num_tokens: int) -> int:
         """Return how many of the leading `num_tokens` fill whole KV blocks: those that vLLM would share."""

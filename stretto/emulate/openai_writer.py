@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from functools import lru_cache
 
 from stretto.emulate.prepared import PreparedChoice, PreparedRequest
 from stretto.engines.openai_wire import sse
@@ -54,7 +55,7 @@ class OpenAIWriter:
             if not piece:
                 return b""
             before, behind = self._frames[choice.index] or self._frame(choice)
-            return before + json.dumps(piece).encode() + behind
+            return before + _as_json(piece) + behind
         offset = self._num_chars[choice.index]
         self._num_chars[choice.index] += len(piece)
         logprobs = None if options.logprobs is None else (logprob_of(piece, options.logprobs),)
@@ -123,6 +124,11 @@ class OpenAIWriter:
 
     def _prompt_ids(self, choice: PreparedChoice) -> tuple[int, ...] | None:
         return choice.prompt if self._request.options.return_token_ids else None
+
+
+@lru_cache(maxsize=1 << 14)
+def _as_json(piece: str) -> bytes:
+    return json.dumps(piece).encode()
 
 
 def logprob_of(piece: str, num_top: int) -> TokenLogprob:

@@ -15,43 +15,51 @@ class RunningRequest:
 
     Attributes:
         heard: called with each event.
+        on_token: called with the number of each token of the answer when it exists; None if nobody wants
+            single tokens.
         lost: called if the replica forgets the request before it has ended.
         arrived_s, first_s, last_s: times of its arrival, its first token and its last report.
-        num_prompt, num_output, num_told: number of tokens of its prompt, of its answer, and of its answer as
-            far as reported.
+        num_prompt, num_output: number of tokens of its prompt and of its answer.
         finish: why the answer ends.
     """
 
     heard: Callable[[LLMEvent], None]
+    on_token: Callable[[int], None] | None
     lost: Callable[[], None]
     arrived_s: float
     num_prompt: int
     num_output: int
     finish: str
-    is_streamed: bool
     last_s: float
     first_s: float | None = None
-    num_told: int = 0
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether its tokens are reported one by one."""
+        return self.on_token is not None
+
+    def count_report(self, now_s: float, counts: ReplicaCounts) -> None:
+        """Add a report of new tokens to the counts: the time to the first, or between two."""
+        if self.first_s is None:
+            self.first_s = now_s
+            counts.first_token_s.observe(now_s - self.arrived_s)
+            counts.num_prompt_tokens += self.num_prompt
+        else:
+            counts.between_tokens_s.observe(now_s - self.last_s)
+        self.last_s = now_s
 
     def count(self, event: LLMEvent, now_s: float, counts: ReplicaCounts) -> int:
         """Add an event to the counts; return how many tokens of the prompt were cached, if it is the last."""
         match event:
             case Piece():
-                counts.num_output_tokens += 1
-                self.num_told += 1
-                if self.first_s is None:
-                    self.first_s = now_s
-                    counts.first_token_s.observe(now_s - self.arrived_s)
-                    counts.num_prompt_tokens += self.num_prompt
-                else:
-                    counts.between_tokens_s.observe(now_s - self.last_s)
-                self.last_s = now_s
+                self.count_report(now_s, counts)
             case Started():
                 counts.queued_s.observe(now_s - self.arrived_s)
             case Done(usage=usage):
                 if self.first_s is None:
                     counts.num_prompt_tokens += self.num_prompt
-                counts.num_output_tokens += self.num_output - self.num_told
+                if not self.is_streamed:
+                    counts.num_output_tokens += self.num_output
                 counts.num_finished_by[self.finish] += 1
                 counts.request_s.observe(now_s - self.arrived_s)
                 return usage.num_cached_tokens

@@ -38,6 +38,7 @@ from stretto.tasks import Failed, LLMEvent, LLMTask, Reuse, Started
 __all__ = ["LLMInstance", "SimulatedModel", "Surroundings"]
 
 _AT_ONCE = 32
+_LEAST_REACH = 4
 
 
 class LLMInstance:
@@ -70,6 +71,10 @@ class LLMInstance:
         self._is_steady = not jitter and not surroundings.may_be_slow(engine.name, instance)
         self._progress = ProgressTable(math.inf if engine.timeout_s is None else engine.timeout_s / 4)
         self._jump: StepJump | None = None
+        self._reach = model.max_jump
+        """Largest number of steps of the next jump: few where jumps are often cut, as blocks for steps that
+        are cut off are acquired in vain.
+        """
         self._deferred: list[Callable[[], None]] = []
         self._num_sequences = 0
         self._num_jumps = 0
@@ -98,9 +103,9 @@ class LLMInstance:
         said: SyntheticOutput | None,
         ids: list[int],
         rank: tuple[float, ...],
-    ) -> None:
+    ) -> TokenSequence:
         """Queue a request at place `rank` (smaller goes first) whose prompt is `tokens` and whose output is
-        known: `said`, with the token ids `ids`; None and no ids for a prefill.
+        known: `said`, with the token ids `ids`; None and no ids for a prefill. Return its sequence.
 
         Raises:
             CapacityError: the request would not fit even if it were alone.
@@ -119,6 +124,7 @@ class LLMInstance:
         self._num_sequences += 1
         self._progress.add(TaskProgress(task, sequence, said, ids))
         self.replan()
+        return sequence
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
         """Change the rank (sort key in the instance's queue; smaller goes first) of a request that waits
@@ -175,6 +181,11 @@ class LLMInstance:
         self._is_dead = True
         self._progress.clear()
 
+    @property
+    def jump(self) -> StepJump | None:
+        """The jump that is being computed now; None between two steps."""
+        return self._jump
+
     def is_idle(self) -> bool:
         """Return whether no request waits or runs, and every cancel or release has taken effect."""
         return self._jump is None and not self.scheduler.has_work() and not self._deferred
@@ -211,6 +222,7 @@ class LLMInstance:
             return
         num_repeats = jump.num_repeats_by(now_s)
         if num_repeats < jump.num_repeats:
+            self._reach = max(_LEAST_REACH, 2 * num_repeats)
             self._cut(jump, num_repeats)
             self._fly(jump)
 
@@ -267,7 +279,7 @@ class LLMInstance:
         scheduler = self.scheduler
         if self._model.max_jump == 1 or not scheduler.running:
             return 1
-        return max(1, min(self._model.max_jump, self._progress.nearest_stop(scheduler.running)))
+        return max(1, min(self._model.max_jump, self._reach, self._progress.nearest_stop(scheduler.running)))
 
     def _land(self, number: int) -> Sequence[Event]:
         """Complete the steps of a jump: its time has come."""
@@ -279,6 +291,8 @@ class LLMInstance:
             self._extend(jump)
             return ()
         self._jump = None
+        if num_repeats == self._reach:
+            self._reach *= 4
         now_s = self._around.now_s
         sampled, to_tell = self._progress.sample(batch, num_repeats, now_s)
         self.scheduler.complete(batch, sampled)

@@ -12,9 +12,10 @@ from benchmarks.emulate.load import Answered, SentRequest
 from benchmarks.emulate.servers import serving
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.truth import probe
-from benchmarks.truth.benchmark import ERRORS, STEPS, TruthSize, measure, one_server, run_benchmark
+from benchmarks.truth.benchmark import ERRORS, STEPS, compare, one_server, run_benchmark
 from benchmarks.truth.linear_cost import LinearCost, fit_linear
 from benchmarks.truth.probe import ProbeSize
+from benchmarks.truth.real_runs import TruthSize, measure_real
 from benchmarks.truth.times import error, times_of
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
@@ -87,7 +88,8 @@ def test_it_wants_vllm_and_data(tmp_path: Path) -> None:
 def test_all_tables_are_made() -> None:
     pytest.importorskip("uvloop")
     with serving(one_server(COST)) as real:
-        report = measure(SIZE, real.urls[0], small_corpus(), BenchmarkOptions())
+        runs = measure_real(SIZE, real.urls[0], small_corpus(), BenchmarkOptions())
+    report = compare(SIZE, runs, BenchmarkOptions())
     assert len(report.table(STEPS)) == 4
     assert list(report.table(ERRORS)) == [
         f"50 %, {what}, {statistic}"

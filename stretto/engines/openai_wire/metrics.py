@@ -123,10 +123,10 @@ class Histogram:
         self._counts = [0] * len(self._bounds)
         self._total = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count an observed value in the histogram."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value in the histogram that was observed so many times."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._total += value * times
 
     def samples(self, family: Family, labels: Mapping[str, str]) -> list[Sample]:
         """Return the lines of the histogram for `/metrics`: the number of values up to each bound, then their
