@@ -80,14 +80,21 @@ class Outbox:
 
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
+            message = item if isinstance(item, bytes) else self._message(item)
             try:
-                self._pipe.sendall(item if isinstance(item, bytes) else framed(_pickled(item)))
+                self._pipe.sendall(message)
             except OSError:
                 return  # the other process has ended
-            except Exception as error:
-                with suppress(RuntimeError):  # the loop has ended, and nobody listens
-                    self._loop.call_soon_threadsafe(self._refused, item, error)
             self._num_written += 1
+
+    def _message(self, command: Command) -> bytes:
+        """Return the bytes to be sent for a command: none if it does not pickle and is refused."""
+        try:
+            return framed(_pickled(command))
+        except Exception as error:
+            with suppress(RuntimeError):  # the loop has ended, and nobody listens
+                self._loop.call_soon_threadsafe(self._refused, command, error)
+            return b""
 
 
 class _TooLong(Exception):
