@@ -6,7 +6,6 @@ processes.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import queue
 import statistics
@@ -20,8 +19,9 @@ from stretto.cluster.messages import KVReport
 from stretto.deployment import Deployment
 from stretto.errors import EngineFailure
 from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport
-from stretto.runtime.instances import start_instance
-from stretto.runtime.worker import AdmitTask, ForgetQuery, RunBatch
+from stretto.runtime.instances import Instance, start_instance
+from stretto.runtime.loop_thread import LoopThread, run_on
+from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, RunBatch
 from stretto.tasks import Done, Failed, LLMTask, Task, Usage
 from stretto.trace.run_file import num_chars
 
@@ -42,12 +42,17 @@ class Measurable(Protocol):
 
 
 class Alone:
-    """An instance in a separate process."""
+    """An instance in a separate process, served by an event loop on a thread of its own."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._said: queue.SimpleQueue[Event] = queue.SimpleQueue()
         replica = deployment.changed(runs_in="process").replicas[0]
-        self._instance = start_instance(deployment.engine, 0, replica, self._said.put)
+        self._thread = LoopThread()
+
+        async def start() -> Instance:
+            return start_instance(deployment.engine, 0, replica, self._said.put)
+
+        self._instance = run_on(self._thread.loop, start)
         self._name = deployment.name
 
     def wait(self) -> None:
@@ -56,7 +61,7 @@ class Alone:
 
     def batch_s(self, tasks: Sequence[Task]) -> float:
         start_s = time.perf_counter()
-        self._instance.send(RunBatch(0, tuple(tasks)))
+        self._command(RunBatch(0, tuple(tasks)))
         message = self._next(_ANSWER_S)
         seconds = time.perf_counter() - start_s
         if isinstance(message, BatchFailed):
@@ -74,7 +79,7 @@ class Alone:
 
     def send(self, task: LLMTask) -> None:
         """Send a request."""
-        self._instance.send(AdmitTask(task, ()))
+        self._command(AdmitTask(task, ()))
 
     def next_end(self) -> Usage:
         """Wait for the end of a request."""
@@ -91,7 +96,10 @@ class Alone:
 
     def forget(self, queries: Iterable[str]) -> None:
         for query in queries:
-            self._instance.send(ForgetQuery(query))
+            self._command(ForgetQuery(query))
+
+    def _command(self, command: Command) -> None:
+        self._thread.loop.call_soon_threadsafe(self._instance.send, command)
 
     def _next(self, max_s: float) -> Event:
         try:
@@ -104,7 +112,8 @@ class Alone:
 
     def close(self) -> None:
         """End the process."""
-        asyncio.run(self._instance.close())
+        run_on(self._thread.loop, self._instance.close)
+        self._thread.close()
 
 
 @contextmanager

@@ -48,14 +48,12 @@ class RunningInstances:
     def start(self, action: StartInstance) -> None:
         """Start an instance as the schedulers have asked; if that fails, post the event `InstanceLost`."""
         key = action.engine, action.instance
-        is_on_loop = action.replica.runs_in in ("loop", "ray")
 
         def post(event: Event) -> None:
-            if is_on_loop and key in self._running:
+            if key in self._running:
                 self._receive(key, event)
-            else:  # from another thread, or from within `start_instance`
-                with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
-                    self._loop.call_soon_threadsafe(self._receive, key, event)
+            else:  # from within `start_instance`
+                self._loop.call_soon(self._receive, key, event)
 
         try:
             engine = self._engines[action.engine]

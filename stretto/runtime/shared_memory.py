@@ -16,17 +16,16 @@ by the size of /dev/shm.
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
-import pickle
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from multiprocessing.reduction import DupFd
 from typing import Any
 
 from stretto.runtime.large_values import bounds, set_apart, unpickled
+from stretto.runtime.pickles import loads
 
 LEAST_ANSWER_BYTES = 16 * 1024
 """Least total of a batch's large values that is worth a segment. Smaller ones are sent with the answer."""
@@ -116,15 +115,7 @@ def segment_at(start: int, ends: Sequence[int]) -> Segment:
     raise TypeError("references to shared memory are read only by the processes that share it")
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, segment: Callable[[int, Sequence[int]], Segment]) -> None:
-        super().__init__(io.BytesIO(data))
-        self._segment = segment
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module == __name__ and name == segment_at.__name__:
-            return self._segment
-        return super().find_class(module, name)
+_SEGMENT_AT = (__name__, segment_at.__name__)
 
 
 class Region:
@@ -141,19 +132,27 @@ class Region:
     def __reduce__(self) -> tuple[object, ...]:
         return _writer, (DupFd(self._memory.fd), self._start)
 
-    def loads(self, data: bytes) -> Any:
-        """Unpickle a message of the instance. Its segments are freed with the last reference to them."""
-        return _Unpickler(data, self._adopted).load()
+    def loads(self, data: bytes, *, only_own: bool = False) -> Any:
+        """Unpickle a message of the instance. Its segments are freed with the last reference to them.
+
+        The argument and the errors are those of `pickles.loads`. After an error no segment is freed.
+        """
+        segments: list[tuple[Segment, int, int]] = []
+
+        def segment(start: int, ends: Sequence[int]) -> Segment:
+            found = Segment(self._memory.fd, start, ends)
+            segments.append((found, start, ends[-1]))
+            return found
+
+        message = loads(data, only_own=only_own, instead={_SEGMENT_AT: segment})
+        for found, start, num_bytes in segments:
+            weakref.finalize(found, self._memory.free, start, num_bytes).atexit = False
+            self._end = _page_end(start + num_bytes)
+        return message
 
     def close(self) -> None:
         """Free what the instance, which has ended, has written and not reported."""
         self._memory.free_all(self._end, self._start + _REGION_BYTES)
-
-    def _adopted(self, start: int, ends: Sequence[int]) -> Segment:
-        segment = Segment(self._memory.fd, start, ends)
-        weakref.finalize(segment, self._memory.free, start, ends[-1]).atexit = False
-        self._end = _page_end(start + ends[-1])
-        return segment
 
 
 class Writer:
@@ -168,7 +167,7 @@ class Writer:
 
     def loads(self, data: bytes) -> Any:
         """Unpickle a message of the runtime, which keeps the segments in it until it has an answer."""
-        return _Unpickler(data, lambda start, ends: Segment(self._fd, start, ends)).load()
+        return loads(data, instead={_SEGMENT_AT: self._segment})
 
     def leave(self, results: Sequence[object]) -> Sequence[object]:
         """Write the large values among a batch's results to memory, and return the results with references
@@ -194,6 +193,9 @@ class Writer:
     def take_back(self) -> None:
         """Use the memory of the last results again, because references to it could not be sent."""
         self._next = self._start
+
+    def _segment(self, start: int, ends: Sequence[int]) -> Segment:
+        return Segment(self._fd, start, ends)
 
     def _write(self, data: bytes) -> None:
         written = 0

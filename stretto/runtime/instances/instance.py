@@ -9,7 +9,7 @@ from stretto.messages import Event
 from stretto.runtime.worker import Command
 
 Post: TypeAlias = Callable[[Event], None]
-"""A function to which an instance passes its events. It may be called from any thread."""
+"""A function to which an instance passes its events, on the event loop."""
 
 
 class Instance(Protocol):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 
+from stretto.messages import Event
 from stretto.runtime.instances.instance import Post
+from stretto.runtime.instances.mailbox import Mailbox
 from stretto.runtime.worker import CloseEngine, Command, Job, serve
 
 CLOSE_TIMEOUT_S = 2.0
@@ -19,19 +20,31 @@ class ThreadInstance:
     """
 
     def __init__(self, job: Job, post: Post) -> None:
-        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._post = post
+        self._commands: Mailbox[Command] = Mailbox()
+        self._events: Mailbox[Event] = Mailbox()
+        self._loop = asyncio.get_running_loop()
         name = f"{job.engine}/{job.instance}"
-        self._thread = threading.Thread(target=serve, args=(job, self._inbox, post), name=name, daemon=True)
+        arguments = (job, self._commands, self._events.put)
+        self._thread = threading.Thread(target=serve, args=arguments, name=name, daemon=True)
         self._thread.start()
+        self._loop.add_reader(self._events.fileno(), self._receive)
 
     def send(self, command: Command) -> None:
         """Hand a command (such as to run a batch) to the thread, without waiting for anything."""
-        self._inbox.put(command)
+        self._commands.put(command)
 
     async def close(self) -> None:
         """Ask the thread to close its engine, and wait until it has ended or a time limit has passed."""
-        self._inbox.put(CloseEngine())
+        self._commands.put(CloseEngine())
         await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
+        self._loop.remove_reader(self._events.fileno())
+        for event in self._events.take():
+            self._post(event)
 
     def kill(self) -> None:
         """Do nothing: Python cannot end a thread by force."""
+
+    def _receive(self) -> None:
+        for event in self._events.take_woken():
+            self._post(event)

@@ -1,0 +1,105 @@
+"""What runs in the process of an instance, and its way to the runtime."""
+
+from __future__ import annotations
+
+import pickle
+import select
+import signal
+import socket
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stretto.errors import BadReply
+from stretto.messages import BatchDone, BatchFailed, Event, InstanceLost
+from stretto.runtime.devices import Sealed, claim
+from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
+from stretto.runtime.pickles import loads
+from stretto.runtime.shared_memory import Region, Writer
+from stretto.runtime.worker import CloseEngine, Command, Job, not_started, serve
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The data that a process starts with: its devices, to be taken before the executable is unpickled."""
+
+    devices: Sequence[str]
+    threads: int | None
+    job: Job
+    executable_and_config: Sealed
+    memory: Region | Writer | None  # pickled as a region, it arrives as a writer
+
+
+def serve_process(start: Start, pipe: socket.socket) -> None:
+    """Run an instance in this process from its start to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes this process
+    memory = start.memory
+    assert not isinstance(memory, Region)
+    mail = _Mail(pipe, memory)
+    try:
+        claim(start.devices, start.threads)
+        executable, config = start.executable_and_config.open()
+    except BaseException as error:
+        mail.post(not_started(start.job, error))
+        return
+    serve(replace(start.job, executable=executable, config=config), mail, mail.post)
+
+
+class _Mail:
+    """The commands for this process, and its events to the runtime.
+
+    Events are sent together when the process looks for commands, as it does after each batch or step; that an
+    instance is lost is sent at once.
+    """
+
+    def __init__(self, pipe: socket.socket, memory: Writer | None) -> None:
+        self._pipe = pipe
+        self._readable = select.poll()
+        self._readable.register(pipe.fileno(), select.POLLIN)
+        self._memory = memory
+        self._loads = loads if memory is None else memory.loads
+        self._frames = Frames()
+        self._commands: deque[bytes] = deque()
+        self._events: list[bytes] = []
+
+    def get(self) -> Command:
+        """Wait for the next command, and return it; `CloseEngine` if the runtime has ended."""
+        self._send_events()
+        while not self._commands:
+            data = self._pipe.recv(READ_BYTES)
+            if not data:
+                return CloseEngine()
+            self._commands += self._frames.feed(data)
+        command: Command = self._loads(self._commands.popleft())
+        return command
+
+    def empty(self) -> bool:
+        """Return whether no command waits."""
+        self._send_events()
+        return not self._commands and not self._readable.poll(0)
+
+    def post(self, event: Event) -> None:
+        """Pickle an event, to be sent soon."""
+        self._events.append(framed(self._pickled(event)))
+        if isinstance(event, InstanceLost):
+            self._send_events()
+
+    def _send_events(self) -> None:
+        if self._events:
+            data = b"".join(self._events)
+            self._events.clear()
+            self._pipe.sendall(data)
+
+    def _pickled(self, event: Event) -> bytes:
+        memory = self._memory
+        try:
+            if memory is not None and isinstance(event, BatchDone):
+                event = replace(event, results=memory.leave(event.results))
+            return pickle.dumps(event)
+        except Exception as error:
+            if not isinstance(event, BatchDone):
+                raise
+            if memory is not None:
+                memory.take_back()
+            failure = BadReply(f"its results cannot leave the process: {error}")
+            return pickle.dumps(BatchFailed(event.engine, event.instance, event.batch, failure))
