@@ -34,6 +34,8 @@ class PlaceLate(Placing):
         The caller must take each from the queue and count it as running before it asks for the next.
         """
         self.not_before_s = None
+        if not self._queue:
+            return
         to_fill = self._loads.roomiest
         while self._queue and self._loads.may_place:
             placed = self._next(to_fill, now_s)
@@ -58,7 +60,7 @@ class PlaceLate(Placing):
 
         def fits(entry: Entry) -> int:
             nonlocal request, choice
-            if not self._shown.may_go_out(entry):
+            if not self._shown.may_go_out(entry) or not self._loads.may_fit(entry):
                 return 0
             request = self._describe(entry, now_s)
             choice = self._loads.choose(request, now_s, entry.like)
