@@ -126,8 +126,9 @@ class StepFeatures:
         the fitted numbers (`NUMBERS`).
         """
         rates, kernels, layers = self._rates, self.kernels, self.model.num_layers
-        prefills, decodes, longest = shape.num_prefills, shape.num_decodes, shape.max_context_tokens
-        prompt_tokens = prefills * shape.max_prefill_tokens if kernels.pads_prompts else shape.prefill_tokens
+        prefills, prefill_tokens, longest_prefill, pairs, decodes, context, max_context = shape
+        longest = max_context
+        prompt_tokens = prefills * longest_prefill if kernels.pads_prompts else prefill_tokens
         tokens = prompt_tokens + decodes
         if not tokens:
             return [0.0] * len(NUMBERS)
@@ -149,15 +150,15 @@ class StepFeatures:
             activation_s if is_alone else 0.0,
             0.0 if is_alone else layers,
             0.0 if is_alone else activation_s,
-            rates.blocks * (prefills + shape.prefill_tokens / 64),
-            rates.pair_s * shape.prefill_pairs,
+            rates.blocks * (prefills + prefill_tokens / 64),
+            rates.pair_s * pairs,
             rates.blocks * decodes,
             rates.blocks * decodes * (parts - 1),
-            rates.kv_s * shape.context_tokens,
+            rates.kv_s * context,
             layers * longest,
             1.0,
             num_sequences,
-            prompt_tokens + decodes * shape.max_context_tokens,
+            prompt_tokens + decodes * max_context,
             1.0,
             num_sequences,
             1.0,
@@ -223,6 +224,10 @@ class LLMStepCost:
 
     def terms(self, shape: StepShape) -> StepTerms:
         """Return the predicted seconds of an LLM step, split by cause."""
+        return StepTerms(*self._terms(shape))
+
+    def _terms(self, shape: StepShape) -> tuple[float, ...]:
+        """Return the numbers of `terms` as a plain tuple, which is faster to make."""
         products = list(map(mul, self.features.of(shape), self._values))
         launch, prefill_launch, weights, matrix_128, matrix_256, activations = products[:6]
         reduce_start, reduce, prefill_blocks, prefill_pairs, blocks, partitions, kv, longest = products[6:14]
@@ -233,7 +238,7 @@ class LLMStepCost:
         prefill = prefill_blocks + prefill_pairs
         reading = blocks + partitions + kv
         device = weights + matrix + all_reduce + prefill + max(reading, longest)
-        return StepTerms(
+        return (
             max(0.0, launch - device),
             weights,
             matrix,
@@ -248,7 +253,7 @@ class LLMStepCost:
 
     def step_s(self, shape: StepShape) -> float:
         """Return the predicted seconds of one step of an LLM instance."""
-        return sum(self.terms(shape))
+        return sum(self._terms(shape))
 
     def steps_s(self, shape: StepShape, num_repeats: int) -> float:
         """Return the predicted seconds of `num_repeats` decode steps in a row, all together.

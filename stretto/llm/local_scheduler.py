@@ -312,6 +312,8 @@ def _place(sequence: TokenSequence) -> tuple[tuple[float, ...], int]:
 
 def _chunked(scheduler: LocalScheduler) -> list[Slice]:
     slices = scheduler.decodes()
+    if len(slices) == len(scheduler.running) and not scheduler.waiting:
+        return slices
     budget_tokens = scheduler.config.max_batch_tokens - len(slices)
     return slices + scheduler.prefills(budget_tokens, whole=False)
 

@@ -53,6 +53,8 @@ class EngineQueue:
         self._num_entries = 0
         self._num_added = 0
         self._num_forgotten = 0
+        self.num_changes = 0
+        """Number that grows whenever an entry comes or goes, or the order of waiting entries may change."""
 
     def __len__(self) -> int:
         return self._num_entries
@@ -68,6 +70,7 @@ class EngineQueue:
         """
         entry.number = self._num_added
         self._num_added += 1
+        self.num_changes += 1
         self._num_entries += 1
         if self._ages is not None:
             heappush(self._ages, (*entry.arrival, entry))
@@ -91,6 +94,7 @@ class EngineQueue:
         back.
         """
         lo = entry.lo
+        self.num_changes += 1
         self._order_of(entry).remove(entry)
         entry.lo = lo
         del self._waiting[entry.sorted_as.criteria][entry]
@@ -102,6 +106,7 @@ class EngineQueue:
         """
         del self._aside[entry]
         self._fresh[entry] = None
+        self.num_changes += 1
         self._put_in_order()
 
     def drop_aside(self, entry: Entry) -> None:
@@ -169,6 +174,7 @@ class EngineQueue:
         return the index of the first one.
         """
         lo = entry.lo
+        self.num_changes += 1
         if entry.alone:
             entry.lo += num_items
         else:
@@ -185,6 +191,8 @@ class EngineQueue:
         """
         if not entry.alone and entry.number >= self._num_forgotten:
             self._order_of(entry).started(entry, lo, hi)
+            if entry.query in self._of_query:
+                self.num_changes += 1
 
     def rank(self, entry: Entry) -> Rank:
         """Return the sort key of an entry (one step's work) that has not started; smaller goes first. An
@@ -233,6 +241,7 @@ class EngineQueue:
         """Drop all entries (queued work), including those that were taken and have not started, and begin
         with a new, empty queue.
         """
+        self.num_changes += 1
         self._orders = self._new_orders()
         self._fresh.clear()
         self._alone.clear()
@@ -315,6 +324,7 @@ class EngineQueue:
 
     def _drop(self, entry: Entry) -> None:
         self._num_entries -= 1
+        self.num_changes += 1
         if entry in self._fresh:
             del self._fresh[entry]
             return

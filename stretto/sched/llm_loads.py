@@ -27,6 +27,7 @@ from stretto.cluster.placement import (
 from stretto.cluster.prompt_keys import PromptKeys
 from stretto.deployment import Engine, Replica
 from stretto.sched.expected_outputs import ExpectedOutputs
+from stretto.sched.request import Entry
 from stretto.sched.running_request import Running
 
 DEFAULT_BUDGET_TOKENS = 8192
@@ -74,6 +75,13 @@ class InstanceLoads:
         suspect (perhaps down, but it may be tried with a request).
         """
         return self._table.roomiest > 0 or self._table.has_suspects
+
+    def may_fit(self, entry: Entry) -> bool:
+        """Return whether there could be room for the next item of a queue entry (one step's work) on some
+        instance now. It answers without asking the placement policy.
+        """
+        num_tokens = entry.num_units(entry.lo, entry.lo + 1) + self._outputs.expected(entry.request)
+        return self._table.roomiest >= self._table.room_for(num_tokens) or self._table.has_suspects
 
     @property
     def may_bind(self) -> bool:

@@ -92,8 +92,10 @@ class LLMScheduler:
         """Next time at which `schedule` should be called even if no event comes: because it has held requests
         back until then, or because a waiting request fails then. None if there is none.
         """
-        times_s = (self._placing.not_before_s, self._shown.due_s())
-        return min((time_s for time_s in times_s if time_s is not None), default=None)
+        held_until_s, due_s = self._placing.not_before_s, self._shown.due_s()
+        if held_until_s is None or due_s is None:
+            return due_s if held_until_s is None else held_until_s
+        return min(held_until_s, due_s)
 
     # --- instances
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice, PlacementRequest
 from stretto.sched.engine_queue import EngineQueue
 from stretto.sched.llm_loads import InstanceLoads
@@ -16,6 +17,9 @@ from stretto.sched.shown_parts import ShownParts
 class PlaceLate(Placing):
     """Late binding of requests to LLM instances: requests wait in the engine's queue, and each gets an
     instance only when one has room for it.
+
+    Where all requests that were looked at were larger than any room, they are looked at again only when the
+    queue has changed or a request has left an instance: until then there is only less room.
     """
 
     def __init__(
@@ -26,6 +30,21 @@ class PlaceLate(Placing):
         self._loads = loads
         self._shown = shown
         self._describe = describe
+        self._had_no_room_at: int | None = None
+
+    def join(self, instance: InstanceId) -> None:
+        """Look at the waiting requests again, as an instance serves now."""
+        self._had_no_room_at = None
+
+    def leave(self, instance: InstanceId) -> None:
+        """Look at the waiting requests again, as the largest instance may be gone: a request that is larger
+        than all others may be sent to a smaller one then.
+        """
+        self._had_no_room_at = None
+
+    def freed(self, instance: InstanceId) -> None:
+        """Look at the waiting requests again, as a request has left an instance."""
+        self._had_no_room_at = None
 
     def place(self, now_s: float) -> Iterator[Placed]:
         """Yield the requests that are to be sent to instances now, in the queue's order, until nothing more
@@ -34,6 +53,9 @@ class PlaceLate(Placing):
         The caller must take each from the queue and count it as running before it asks for the next.
         """
         self.not_before_s = None
+        if not self._queue or self._had_no_room_at == self._queue.num_changes:
+            return
+        self._had_no_room_at = None
         to_fill = self._loads.roomiest
         while self._queue and self._loads.may_place:
             placed = self._next(to_fill, now_s)
@@ -55,11 +77,13 @@ class PlaceLate(Placing):
     def _next(self, to_fill: int, now_s: float) -> Placed | None:
         request: PlacementRequest | None = None
         choice: Choice | None = None
+        is_any_small = False
 
         def fits(entry: Entry) -> int:
-            nonlocal request, choice
-            if not self._shown.may_go_out(entry):
+            nonlocal request, choice, is_any_small
+            if not self._shown.may_go_out(entry) or not self._loads.may_fit(entry):
                 return 0
+            is_any_small = True
             request = self._describe(entry, now_s)
             choice = self._loads.choose(request, now_s, entry.like)
             return int(choice is not None)
@@ -69,7 +93,9 @@ class PlaceLate(Placing):
             return self._next(to_fill, now_s)
         if isinstance(chosen, Hold):
             self.not_before_s = chosen.until_s
-        if chosen is None or isinstance(chosen, Hold):
+            return None
+        if chosen is None:
+            self._had_no_room_at = None if is_any_small else self._queue.num_changes
             return None
         assert request is not None
         assert choice is not None

@@ -87,7 +87,9 @@ class ShownParts:
         """Return the earliest time at which a waiting request fails because no replica of the model and dtype
         that began its answer has served for too long; None if no request waits without such a replica.
         """
-        due_s = min(map(self._limit_s, self._hopeless_s), default=math.inf)
+        if not self._hopeless_s:
+            return None
+        due_s = min(map(self._limit_s, self._hopeless_s))
         return None if due_s == math.inf else due_s
 
     def overdue(self, now_s: float) -> list[Completed]:

@@ -357,8 +357,8 @@ class System:
                 self._apply(instances.fail_waiting(queue, now_s, self._has_deadline), now_s)
             self._actions += scheduler.releases()
             self._actions += scheduler.schedule(now_s)
-            if scheduler.not_before_s is not None:
-                self._arm(scheduler.not_before_s)
+            if (not_before_s := scheduler.not_before_s) is not None:
+                self._arm(not_before_s)
             timeout_s = scheduler.engine.timeout_s
             if timeout_s is not None and not scheduler.is_idle():
                 self._arm(now_s + timeout_s)

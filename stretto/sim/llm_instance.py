@@ -37,7 +37,7 @@ from stretto.tasks import Failed, LLMEvent, LLMTask, Reuse, Started
 
 __all__ = ["LLMInstance", "SimulatedModel", "Surroundings"]
 
-_AT_ONCE = 32
+_AT_ONCE = 64
 _LEAST_REACH = 4
 
 
@@ -311,7 +311,7 @@ class LLMInstance:
                 jump.start_s,
                 jump.ends_s,
                 len(batch.slices),
-                batch.num_tokens,
+                jump.shape.prefill_tokens + jump.shape.num_decodes,
             )
         )
         self._begin_soon()

@@ -37,7 +37,7 @@ class SimulatedModel:
     scheduler: SchedulerConfig
     cost: StepCost
     output_source: OutputSource
-    max_jump: int = 64
+    max_jump: int = 256
     keeps_released: bool = False
     caches: bool = True
     tokenize: Callable[[Prompt], list[int]] = prompt_ids

@@ -55,7 +55,8 @@ def step_times_s(cost: StepCost, shape: StepShape, first: int, num_steps: int) -
     if abs(begin_s + growth_s * middle - middle_s) > 1e-13:
         half = step_times_s(cost, shape, first, middle)
         return half + step_times_s(cost, shape, first + middle, num_steps - middle)
-    return [round(begin_s + growth_s * repeat, 9) for repeat in range(num_steps)]
+    rounded_ns, growth_ns = begin_s * 1e9 + 0.5, growth_s * 1e9
+    return [int(rounded_ns + growth_ns * repeat) / 1e9 for repeat in range(num_steps)]
 
 
 @dataclass(frozen=True, slots=True)

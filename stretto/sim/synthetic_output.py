@@ -10,6 +10,7 @@ import json
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from random import Random
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from stretto.engines.contract import SteppedLLM
 from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
 
 _FILLER = "x" * 4096
+_PIECE_CHARS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +47,40 @@ OutputLength: TypeAlias = Callable[[LLMTask, Decode], int]
 
 def token_ids(text: str) -> list[int]:
     """Return made-up token ids of a text, `num_tokens(text)` of them; equal text has equal ids."""
-    count = num_tokens(text)
     if not text.isascii():
+        count = num_tokens(text)
         return [crc32(text[4 * i : 4 * i + 4].encode("utf-8", "replace")) for i in range(count)]
-    first = (_filling_start(text) + 3) // 4
-    end = len(text) // 4
-    if end - first < 2:
-        return _ascii_ids(text, count)
-    filling = _ascii_ids(text[-1] * 4, 1) * (end - first)
-    return _ascii_ids(text[: 4 * first], first) + filling + _ascii_ids(text[4 * end :], count - end)
+    end = len(text) // 4 * 4
+    if end <= _PIECE_CHARS:
+        ids = _ids_of_piece(text[:end])
+    else:
+        ids = []
+        for start in range(0, end, _PIECE_CHARS):
+            ids += _kept_ids(text[start : min(end, start + _PIECE_CHARS)])
+    return ids + _ascii_ids(text[end:].ljust(4, "\0"))
 
 
-def _filling_start(text: str) -> int:
-    """Return where the text becomes one character repeated to its end; a few characters late at most."""
-    start = len(text)
-    step = 1 << start.bit_length()
-    while step >= 4:
-        if text.endswith(text[-1:] * step, 0, start):
-            start -= step
-        else:
-            step //= 2
-    return start
+@lru_cache(maxsize=4096)
+def _kept_ids(piece: str) -> list[int]:
+    """Return the token ids of a piece of a long text. Prompts that begin alike get the very same numbers,
+    which take no further memory and are compared fast. The caller must not change the list.
+    """
+    return _ids_of_piece(piece)
 
 
-def _ascii_ids(text: str, count: int) -> list[int]:
-    return array("I", text.encode("ascii").ljust(4 * count, b"\0")).tolist()
+def _ids_of_piece(text: str) -> list[int]:
+    """Return the ids of an ASCII text of whole tokens. The id of filling, one character repeated up to the
+    last token, is computed once.
+    """
+    last = max(0, len(text) - 4)
+    body = text[:last]
+    first = -(-len(body.rstrip(body[-1:])) // 4) * 4
+    filling = _ascii_ids(body[-4:]) * ((last - first) // 4)
+    return _ascii_ids(body[:first]) + filling + _ascii_ids(text[last:])
+
+
+def _ascii_ids(text: str) -> list[int]:
+    return array("I", text.encode("ascii")).tolist()
 
 
 def prompt_ids(prompt: Prompt) -> list[int]:

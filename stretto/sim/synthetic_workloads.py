@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import accumulate
 
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -78,8 +79,14 @@ def prompt_text(name: str, request: TraceRequest) -> str:
     """
     if not request.blocks:
         return filler(name, request.prompt_tokens)
-    text = "".join(filler(f"block {i}", MOONCAKE_BLOCK_TOKENS) + "|" for i in request.blocks)
+    text = "".join(map(_block_text, request.blocks))
     return text[: 4 * request.prompt_tokens - 1]
+
+
+@lru_cache(maxsize=4096)
+def _block_text(block: int) -> str:
+    """Return the text of a block of a prompt, which may be part of many requests."""
+    return filler(f"block {block}", MOONCAKE_BLOCK_TOKENS) + "|"
 
 
 def request_graph(max_tokens: int, engine: str = "llm") -> ExecutionGraph:

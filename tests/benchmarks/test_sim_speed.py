@@ -28,7 +28,7 @@ def test_it_says_how_much_was_simulated_how_fast() -> None:
         busy = row.values["busy_share"]
         assert isinstance(busy, float)
         assert 0.2 < busy <= 1
-    assert [goal.goal for goal in report.goals] == [2000.0, 2000.0, 1.15]
+    assert [goal.goal for goal in report.goals] == [3000.0, 3000.0, 3000.0, 1.15]
     assert [row.values["requests"] for row in report.table(BURST).values()] == [20, 60]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import random
 import statistics
+import sys
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -192,6 +194,18 @@ def test_equal_beginnings_are_equal_tokens() -> None:
     assert token_ids("abcdefgh")[1] != token_ids("abcdXXXX")[1]
     assert len(token_ids("größer")) == num_tokens("größer")
     assert prompt_ids((Segment("ab"), Segment("cd"))) == token_ids("ab") + token_ids("cd")
+
+
+def test_ids_of_long_texts_are_those_of_their_characters() -> None:
+    """Texts are longer than the pieces that are remembered, with and without filling at their ends."""
+    draw = random.Random(0)
+    for _ in range(300):
+        text = "".join(draw.choice("ab") * draw.choice((1, 2, 7, 100, 3000)) for _ in range(6))
+        padded = text + "\0" * 4
+        ids = [
+            int.from_bytes(padded[4 * i : 4 * i + 4].encode(), sys.byteorder) for i in range(num_tokens(text))
+        ]
+        assert token_ids(text) == ids
 
 
 def test_requests_become_queries_in_their_order() -> None:

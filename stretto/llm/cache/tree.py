@@ -75,10 +75,18 @@ class PrefixTree:
         """
         size = self._block_tokens
         most = min(len(node.blocks), (limit - place) // size)
-        wanted = tokens[place : place + most * size]
-        if wanted == node.tokens[: most * size]:
+        wanted, held = tokens[place : place + most * size], node.tokens
+        if wanted == held[: most * size]:
             return most
-        return num_common(wanted, node.tokens) // size
+        num_equal = 1
+        while num_equal < most:  # the answer is in [num_equal, most]
+            middle = (num_equal + most + 1) // 2
+            part = slice(num_equal * size, middle * size)
+            if wanted[part] == held[part]:
+                num_equal = middle
+            else:
+                most = middle - 1
+        return num_equal
 
     def add(self, node: BlockRun) -> None:
         """Add a new leaf node (run of cached blocks) to the tree, below its `parent`."""

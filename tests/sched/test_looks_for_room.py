@@ -1,0 +1,76 @@
+"""Waiting requests that found no room are looked at again only when that may have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from support.machines import llm_engine, llm_request, serving
+
+from stretto.cluster.placements.table import PLACEMENTS
+from stretto.messages import Admit
+from stretto.sched.llm_scheduler import LLMScheduler
+from stretto.sched.orders import ORDERS
+from stretto.sched.orders.least_work import LeastWork
+from stretto.sched.orders.order import Fits, Hold, Take
+from stretto.tasks import Done, Piece, Started
+
+
+class Counted(LeastWork):
+    """The order `least_work`, which counts how often it is asked."""
+
+    num_asked = 0
+
+    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
+        """Count the question, and answer it."""
+        type(self).num_asked += 1
+        return super().take(to_fill, fits, now_s)
+
+
+@pytest.fixture
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> LLMScheduler:
+    """One instance that is so full that the second request of the first query waits."""
+    monkeypatch.setattr(Counted, "num_asked", 0)
+    deployment = llm_engine(policy="counted", max_batch=1000)
+    placement = PLACEMENTS[deployment.engine.placement]()
+    orders = {**ORDERS, "counted": Counted}
+    made = LLMScheduler(deployment.engine, deployment.profile, placement, count(1), orders)
+    scheduler = serving(made, deployment)
+    scheduler.add(llm_request("1", "a", 700), 0.0)
+    assert len(scheduler.schedule(0.0)) == 1
+    scheduler.add(llm_request("2", "b", 700), 0.0)
+    assert scheduler.schedule(0.0) == []
+    return scheduler
+
+
+def test_reports_that_make_no_room_cause_no_search(scheduler: LLMScheduler) -> None:
+    before = Counted.num_asked
+    scheduler.report(0, Started(1), 1.0)
+    assert scheduler.schedule(1.0) == []
+    scheduler.report(0, Piece(1, "some text"), 2.0)
+    assert scheduler.schedule(2.0) == []
+    assert Counted.num_asked == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda scheduler: scheduler.report(0, Done(1, "text"), 2.0),
+        lambda scheduler: scheduler.end_query("1"),
+        lambda scheduler: scheduler.withdraw("1", 1, 2.0),
+    ],
+)
+def test_room_is_found_as_soon_as_there_is_some(
+    scheduler: LLMScheduler, change: Callable[[LLMScheduler], object]
+) -> None:
+    change(scheduler)
+    (action,) = [action for action in scheduler.schedule(2.0) if isinstance(action, Admit)]
+    assert action.task.query == "2"
+
+
+def test_a_new_request_that_is_small_enough_goes_at_once(scheduler: LLMScheduler) -> None:
+    scheduler.add(llm_request("3", "c", 300), 1.0)
+    (action,) = scheduler.schedule(1.0)
+    assert isinstance(action, Admit)
+    assert action.task.query == "3"
