@@ -49,7 +49,7 @@ def key_portion(index: PrefixIndex, request: PlacementRequest, held: Held) -> Ke
             holders = tree.instances_of(longest.holders)
         else:
             end = min(most // key.block_tokens, len(key.blocks))
-            holders = [instance for instance, num_held in held.tokens.items() if num_held == most]
+            holders = tuple(instance for instance, num_held in held.tokens.items() if num_held == most)
         if end:
             following = key.blocks[end] if end < len(key.blocks) else None
             return KeyPortion(key.blocks[end - 1], following, holders)
