@@ -15,7 +15,7 @@ from benchmarks.router.contestants import VARIABLE
 def test_a_small_run_has_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/nowhere/python")
     report = measure(
-        RouterSize(servers=2, rounds=1, alone=5, together=20, connections=3, streams=2), BenchmarkOptions()
+        RouterSize(servers=2, rounds=1, alone=5, together=100, connections=3, streams=2), BenchmarkOptions()
     )
     direct, *ours = report.table(COST).values()
     assert direct.values["median_ms"]

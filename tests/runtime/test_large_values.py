@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from stretto import Runtime
 from stretto.messages import BatchDone, Event
 from stretto.observer import Observer
 from stretto.runtime import running
+from stretto.runtime.instances import outbox
+from stretto.runtime.instances.frames import Frames, framed
 from stretto.runtime.shared_memory import SharedMemory
 
 NUM_VECTORS = 666
@@ -37,19 +38,19 @@ class Pipes:
 @pytest.fixture
 def pipes(monkeypatch: pytest.MonkeyPatch) -> Pipes:
     counted = Pipes()
-    send, receive = Connection._send_bytes, Connection._recv_bytes  # type: ignore[attr-defined]
+    feed = Frames.feed
 
-    def send_bytes(self: Connection, data: Any) -> None:
-        counted.sent += len(data)
-        send(self, data)
+    def count_sent(message: bytes) -> bytes:
+        frame = framed(message)
+        counted.sent += len(frame)
+        return frame
 
-    def receive_bytes(self: Connection, maxsize: int | None = None) -> Any:
-        data = receive(self, maxsize)
-        counted.received += len(data.getbuffer())
-        return data
+    def count_received(self: Frames, data: bytes) -> Any:
+        counted.received += len(data)
+        return feed(self, data)
 
-    monkeypatch.setattr(Connection, "_send_bytes", send_bytes)
-    monkeypatch.setattr(Connection, "_recv_bytes", receive_bytes)
+    monkeypatch.setattr(outbox, "framed", count_sent)
+    monkeypatch.setattr(Frames, "feed", count_received)
     return counted
 
 
