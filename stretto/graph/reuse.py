@@ -70,7 +70,7 @@ def find_reuse(
     single one are left out.
 
     Args:
-        fused_into: for decodes that run as one request with their prefill, the number of that prefill.
+        fused_into: number of the prefill with which a decode runs as one request, by number of the decode.
         own_s: predicted seconds of each step alone, by its name.
     """
     kinds = [primitive.op for primitive in graph]
