@@ -120,7 +120,7 @@ def test_where_nothing_is_used_again_promises_count_more() -> None:
     assert not kept(is_reused=True)
 
 
-@pytest.mark.parametrize("ends", ["end_promises", "forget"])
+@pytest.mark.parametrize("ends", ["keep_released", "forget"])
 def test_promises_end_with_their_query(ends: str) -> None:
     cache = filled("a", "b", "c")
     keep(cache, A, "other")
@@ -131,6 +131,31 @@ def test_promises_end_with_their_query(ends: str) -> None:
     keep(cache, C, "c")
     cache.acquire(2)
     assert found(cache) == [0, 6, 6]
+    cache.check_invariants()
+
+
+def test_a_lease_ends_with_its_query_where_blocks_are_kept() -> None:
+    """Otherwise what was computed ahead for a query that was cancelled would outlast all that is used."""
+    cache = filled("a", "b", "c")
+    node = cache.look_up("", A, 6).node
+    assert node is not None
+    cache.lease(node, "a")
+    cache.keep_released("a")
+    cache.acquire(2)
+    assert found(cache) == [0, 6, 6]
+    cache.check_invariants()
+
+
+def test_a_kept_prefix_does_not_remember_all_queries_that_used_it() -> None:
+    cache = filled("a", "b", "c")
+    for number in range(20):
+        keep(cache, A, f"query {number}")
+        cache.keep_released(f"query {number}")
+    cache.keep_released("a")
+    node = cache.look_up("", A, 6).node
+    assert node is not None
+    assert len(node.owners) == 1
+    assert found(cache) == [6, 6, 6]
     cache.check_invariants()
 
 
@@ -189,7 +214,7 @@ TOKENS = st.lists(st.integers(0, 1), min_size=3, max_size=14)
 STEP = st.one_of(
     st.tuples(st.just("keep"), TOKENS, st.sampled_from("abc")),
     st.tuples(st.just("forget"), st.sampled_from("abc")),
-    st.tuples(st.just("end_promises"), st.sampled_from("abc")),
+    st.tuples(st.just("keep_released"), st.sampled_from("abc")),
     st.tuples(
         st.just("retain"),
         TOKENS,
