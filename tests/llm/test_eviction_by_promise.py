@@ -182,7 +182,9 @@ LEAF = st.tuples(PROMISE, st.integers(0, 20), st.booleans())
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), LEAF), max_size=40), st.integers(0, 20))
-def test_the_queue_pops_what_is_needed_last(changes: list[tuple[int, LEAF]], now_s: int) -> None:
+def test_the_queue_pops_what_is_needed_last(
+    changes: list[tuple[int, tuple[float | None, int, bool]]], now_s: int
+) -> None:
     """Ranks change again and again; what is popped agrees with a search over all leaves."""
     queue = EvictionQueue()
     queue.now_s = float(now_s)

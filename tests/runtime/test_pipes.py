@@ -154,7 +154,7 @@ async def test_large_commands_are_pickled_elsewhere_and_keep_their_places() -> N
     pickled_by: list[threading.Thread] = []
 
     class Noting:
-        def __reduce__(self) -> object:
+        def __reduce__(self) -> tuple[type[str], tuple[str]]:
             pickled_by.append(threading.current_thread())
             return str, ("noted",)
 
@@ -224,7 +224,7 @@ async def test_commands_wait_for_a_busy_process_whatever_the_default_timeout_is(
     ours, theirs = socket.socketpair()
     theirs.settimeout(None)
     outbox = Outbox(ours, "outbox", lambda command, error: None)
-    commands = [run_batch(0, "x" * 1_000_000), ForgetQuery("query")]
+    commands: list[Command] = [run_batch(0, "x" * 1_000_000), ForgetQuery("query")]
     for command in commands:
         outbox.send(command)
     outbox.end()
