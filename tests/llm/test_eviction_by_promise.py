@@ -176,6 +176,19 @@ def test_promises_of_what_is_not_cached_or_not_used_change_nothing() -> None:
     cache.check_invariants()
 
 
+def test_a_forecast_says_nothing_of_what_goes_on_otherwise() -> None:
+    """The second prompt ends within a block of the first, which the same query needs again."""
+    cache = PrefixCache(BlockPool(6), SIZE)
+    longer, shorter = [1] * 9, [1] * 7 + [2]
+    keep(cache, longer, "q")
+    cache.retain("", longer, [(9, 5.0)], "q")
+    cache.retain("", shorter, [(6, 2.0)], "q")
+    node = cache.look_up("", longer, 9).node
+    assert node is not None
+    assert [(part.start, part.due_s) for part in node.path()] == [(2, 5.0), (0, 2.0)]
+    cache.check_invariants()
+
+
 PROMISE = st.one_of(st.none(), st.just(math.inf), st.integers(0, 20).map(float))
 LEAF = st.tuples(PROMISE, st.integers(0, 20), st.booleans())
 

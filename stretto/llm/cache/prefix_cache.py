@@ -217,8 +217,10 @@ class PrefixCache:
         for num_tokens, _ in uses:
             self._split_at(node, num_tokens // self._block_tokens)
         parts = list(node.path())
-        if (tail := hit.tail) is not None and tail.parent is node and owner in tail.owners:
-            parts.append(tail)
+        tail = hit.tail
+        if tail is not None and tail.parent is node and owner in tail.owners:
+            is_whole = tail.start * self._block_tokens + len(tail.tokens) == hit.num_tokens
+            parts += [tail] if is_whole else []  # else the tail belongs to what goes on otherwise
         for part in parts:
             self._promise(part, uses, owner)
 
