@@ -71,7 +71,7 @@ class _Replay:
         reuse = self._forecasts.ended(call.request, call.prompt, call.answer, now_s)
         if is_last:
             self._forecasts.forget(query)
-            cache.end_promises(query)
+            cache.keep_released(query)
         elif reuse is not None:
             cache.retain("", prompt_ids(reuse.prompt), _in_tokens(reuse, now_s), query)
 

@@ -134,7 +134,8 @@ class Bound:
     The event `Unbound` follows when it leaves that queue.
 
     Attributes:
-        at_s: present time. With that of `Dispatched`, it says how long a request has waited.
+        at_s: time from which its wait counts. With that of `Dispatched`, it says how long the request has
+            waited.
     """
 
     instance: InstanceId

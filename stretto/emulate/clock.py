@@ -44,6 +44,7 @@ class EmulatedClock:
         self._timer: ExactTimer | None = None
         self._armed_s = math.inf
         """Time of the planned call for which a call of `_run` is planned; infinite if for none."""
+        self._is_closed = False
 
     def real_s(self) -> float:
         """Return the real time since the clock was made, in emulated seconds."""
@@ -69,12 +70,14 @@ class EmulatedClock:
 
     def close(self) -> None:
         """Drop all planned calls, and plan no more."""
+        self._is_closed = True
         self._heap.clear()
-        self._armed_s = -math.inf
         if self._timer is not None:
             self._timer.close()
 
     def _plan(self, at_s: float, is_last: bool, rank: int, happen: Callable[[], object]) -> None:
+        if self._is_closed:
+            return
         heapq.heappush(self._heap, (at_s, is_last, rank, next(self._order), happen))
         self._arm()
 

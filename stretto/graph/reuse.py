@@ -81,6 +81,7 @@ def find_reuse(
     fused = {prefill: decode for decode, prefill in fused_into.items()}
     root = _Beginning()
     paths: dict[int, list[_Beginning]] = {}
+    requests.sort(key=lambda number: starts_s[graph.primitives[number].name])  # as members are to be
     for number in requests:
         primitive = graph.primitives[number]
         last = graph.primitives[fused.get(number, number)]
@@ -88,9 +89,6 @@ def find_reuse(
         if _writes_text(last) and len(keys) == len(_prompt_of(graph, primitive).prompt):
             keys.append((Ref(last.name),))
         paths[number] = _enter(root, (primitive.engine, *keys), number, starts_s[primitive.name])
-    for path in paths.values():
-        for beginning in path:
-            beginning.members.sort(key=lambda member: member[1])
     is_whole = _NO_END not in kinds
     found: dict[int, PromptReuse] = {}
     members_of: dict[int, tuple[tuple[int, float], ...]] = {}

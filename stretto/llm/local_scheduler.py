@@ -106,12 +106,16 @@ class LocalScheduler:
                 whole prompt.
             now_s: present time, by the clock of `add`.
         """
+        prompt, tokens = reuse.prompt, tokenize(reuse.prompt)
         uses = [
-            (len(tokenize(reuse.prompt[:num])), None if in_s is None else now_s + in_s)
+            (
+                len(tokens) if num >= len(prompt) else len(tokenize(prompt[:num])),
+                None if in_s is None else now_s + in_s,
+            )
             for num, in_s in reuse.uses
         ]
         self.cache.now_s = now_s
-        self.cache.retain(reuse.tenant, tokenize(reuse.prompt), uses, reuse.query)
+        self.cache.retain(reuse.tenant, tokens, uses, reuse.query)
 
     def has_work(self) -> bool:
         """Return whether any sequence is running or waiting, so that there is a step to schedule."""

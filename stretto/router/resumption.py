@@ -49,28 +49,35 @@ class Resumption:
     def rest(self) -> bytes | None:
         """Return the body of the request for the rest of the answer; None if it cannot go on.
 
-        Tokens whose text has not come, because they end within a character, are generated again.
+        Tokens whose text has not come, because they end within a character, are generated again. If no text
+        has come at all, the rest is the whole answer, which needs no ids.
         """
         if self._num_bytes > _MAX_BYTES:
             return None
         held_back: list[int] = []
         seen, self._seen, self._num_bytes = b"".join(self._seen), [], 0
         for event in _events(seen):
-            for choice in event.get("choices") or ():
-                ids = choice.get("token_ids")
+            if "error" in event:
+                return None
+            for choice in _choices(event):
+                ids = _ids(choice.get("token_ids"))
                 if choice.get("finish_reason") is not None or (choice.get("text") and not ids):
                     return None
-                self._prompt = self._prompt or choice.get("prompt_token_ids")
-                held_back += ids or ()
+                self._prompt = self._prompt or _ids(choice.get("prompt_token_ids")) or None
+                held_back += ids
                 if choice.get("text"):
                     self._generated += held_back
                     held_back = []
             self._id = self._id or event.get("id")
         prompt = self._prompt or self._fields["prompt"]
         max_tokens = self._fields["max_tokens"] - len(self._generated)
-        if not isinstance(prompt, list) or max_tokens < 1:
+        if max_tokens < 1:
             return None
-        rest = {**self._fields, "prompt": [*prompt, *self._generated], "max_tokens": max_tokens}
+        if isinstance(prompt, list):
+            prompt = [*prompt, *self._generated]
+        elif self._generated:
+            return None
+        rest = {**self._fields, "prompt": prompt, "max_tokens": max_tokens}
         if "min_tokens" in rest:
             rest["min_tokens"] = max(0, rest["min_tokens"] - len(self._generated))
         return json.dumps(rest).encode()
@@ -80,25 +87,26 @@ class Resumption:
         parts = []
         for part in events.replace(b"\r\n", b"\n").split(b"\n\n"):
             found = list(_events(part))
-            if found:
-                parts.append(sse.encode_event(self._one(found[0])))
-            elif part:
+            parts += [sse.encode_event(self._one(event)) for event in found]
+            if part and not found:
                 parts.append(part + b"\n\n")
         return b"".join(parts)
 
     def _one(self, event: dict[str, Any]) -> dict[str, Any]:
         if self._id is not None:
             event["id"] = self._id
-        for choice in event.get("choices") or ():
-            choice.pop("prompt_token_ids", None)
+        if self._generated or self._prompt is not None:  # else the client has not got its prompt's ids yet
+            for choice in _choices(event):
+                choice.pop("prompt_token_ids", None)
         usage = event.get("usage")
         if isinstance(usage, dict):
             num = len(self._generated)
-            usage["prompt_tokens"] = usage.get("prompt_tokens", 0) - num
-            usage["completion_tokens"] = usage.get("completion_tokens", 0) + num
+            usage["prompt_tokens"] = _count(usage, "prompt_tokens") - num
+            usage["completion_tokens"] = _count(usage, "completion_tokens") + num
             details = usage.get("prompt_tokens_details")
             if isinstance(details, dict) and details.get("cached_tokens"):
-                details["cached_tokens"] = min(details["cached_tokens"], usage["prompt_tokens"])
+                num_cached = _count(details, "cached_tokens")
+                details["cached_tokens"] = min(num_cached, usage["prompt_tokens"])
         return event
 
 
@@ -129,3 +137,19 @@ def _events(data: bytes) -> Iterator[dict[str, Any]]:
                 yield json.loads(line[5:])
             except (ValueError, RecursionError):
                 continue
+
+
+def _choices(event: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = event.get("choices")
+    return [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
+
+
+def _ids(value: Any) -> list[int]:
+    """Return token ids that a server sent; none if the value is anything else."""
+    is_list = isinstance(value, list) and all(type(one) is int for one in value)
+    return value if is_list else []
+
+
+def _count(counts: dict[str, Any], name: str) -> int:
+    value = counts.get(name)
+    return value if type(value) is int else 0

@@ -59,14 +59,21 @@ class TokenReader:
         loop = asyncio.get_running_loop()
         self._num_pending += 1
         task = loop.run_in_executor(self._threads, self.encode, text)
-        is_late = loop.call_later(self._patience_s, then, ())
+        is_late = False  # known from the call alone: the clocks of event loops round
+
+        def late() -> None:
+            nonlocal is_late
+            is_late = True
+            then(())
+
+        timer = loop.call_later(self._patience_s, late)
 
         def encoded(done: asyncio.Future[list[int]]) -> None:
             self._num_pending -= 1
-            if is_late.when() <= loop.time():
-                return
-            is_late.cancel()
-            then(() if done.cancelled() or done.exception() is not None else done.result())
+            has_failed = done.cancelled() or done.exception() is not None
+            if not is_late:
+                timer.cancel()
+                then(() if has_failed else done.result())
 
         task.add_done_callback(encoded)
 

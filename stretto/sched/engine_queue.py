@@ -54,7 +54,9 @@ class EngineQueue:
         self._num_added = 0
         self._num_forgotten = 0
         self.num_changes = 0
-        """Number that grows whenever an entry comes or goes, or the order of waiting entries may change."""
+        """Number that grows whenever an entry comes or goes, or the order of waiting entries may change for
+        another reason than that they have waited longer.
+        """
 
     def __len__(self) -> int:
         return self._num_entries

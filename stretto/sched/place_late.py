@@ -13,13 +13,17 @@ from stretto.sched.placing import Describe, Placed, Placing
 from stretto.sched.request import Entry
 from stretto.sched.shown_parts import ShownParts
 
+_LOOK_S = 1.0
+"""Seconds after which waiting requests are looked at again though nothing has changed but the time."""
+
 
 class PlaceLate(Placing):
     """Late binding of requests to LLM instances: requests wait in the engine's queue, and each gets an
     instance only when one has room for it.
 
     Where all requests that were looked at were larger than any room, they are looked at again only when the
-    queue has changed or a request has left an instance: until then there is only less room.
+    queue has changed or a request has left an instance: until then there is only less room. They are also
+    looked at after `_LOOK_S` seconds, because others may come first when they have waited longer.
     """
 
     def __init__(
@@ -31,6 +35,7 @@ class PlaceLate(Placing):
         self._shown = shown
         self._describe = describe
         self._had_no_room_at: int | None = None
+        self._looked_s = 0.0
 
     def join(self, instance: InstanceId) -> None:
         """Look at the waiting requests again, as an instance serves now."""
@@ -53,9 +58,11 @@ class PlaceLate(Placing):
         The caller must take each from the queue and count it as running before it asks for the next.
         """
         self.not_before_s = None
-        if not self._queue or self._had_no_room_at == self._queue.num_changes:
+        is_known = self._had_no_room_at == self._queue.num_changes and now_s < self._looked_s + _LOOK_S
+        if not self._queue or is_known:
             return
         self._had_no_room_at = None
+        self._looked_s = now_s
         to_fill = self._loads.roomiest
         while self._queue and self._loads.may_place:
             placed = self._next(to_fill, now_s)
@@ -89,8 +96,8 @@ class PlaceLate(Placing):
             return int(choice is not None)
 
         chosen = self._queue.choose(to_fill, fits, now_s)
-        if self._shown.set_aside(now_s):
-            return self._next(to_fill, now_s)
+        while self._shown.set_aside(now_s):
+            chosen = self._queue.choose(to_fill, fits, now_s)
         if isinstance(chosen, Hold):
             self.not_before_s = chosen.until_s
             return None

@@ -115,10 +115,13 @@ class ReuseForecasts:
             soonest_s = 0.0
         for share in reuse.shares:
             in_s = math.inf
-            for member, start_s in islice(share.members, _MAX_MEMBERS):
-                other = node + member - reuse.node
-                if other == node or other in of_query.ended:
-                    continue
+            first = node - reuse.node
+            to_come = (
+                (first + member, start_s)
+                for member, start_s in share.members
+                if first + member != node and first + member not in of_query.ended
+            )
+            for other, start_s in islice(to_come, _MAX_MEMBERS):
                 is_there = other in of_query.num_open
                 in_s = min(in_s, 0.0 if is_there else max(0.0, start_s - reuse.end_s))
             if in_s < soonest_s:

@@ -153,13 +153,16 @@ class LLMInstance:
     def release(self, query: str) -> None:
         """Drop the prefixes that `query` (one run of an app) left in the cache, when the current step ends.
 
-        Where they are kept, only what `retain` has noted of the query is forgotten.
+        Where they are kept, only what `retain` has noted of the query is forgotten. That orders evictions
+        alone, so that it cuts no jump, but it comes after cancels of the query.
         """
         cache = self.scheduler.cache
-        if self._model.keeps_released:
-            cache.end_promises(query)
-        else:
+        if not self._model.keeps_released:
             self._between_steps(lambda: cache.forget(query))
+        elif self._deferred:
+            self._deferred.append(lambda: cache.keep_released(query))
+        else:
+            cache.keep_released(query)
 
     def retain(self, reuse: Reuse) -> None:
         """Note when a query (one run of an app) will need cached prefixes again.

@@ -39,6 +39,24 @@ def test_a_call_that_raises_stops_no_other() -> None:
     assert asyncio.run(run()) == ["a bug"]
 
 
+def test_a_clock_that_is_closed_while_calls_are_due_makes_and_plans_no_more() -> None:
+    async def run() -> list[str]:
+        clock, called = EmulatedClock(), list[str]()
+
+        def close() -> None:
+            clock.close()
+            clock.at(clock.now_s, lambda: called.append("planned by the call that closed it"))
+
+        clock.at(0.0, close)
+        clock.at(0.0, lambda: called.append("planned before"), rank=1)
+        await asyncio.sleep(0.01)
+        clock.at(clock.now_s + 0.001, lambda: called.append("planned behind"))
+        await asyncio.sleep(0.01)
+        return called
+
+    assert asyncio.run(run()) == []
+
+
 def test_a_call_that_comes_late_sees_the_time_at_which_it_was_due() -> None:
     async def run() -> list[float]:
         clock, seen, done = EmulatedClock(), list[float](), asyncio.Event()

@@ -120,7 +120,7 @@ def test_where_nothing_is_used_again_promises_count_more() -> None:
     assert not kept(is_reused=True)
 
 
-@pytest.mark.parametrize("ends", ["end_promises", "forget"])
+@pytest.mark.parametrize("ends", ["keep_released", "forget"])
 def test_promises_end_with_their_query(ends: str) -> None:
     cache = filled("a", "b", "c")
     keep(cache, A, "other")
@@ -131,6 +131,31 @@ def test_promises_end_with_their_query(ends: str) -> None:
     keep(cache, C, "c")
     cache.acquire(2)
     assert found(cache) == [0, 6, 6]
+    cache.check_invariants()
+
+
+def test_a_lease_ends_with_its_query_where_blocks_are_kept() -> None:
+    """Otherwise what was computed ahead for a query that was cancelled would outlast all that is used."""
+    cache = filled("a", "b", "c")
+    node = cache.look_up("", A, 6).node
+    assert node is not None
+    cache.lease(node, "a")
+    cache.keep_released("a")
+    cache.acquire(2)
+    assert found(cache) == [0, 6, 6]
+    cache.check_invariants()
+
+
+def test_a_kept_prefix_does_not_remember_all_queries_that_used_it() -> None:
+    cache = filled("a", "b", "c")
+    for number in range(20):
+        keep(cache, A, f"query {number}")
+        cache.keep_released(f"query {number}")
+    cache.keep_released("a")
+    node = cache.look_up("", A, 6).node
+    assert node is not None
+    assert len(node.owners) == 1
+    assert found(cache) == [6, 6, 6]
     cache.check_invariants()
 
 
@@ -151,13 +176,28 @@ def test_promises_of_what_is_not_cached_or_not_used_change_nothing() -> None:
     cache.check_invariants()
 
 
+def test_a_forecast_says_nothing_of_what_goes_on_otherwise() -> None:
+    """The second prompt ends within a block of the first, which the same query needs again."""
+    cache = PrefixCache(BlockPool(6), SIZE)
+    longer, shorter = [1] * 9, [1] * 7 + [2]
+    keep(cache, longer, "q")
+    cache.retain("", longer, [(9, 5.0)], "q")
+    cache.retain("", shorter, [(6, 2.0)], "q")
+    node = cache.look_up("", longer, 9).node
+    assert node is not None
+    assert [(part.start, part.due_s) for part in node.path()] == [(2, 5.0), (0, 2.0)]
+    cache.check_invariants()
+
+
 PROMISE = st.one_of(st.none(), st.just(math.inf), st.integers(0, 20).map(float))
 LEAF = st.tuples(PROMISE, st.integers(0, 20), st.booleans())
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), LEAF), max_size=40), st.integers(0, 20))
-def test_the_queue_pops_what_is_needed_last(changes: list[tuple[int, LEAF]], now_s: int) -> None:
+def test_the_queue_pops_what_is_needed_last(
+    changes: list[tuple[int, tuple[float | None, int, bool]]], now_s: int
+) -> None:
     """Ranks change again and again; what is popped agrees with a search over all leaves."""
     queue = EvictionQueue()
     queue.now_s = float(now_s)
@@ -189,7 +229,7 @@ TOKENS = st.lists(st.integers(0, 1), min_size=3, max_size=14)
 STEP = st.one_of(
     st.tuples(st.just("keep"), TOKENS, st.sampled_from("abc")),
     st.tuples(st.just("forget"), st.sampled_from("abc")),
-    st.tuples(st.just("end_promises"), st.sampled_from("abc")),
+    st.tuples(st.just("keep_released"), st.sampled_from("abc")),
     st.tuples(
         st.just("retain"),
         TOKENS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
+import uvloop
 
 pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
@@ -141,6 +143,27 @@ def test_token_ids_come_once() -> None:
         reader.close()
 
     run(main())
+
+
+def test_token_ids_that_come_just_when_they_are_late_come_once() -> None:
+    """A request that began twice would be answered twice. uvloop rounds the times of its timers."""
+
+    class Slow(TokenReader):
+        def encode(self, text: str, *, is_prompt: bool = True) -> list[int]:
+            time.sleep(0.0018)
+            return [1]
+
+    async def main() -> None:
+        reader, found = Slow(MINI, patience_s=0.002), []
+        for number in range(400):
+            found.clear()
+            reader.read("text", found.append)
+            await asyncio.sleep(0.004)
+            await until(lambda: reader._num_pending == 0)
+            assert found in ([()], [[1]]), number
+        reader.close()
+
+    uvloop.run(main())
 
 
 @pytest.mark.parametrize(

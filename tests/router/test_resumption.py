@@ -79,6 +79,61 @@ def test_an_answer_whose_rest_is_unknown_does_not_go_on(events: bytes) -> None:
     assert rest_of(found) is None
 
 
+@pytest.mark.parametrize("seen", [b"", b": keep-alive\n\n", event([], "") + event([8], "")])
+def test_a_stream_that_is_cut_before_its_first_text_begins_anew(seen: bytes) -> None:
+    """No ids are needed then; those of the prompt still reach the client, once."""
+    found = resumption()
+    assert found is not None
+    found.feed(seen)
+    assert rest_of(found) == FIELDS
+    first = event([7], " a", prompt_token_ids=[1, 2])
+    assert b"prompt_token_ids" in found.joined(first)
+    found.feed(found.joined(first))
+    rest = rest_of(found)
+    assert rest is not None
+    assert rest["prompt"] == [1, 2, 7]
+    assert b"prompt_token_ids" not in found.joined(event([8], " b", prompt_token_ids=[1, 2, 7]))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"choices": 5},
+        {"choices": ["text"]},
+        {"choices": [{"text": " a", "token_ids": "ids"}]},
+        {"choices": [{"text": " a", "token_ids": [None]}]},
+        {"choices": [{"text": " a", "token_ids": [1], "prompt_token_ids": 7}]},
+        {"choices": [], "usage": {"prompt_tokens": None, "prompt_tokens_details": {"cached_tokens": "x"}}},
+        {"error": {"message": "out of memory"}},
+    ],
+)
+def test_events_of_an_unexpected_form_raise_nothing(broken: dict[str, object]) -> None:
+    """What raised here would leave the client without an end of its answer."""
+    found = resumption(prompt=[1, 2])
+    assert found is not None
+    found.feed(event([7], " a"))
+    found.rest()
+    data = b"data: %b\n\n" % json.dumps(broken).encode()
+    found.feed(found.joined(data))
+    found.rest()
+
+
+def test_an_answer_that_was_shown_an_error_does_not_go_on() -> None:
+    found = resumption(prompt=[1, 2])
+    assert found is not None
+    found.feed(event([7], " a") + b'data: {"error": {"message": "out of memory"}}\n\n')
+    assert rest_of(found) is None
+
+
+def test_each_line_of_data_is_joined() -> None:
+    found = resumption(prompt=[1, 2])
+    assert found is not None
+    found.feed(event([7], " a"))
+    found.rest()
+    joined = found.joined(event([8], " b").rstrip() + b"\n" + event([9], " c"))
+    assert [json.loads(line[5:])["choices"][0]["text"] for line in joined.split(b"\n\n")[:2]] == [" b", " c"]
+
+
 @pytest.mark.parametrize(
     "more",
     [

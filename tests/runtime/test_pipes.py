@@ -11,18 +11,19 @@ import random
 import select
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 from support.virtual_loop import in_real_time
 
-from stretto.messages import BatchDone, Event
+from stretto.messages import BatchDone, Event, InstanceReady
 from stretto.runtime import pickles
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
 from stretto.runtime.instances.mailbox import Mailbox
 from stretto.runtime.instances.outbox import Outbox
+from stretto.runtime.instances.process_worker import Mail
 from stretto.runtime.instances.reading import Reading
-from stretto.runtime.worker import Command, ForgetQuery, RunBatch
+from stretto.runtime.worker import CloseEngine, Command, ForgetQuery, RunBatch
 from stretto.tasks import Task
 
 
@@ -153,7 +154,7 @@ async def test_large_commands_are_pickled_elsewhere_and_keep_their_places() -> N
     pickled_by: list[threading.Thread] = []
 
     class Noting:
-        def __reduce__(self) -> object:
+        def __reduce__(self) -> tuple[type[str], tuple[str]]:
             pickled_by.append(threading.current_thread())
             return str, ("noted",)
 
@@ -181,3 +182,55 @@ async def test_large_commands_are_pickled_elsewhere_and_keep_their_places() -> N
     assert refused == [(large_and_bad, threading.current_thread())]
     assert pickled_by
     assert threading.current_thread() not in pickled_by
+
+
+def test_a_process_whose_runtime_has_ended_in_the_middle_closes_its_engine() -> None:
+    """Events that the runtime did not read turn the end of its pipe into a reset."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        mail = Mail(theirs, None)
+        mail.post(InstanceReady("engine", 0))
+        assert mail.empty()
+        ours.close()
+        mail.post(InstanceReady("engine", 0))
+        assert not mail.empty()
+        assert mail.get() == CloseEngine()
+
+
+@pytest.fixture
+def hasty_sockets() -> Iterator[None]:
+    """A program that sets a timeout for all sockets that it will open."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(0.01)
+    yield
+    socket.setdefaulttimeout(before)
+
+
+@pytest.mark.usefixtures("hasty_sockets")
+def test_a_process_waits_for_commands_whatever_the_default_timeout_is() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        mail = Mail(theirs, None)
+        command = ForgetQuery("query")
+        sending = threading.Timer(0.05, lambda: ours.sendall(framed(pickle.dumps(command))))
+        sending.start()
+        assert mail.get() == command
+        sending.join()
+
+
+@pytest.mark.usefixtures("hasty_sockets")
+@in_real_time
+async def test_commands_wait_for_a_busy_process_whatever_the_default_timeout_is() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(None)
+    outbox = Outbox(ours, "outbox", lambda command, error: None)
+    commands: list[Command] = [run_batch(0, "x" * 1_000_000), ForgetQuery("query")]
+    for command in commands:
+        outbox.send(command)
+    outbox.end()
+    await asyncio.sleep(0.05)
+    reading = asyncio.create_task(asyncio.to_thread(lambda: list(received_from(theirs))))
+    await asyncio.to_thread(outbox.join, 60)
+    ours.close()
+    assert await reading == commands
+    theirs.close()

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from support.machines import llm_engine, llm_request, serving
+from support.machines import add_ready, llm_engine, llm_request, serving
 
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.errors import EngineUnavailable
 from stretto.messages import Admit
+from stretto.sched.demand import Demand
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.least_work import LeastWork
@@ -46,10 +48,10 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> LLMScheduler:
 
 def test_reports_that_make_no_room_cause_no_search(scheduler: LLMScheduler) -> None:
     before = Counted.num_asked
-    scheduler.report(0, Started(1), 1.0)
-    assert scheduler.schedule(1.0) == []
-    scheduler.report(0, Piece(1, "some text"), 2.0)
-    assert scheduler.schedule(2.0) == []
+    scheduler.report(0, Started(1), 0.2)
+    assert scheduler.schedule(0.2) == []
+    scheduler.report(0, Piece(1, "some text"), 0.4)
+    assert scheduler.schedule(0.4) == []
     assert Counted.num_asked == before
 
 
@@ -74,3 +76,37 @@ def test_a_new_request_that_is_small_enough_goes_at_once(scheduler: LLMScheduler
     (action,) = scheduler.schedule(1.0)
     assert isinstance(action, Admit)
     assert action.task.query == "3"
+
+
+def test_what_has_waited_too_long_goes_though_nothing_has_changed_but_the_time() -> None:
+    """A large request wanted for latency holds up a small older one only until that is past its age limit."""
+    deployment = llm_engine(max_batch=1000, age_limit_s=10.0)
+    placement = PLACEMENTS[deployment.engine.placement]()
+    made = LLMScheduler(deployment.engine, deployment.profile, placement, count(1))
+    scheduler = serving(made, deployment)
+    scheduler.add(llm_request("1", "a", 700), 0.0)
+    assert len(scheduler.schedule(0.0)) == 1
+    scheduler.add(llm_request("2", "large", 700, demand=Demand("latency")), 0.5)
+    assert scheduler.schedule(0.5) == []
+    scheduler.add(llm_request("3", "small", 300), 0.4)
+    assert scheduler.schedule(0.6) == []
+    scheduler.report(0, Piece(1, "some text"), 5.0)
+    assert scheduler.schedule(5.0) == []
+    scheduler.report(0, Piece(1, "some text"), 10.5)
+    (action,) = scheduler.schedule(10.5)
+    assert isinstance(action, Admit)
+    assert action.task.query == "3"
+
+
+def test_any_number_of_requests_may_have_to_wait_for_one_that_runs_apart() -> None:
+    """All were lost with an instance, and each of them makes its last attempt alone."""
+    deployment = llm_engine(policy="per_invocation", max_batch=10**9, max_running=2000, max_attempts=2)
+    placement = PLACEMENTS[deployment.engine.placement]()
+    made = LLMScheduler(deployment.engine, deployment.profile, placement, count(1))
+    scheduler = serving(made, deployment)
+    for number in range(1200):
+        scheduler.add(llm_request(str(number), "a", 2), 0.0)
+    assert len(scheduler.schedule(0.0)) == 1200
+    scheduler.lost(0, EngineUnavailable("died"), 1.0)
+    add_ready(scheduler, deployment.replicas[0], 1.0)
+    assert len([action for action in scheduler.schedule(1.0) if isinstance(action, Admit)]) == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import count
+from types import FrameType
 
 import pytest
 from support.machines import compiled, llm_engine, llm_request, serving
@@ -11,6 +13,7 @@ from stretto.cluster.placements.table import PLACEMENTS
 from stretto.core import Segment
 from stretto.costs.profile import Profile
 from stretto.graph.compile import Node, compile_graph
+from stretto.graph.reuse import find_reuse
 from stretto.graph.text import parse_graph
 from stretto.messages import Retain
 from stretto.sched.llm_scheduler import LLMScheduler
@@ -75,6 +78,47 @@ def test_one_that_has_arrived_needs_it_at_once_and_one_that_ended_never() -> Non
     assert uses(forecasts, first) == ((2, 0.0), (1, None))
     forecasts.withdrawn("q", of["k3"].id)
     assert uses(forecasts, first) == ((1, None),)
+
+
+def side_by_side(num: int) -> str:
+    """Many requests about one document."""
+    lines = []
+    for i in range(num):
+        lines.append(f'%k{i} = prefill([c"Read. ", %doc, c"{i}"]) : kv @llm')
+        lines.append(f"%a{i} = decode(%k{i}) {{max_tokens=10}} : text @llm")
+    answers = ", ".join(f"%a{i}" for i in range(num))
+    return "\n".join(["graph g(%doc: text)", *lines, f"return {answers}"])
+
+
+def test_a_beginning_is_needed_until_the_last_of_many_requests_has_ended() -> None:
+    num = 150
+    of = nodes(side_by_side(num))
+    forecasts = ReuseForecasts()
+    asked = [request(of[f"k{i}"], "READ", "doc", str(i)) for i in range(num)]
+    for one in asked:
+        forecasts.arrived(one, 0.0)
+    ended = [forecasts.ended(one, one.prompts[0], "yes", 1.0) for one in asked]
+    assert all(reuse is not None and reuse.uses[0] == (2, 0.0) for reuse in ended[:-1])
+    assert ended[-1] is None
+
+
+def test_what_many_requests_share_is_found_in_linear_time() -> None:
+    def num_calls(num: int) -> int:
+        graph, count = parse_graph(side_by_side(num)), 0
+        own_s = {primitive.name: 1.0 for primitive in graph}
+
+        def note(frame: FrameType, event: str, arg: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(note)
+        try:
+            find_reuse(graph, {2 * i + 1: 2 * i for i in range(num)}, own_s)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert num_calls(400) < 5 * num_calls(100)
 
 
 def test_items_of_one_step_share_what_comes_before_the_item() -> None:

@@ -275,7 +275,7 @@ class TransformerLLM:
         With `keeps_released` nothing is dropped before its memory is needed; what was noted by `retain` is.
         """
         if self._config.keeps_released:
-            self.scheduler.cache.end_promises(query)
+            self.scheduler.cache.keep_released(query)
         else:
             self.scheduler.cache.forget(query)
 

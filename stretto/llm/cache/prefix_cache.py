@@ -12,7 +12,8 @@ the rest is not, so that costs grow with the number of nodes and not of blocks. 
   first, and where nothing is known the least recently used first (`eviction.py`). Owners may have *promised*
   when they need a node again. A promise orders evictions, and nothing else. Nodes under a *lease* are evicted
   last: they were prefilled ahead for a query whose next sequence has not arrived.
-- A node has owners, which are the queries that used it. It is removed when its last owner is released.
+- A node has owners, which are the queries that used it. It is removed when its last owner is released, unless
+  what is released is to be kept: then it belongs to nobody, which counts as an owner.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from stretto.llm.cache.eviction import EvictionQueue
 from stretto.llm.cache.tree import CacheHit, PrefixTree
 
 __all__ = ["CacheHit", "PrefixCache"]
+
+_NOBODY = "\0nobody"
+"""Owner of what ended queries have left in the cache; no query has this name."""
 
 
 class PrefixCache:
@@ -213,8 +217,10 @@ class PrefixCache:
         for num_tokens, _ in uses:
             self._split_at(node, num_tokens // self._block_tokens)
         parts = list(node.path())
-        if (tail := hit.tail) is not None and tail.parent is node and owner in tail.owners:
-            parts.append(tail)
+        tail = hit.tail
+        if tail is not None and tail.parent is node and owner in tail.owners:
+            is_whole = tail.start * self._block_tokens + len(tail.tokens) == hit.num_tokens
+            parts += [tail] if is_whole else []  # else the tail belongs to what goes on otherwise
         for part in parts:
             self._promise(part, uses, owner)
 
@@ -251,12 +257,16 @@ class PrefixCache:
             elif not node.num_holders:
                 self._remove(node)
 
-    def end_promises(self, owner: str) -> None:
-        """Forget when the query (run of an app) `owner` would need prefixes again; they stay cached."""
-        for node in self._tree.owners.owned_by(owner):
-            if node.promises.pop(owner, None) is not None:
-                node.note_promises()
-                self._evictable.offer(node)
+    def keep_released(self, owner: str) -> None:
+        """Keep the cached blocks that the query (run of an app) `owner` used, which has ended, until their
+        memory is needed.
+
+        The query's leases and promises end. Its blocks belong to nobody then, so that nodes which many
+        queries use do not remember all of them.
+        """
+        for node in sorted(self._tree.owners.owned_by(owner), key=lambda one: one.start):
+            self._tree.owners.own(node, _NOBODY)
+        self.forget(owner)
 
     def clear(self) -> None:
         """Evict all cached blocks that no running sequence holds."""

@@ -32,6 +32,7 @@ class Outbox:
     """
 
     def __init__(self, pipe: socket.socket, name: str, refused: Refused) -> None:
+        pipe.settimeout(None)  # whatever the program has set as default for its own sockets
         self._pipe = pipe
         self._refused = refused
         self._loop = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from stretto.errors import BadReply
@@ -35,7 +36,7 @@ def serve_process(start: Start, pipe: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes this process
     memory = start.memory
     assert not isinstance(memory, Region)
-    mail = _Mail(pipe, memory)
+    mail = Mail(pipe, memory)
     try:
         claim(start.devices, start.threads)
         executable, config = start.executable_and_config.open()
@@ -45,7 +46,7 @@ def serve_process(start: Start, pipe: socket.socket) -> None:
     serve(replace(start.job, executable=executable, config=config), mail, mail.post)
 
 
-class _Mail:
+class Mail:
     """The commands for this process, and its events to the runtime.
 
     Events are sent together when the process looks for commands, as it does after each batch or step; that an
@@ -53,6 +54,7 @@ class _Mail:
     """
 
     def __init__(self, pipe: socket.socket, memory: Writer | None) -> None:
+        pipe.settimeout(None)  # whatever the program has set as default for its own sockets
         self._pipe = pipe
         self._readable = select.poll()
         self._readable.register(pipe.fileno(), select.POLLIN)
@@ -66,7 +68,10 @@ class _Mail:
         """Wait for the next command, and return it; `CloseEngine` if the runtime has ended."""
         self._send_events()
         while not self._commands:
-            data = self._pipe.recv(READ_BYTES)
+            try:
+                data = self._pipe.recv(READ_BYTES)
+            except ConnectionError:  # it ended without having read all events
+                data = b""
             if not data:
                 return CloseEngine()
             self._commands += self._frames.feed(data)
@@ -88,7 +93,8 @@ class _Mail:
         if self._events:
             data = b"".join(self._events)
             self._events.clear()
-            self._pipe.sendall(data)
+            with suppress(ConnectionError):  # the runtime has ended, as `get` finds out
+                self._pipe.sendall(data)
 
     def _pickled(self, event: Event) -> bytes:
         memory = self._memory
