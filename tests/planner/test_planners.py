@@ -111,6 +111,28 @@ def test_a_lone_replica_takes_its_loading_and_its_run(tables: Mapping[str, RunTi
     assert done.makespan_s == pytest.approx(times.loading_s(node, 1) + RunTimes(lone).run_s(node, 1, 1.0))
 
 
+def test_replicas_take_a_device_in_the_order_of_the_plan() -> None:
+    """The application has the slow node first; the plan puts the fast one first on device 0, and its second
+    replica behind the slow one.
+    """
+    two = problem(ENSEMBLE[:2])
+    slow, fast = (node.name for node in ENSEMBLE[:2])
+    listed = (PlannedReplica(fast, (0,)), PlannedReplica(slow, (0,)), PlannedReplica(fast, (0,)))
+    done = execute(two, Plan("queue", (Stage(listed),)), two.draws[0])
+    check(two, done)
+    spans = sorted(done.spans, key=lambda span: span.start_s)
+    assert [span.replica.node for span in spans] == [fast, slow, fast]
+    assert spans[0].start_s == 0.0
+
+
+def test_a_consumer_listed_before_its_input_starts_after_it(tables: Mapping[str, RunTimes]) -> None:
+    chain = tables["chain"].problem
+    listed = (PlannedReplica("judge", (0, 1)), PlannedReplica("write", (0,)))
+    done = execute(chain, Plan("p", (Stage(listed),)), chain.draws[0])
+    check(chain, done)
+    assert done.ended_s["judge"] > done.ended_s["write"]
+
+
 def test_a_node_that_keeps_its_replicas_goes_on_undisturbed() -> None:
     """The second stage adds a node; the first one's replica does not notice."""
     two = problem(ENSEMBLE[:2])
