@@ -24,6 +24,8 @@ from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 
+_MAX_DRAWS = 1000
+
 
 def plan(
     app: Annotated[Path, typer.Argument(help="Application: a YAML file with its nodes.", metavar="APP")],
@@ -49,8 +51,8 @@ def plan(
     and the range of the times that the plan takes with each draw.
     """
     make = PLANNERS[nearest("planner", planner, PLANNERS)]
-    if draws < 1 or seed < 0:
-        raise ConfigError(f"--draws must be at least 1, and --seed at least 0; got {draws} and {seed}")
+    if not 1 <= draws <= _MAX_DRAWS or seed < 0:
+        raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
     problem = Problem(
         read_application(app),
         read_requests(requests),
@@ -68,7 +70,7 @@ def plan(
     if as_json:
         print(json.dumps(_as_json(problem, found, done, bound_s, search_s), indent=2))
         return
-    console = Console()
+    console = Console(markup=False, emoji=False)
     console.print(_table(problem, done[0]))
     for line in gantt(done[0], problem.names, problem.machine.num_devices):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

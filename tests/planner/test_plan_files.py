@@ -67,6 +67,18 @@ def test_nodes_come_in_topological_order(tmp_path: Path) -> None:
         ),
         ("[{name: a, model: m, max_tokens: 1}, {name: a, model: m, max_tokens: 1}]", "twice"),
         ("[", "app.yaml"),
+        ("[{name: a, model: m, max_tokens: 2020-99-99}]", "app.yaml"),
+        (f"[{{name: a, model: m, max_tokens: {'9' * 5000}}}]", "app.yaml"),
+        (f"[{{name: a, model: m, max_tokens: 1, prompt_tokens: {10**30}}}]", "prompt_tokens must be at most"),
+        ("[" * 3000, "recursion"),
+        ("[{name: a, model: m, max_tokens: 1, max_tokens: 2}]", "'max_tokens' is there twice"),
+        ("[]\nnodes: []", "'nodes' is there twice"),
+        ("[]\nname: [a]", "name must be a text"),
+        ("[{name: '', model: m, max_tokens: 1}]", "node 1: name must have printable"),
+        (
+            "[{name: a, model: m, max_tokens: 1}, {name: b, model: m, max_tokens: 1, inputs: [a, a]}]",
+            "same input twice",
+        ),
     ],
 )
 def test_a_wrong_application_is_refused(tmp_path: Path, nodes: str, message: str) -> None:
@@ -99,11 +111,35 @@ def test_requests_are_read(tmp_path: Path) -> None:
         ('{"custom_id": "2", "prompt": "x", "wish": 1}', "unknown field 'wish'"),
         ('{"custom_id": "2", "prompt_tokens": -1}', "number of tokens"),
         ("7", "line 2: a request is a mapping"),
+        ("[" * 100_000, "line 2: .*recursion"),
+        ('{"custom_id": "2", "prompt": "x", "prompt": "y"}', "line 2: the field 'prompt' is there twice"),
+        ('{"custom_id": "2", "prompt": 7}', "line 2: prompt must be a text"),
+        ('{"custom_id": "2", "prompt_tokens": "x"}', "line 2: prompt_tokens must be a number"),
+        ('{"custom_id": "2", "prompt_tokens": 9999999999}', "line 2: prompt_tokens must be a number"),
+        ('{"custom_id": "2", "prompt": "x", "answers": {"a": "y"}}', "line 2: answer of a must be a number"),
+        ('{"custom_id": "2", "prompt": "x", "nodes": []}', "line 2: nodes must name at least one"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_lines(tmp_path, {"custom_id": "1", "prompt": "x"}, line)
+
+
+def test_a_file_without_requests_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"in\.jsonl: there are no requests"):
+        read_lines(tmp_path, "", " ")
+
+
+def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
+    """JSON texts may have the other line separators of Unicode."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(
+        '{"custom_id": "1", "prompt": "a\u2028b\x85c"}\r\n{"custom_id": "2", "prompt": "x"}'.encode()
+    )
+    assert [request.id for request in read_requests(path)] == ["1", "2"]
+    path.write_bytes(b'{"custom_id": "1", "prompt": "x"}\n{"custom_id": "\xff"}')
+    with pytest.raises(ConfigError, match="line 2: 'utf-8' codec"):
+        read_requests(path)
 
 
 def test_answers_become_part_of_prompts() -> None:
@@ -137,10 +173,21 @@ def test_draws_follow_the_counted_lengths() -> None:
 
 
 def test_known_lengths_and_routes_are_kept() -> None:
+    """A known answer, too, ends at `max_tokens`."""
     nodes = [Node("a", "mpt-7b-chat", 50), Node("b", "mpt-7b-chat", 50)]
-    drawn = workload(nodes, [Request("1", 5, (), ("b",), {"b": 77}), Request("2", 5, (), ("a",))]).draw(0)
+    drawn = workload(
+        nodes, [Request("1", 5, (), ("b",), {"b": 37}), Request("2", 5, (), ("a",), {"a": 77})]
+    ).draw(0)
     assert drawn["a"].calls.requests.tolist() == [1]
-    assert drawn["b"].outputs.tolist() == [77]
+    assert drawn["b"].outputs.tolist() == [37]
+    assert drawn["a"].outputs.tolist() == [50]
+
+
+def test_a_node_may_have_no_requests_although_another_takes_its_answers() -> None:
+    nodes = [Node("a", "mpt-7b-chat", 50), Node("b", "mpt-7b-chat", 50, inputs=("a",))]
+    drawn = workload(nodes, [Request("1", 5, (), ("b",))]).draw(0)
+    assert drawn["a"].prompts.tolist() == []
+    assert drawn["b"].prompts.tolist() == [5]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +196,13 @@ def test_known_lengths_and_routes_are_kept() -> None:
         ([Node("a", "mpt-7b-chat", 5)], Request("r", 9000), CapacityError, "'r'.* 9000 tokens"),
         ([Node("a", "mpt-7b-chat", 5)], Request("r", 9, (), ("z",)), ConfigError, "unknown node 'z'"),
         ([Node("a", "mpt-7b-chat", 5, chain=True)], Request("r", 9), ConfigError, "no chunks"),
+        ([Node("a", "mpt-7b-chat", 5)], Request("r", 9, (), (), {"z": 1}), ConfigError, "answer .*'z'"),
+        (
+            [Node("a", "mpt-7b-chat", 5, calls=10**9)],
+            Request("r", 9),
+            ConfigError,
+            "'a' has 1000000000 calls",
+        ),
     ],
 )
 def test_impossible_requests_are_named(
@@ -171,10 +225,8 @@ def test_machines_say_what_fits() -> None:
 
 
 def test_a_model_that_is_too_large_is_refused_with_one_that_fits() -> None:
-    huge = Node("a", "x", 5)
     model = model_of("Llama-2-70b-chat-hf", A100)
     larger = type(model)("huge", 400, 16384, 64, 8, 65536, 32000)
-    assert huge.calls == 1
     with pytest.raises(ConfigError, match=r"huge.*would fit"):
         costs_by_tp(larger, A100, 100)
 
