@@ -13,7 +13,7 @@ from rich.table import Table
 
 from stretto.costs.presets import load_output_lengths
 from stretto.emulate.known_costs import nearest
-from stretto.errors import ConfigError
+from stretto.errors import CapacityError, ConfigError
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.execute import Execution, Span, execute
 from stretto.planner.gantt import gantt, letters
@@ -53,14 +53,17 @@ def plan(
     make = PLANNERS[nearest("planner", planner, PLANNERS)]
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
         raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
-    problem = Problem(
-        read_application(app),
-        read_requests(requests),
-        machine_of(machine),
-        load_output_lengths(),
-        num_draws=draws,
-        seed=seed,
-    )
+    try:
+        problem = Problem(
+            read_application(app),
+            read_requests(requests),
+            machine_of(machine),
+            load_output_lengths(),
+            num_draws=draws,
+            seed=seed,
+        )
+    except CapacityError as error:
+        raise ConfigError(f"{requests}: {error.message}") from error
     begin_s = time.perf_counter()
     times = RunTimes(problem)
     found = make(times)
@@ -84,7 +87,7 @@ def plan(
     )
     if any(is_estimated(problem, span) for span in done[0].spans):
         console.print(
-            "* not measured: step times, time to start or lengths of answers are those of other models",
+            "* not measured: step times, time to start or lengths of answers are those of others",
             highlight=False,
             soft_wrap=True,
         )

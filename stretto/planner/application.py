@@ -155,6 +155,7 @@ class Workload:
 
     Attributes:
         calls: calls by node, in topological order.
+        estimated: nodes whose lengths of answers are those of another model or kind of prompt.
 
     Raises:
         ConfigError: a request names an unknown node, a chain has no chunks, or there are too many calls.
@@ -190,10 +191,12 @@ class Workload:
             self._check_context(node, requests)
 
     def _lengths_of(self, node: Node, lengths: LengthsBySource) -> OutputLengths:
-        try:
-            return lengths.of(node.model, node.template)
-        except ConfigError:
+        model = self.models[node.name].name
+        if not lengths.knows(model, node.template):
             self.estimated.add(node.name)
+        try:
+            return lengths.of(model, node.template)
+        except ConfigError:
             return lengths.of("vicuna-13b-v1.5")
 
     def _check_context(self, node: Node, requests: Sequence[Request]) -> None:

@@ -83,3 +83,13 @@ def test_a_bad_line_is_refused_with_its_number(stretto: CommandLine, files: tupl
     ended = stretto("plan", app, "--requests", requests)
     assert ended.code == 2
     assert "line 31: custom_id '0' was used in line 1" in ended.err
+
+
+def test_a_prompt_beyond_the_context_is_refused_as_invalid_input(
+    stretto: CommandLine, files: tuple[Path, Path]
+) -> None:
+    app, requests = files
+    requests.write_text('{"custom_id": "long", "prompt_tokens": 3000}', "utf-8")
+    ended = stretto("plan", app, "--requests", requests)
+    assert ended.code == 2
+    assert "in.jsonl: request 'long'" in ended.err

@@ -172,6 +172,23 @@ def test_draws_follow_the_counted_lengths() -> None:
     assert 0.72 < (outputs == 20).mean() < 0.78
 
 
+@pytest.mark.parametrize(
+    ("model", "template", "is_estimated"),
+    [
+        ("mpt-7b-chat", "", False),
+        ("mosaicml/MPT-7B-chat", "", False),
+        ("Mistral-7B-Instruct-v0.2", "older template", False),
+        ("Mistral-7B-Instruct-v0.2", "unheard of", True),
+        ("stablelm-tuned-alpha-7b", "", True),
+    ],
+)
+def test_lengths_are_those_of_the_model_however_it_is_spelt(
+    model: str, template: str, is_estimated: bool
+) -> None:
+    load = workload([Node("a", model, 500, template=template)], [Request("1", 5)])
+    assert load.estimated == ({"a"} if is_estimated else set())
+
+
 def test_known_lengths_and_routes_are_kept() -> None:
     """A known answer, too, ends at `max_tokens`."""
     nodes = [Node("a", "mpt-7b-chat", 50), Node("b", "mpt-7b-chat", 50)]
@@ -219,7 +236,10 @@ def test_machines_say_what_fits() -> None:
     large = model_of("meta-llama/Llama-2-70b-chat", A100)
     assert large.name == "Llama-2-70b-chat-hf"
     assert sorted(costs_by_tp(large, A100, 4096)) == [2, 4]
-    assert sorted(costs_by_tp(model_of("vicuna-13b-v1.5", A100), A100, 2048)) == [1, 2, 4]
+    measured = costs_by_tp(model_of("vicuna-13b-v1.5", A100), A100, 2048)
+    assert sorted(measured) == [1, 2, 4]
+    assert not measured[1].is_estimated
+    assert costs_by_tp(model_of("gpt-j-6b", A100), A100, 2048)[1].is_estimated  # its start was not measured
     with pytest.raises(ConfigError, match="nearest is 'vicuna"):
         model_of("vicuna", A100)
 

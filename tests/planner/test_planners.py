@@ -204,9 +204,9 @@ def test_a_preempted_node_goes_on_from_its_tokens() -> None:
     stays = Plan("stays", (first, Stage((PlannedReplica(slow, (0,)),))))
     moved, stayed = (execute(two, one, two.draws[0]) for one in (plan, stays))
     check(two, moved)
-    if stayed.ended_s[slow] > stayed.ended_s[fast]:
-        late_s = moved.ended_s[slow] - stayed.ended_s[slow]
-        assert 0.5 * slow_cost.loading_s < late_s < 1.5 * slow_cost.loading_s
+    assert stayed.ended_s[slow] > stayed.ended_s[fast]
+    late_s = moved.ended_s[slow] - stayed.ended_s[slow]
+    assert 0.5 * slow_cost.loading_s < late_s < 1.5 * slow_cost.loading_s
     assert moved.ended_s[fast] == stayed.ended_s[fast]
 
 
