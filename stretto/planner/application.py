@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -78,14 +77,6 @@ class Application:
     def node(self, name: str) -> Node:
         """Return the node of this name. Raises KeyError if there is none."""
         return self._by_name[name]
-
-    @cached_property
-    def consumers(self) -> dict[str, tuple[str, ...]]:
-        """Names of the nodes that take each node's answers."""
-        return {
-            node.name: tuple(other.name for other in self.nodes if node.name in other.inputs)
-            for node in self.nodes
-        }
 
 
 def _sorted(nodes: Sequence[Node]) -> list[Node]:

@@ -37,10 +37,6 @@ class Machine:
     preset: str
     linked: int = 1
 
-    def groups(self, tp: int) -> list[tuple[int, ...]]:
-        """Return the groups of `tp` devices that may serve one replica."""
-        return [tuple(range(at, at + tp)) for at in range(0, self.num_devices - tp + 1, tp)]
-
 
 MACHINES: Mapping[str, Machine] = {
     machine.name: machine

@@ -52,7 +52,7 @@ def read_application(path: Path) -> Application:
         raise ConfigError(f"{path}: {error.message}") from error
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """Reads YAML as `yaml.safe_load` does, but refuses a key that a mapping has twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:

@@ -47,7 +47,6 @@ def test_nodes_come_in_topological_order(tmp_path: Path) -> None:
         """,
     )
     assert [node.name for node in app.nodes] == ["b", "a", "judge"]
-    assert app.consumers == {"b": ("judge",), "a": ("judge",), "judge": ()}
 
 
 @pytest.mark.parametrize(
@@ -249,8 +248,3 @@ def test_a_model_that_is_too_large_is_refused_with_one_that_fits() -> None:
     larger = type(model)("huge", 400, 16384, 64, 8, 65536, 32000)
     with pytest.raises(ConfigError, match=r"huge.*would fit"):
         costs_by_tp(larger, A100, 100)
-
-
-def test_devices_of_a_group_are_neighbours() -> None:
-    assert A100.groups(2) == [(0, 1), (2, 3), (4, 5), (6, 7)]
-    assert MACHINES["4xA6000"].groups(4) == [(0, 1, 2, 3)]
