@@ -13,7 +13,7 @@ from rich.table import Table
 
 from stretto.costs.presets import load_output_lengths
 from stretto.emulate.known_costs import nearest
-from stretto.errors import ConfigError
+from stretto.errors import CapacityError, ConfigError
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.execute import Execution, Span, execute
 from stretto.planner.gantt import gantt, letters
@@ -23,6 +23,8 @@ from stretto.planner.plan_files import read_application, read_requests
 from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
+
+_MAX_DRAWS = 1000
 
 
 def plan(
@@ -49,16 +51,19 @@ def plan(
     and the range of the times that the plan takes with each draw.
     """
     make = PLANNERS[nearest("planner", planner, PLANNERS)]
-    if draws < 1 or seed < 0:
-        raise ConfigError(f"--draws must be at least 1, and --seed at least 0; got {draws} and {seed}")
-    problem = Problem(
-        read_application(app),
-        read_requests(requests),
-        machine_of(machine),
-        load_output_lengths(),
-        num_draws=draws,
-        seed=seed,
-    )
+    if not 1 <= draws <= _MAX_DRAWS or seed < 0:
+        raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
+    try:
+        problem = Problem(
+            read_application(app),
+            read_requests(requests),
+            machine_of(machine),
+            load_output_lengths(),
+            num_draws=draws,
+            seed=seed,
+        )
+    except CapacityError as error:
+        raise ConfigError(f"{requests}: {error.message}") from error
     begin_s = time.perf_counter()
     times = RunTimes(problem)
     found = make(times)
@@ -68,20 +73,21 @@ def plan(
     if as_json:
         print(json.dumps(_as_json(problem, found, done, bound_s, search_s), indent=2))
         return
-    console = Console()
+    console = Console(markup=False, emoji=False)
     console.print(_table(problem, done[0]))
     for line in gantt(done[0], problem.names, problem.machine.num_devices):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     seconds = [one.makespan_s for one in done]
     console.print(
         f"predicted: {sum(seconds) / len(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f} s over "
-        f"{len(seconds)} draws); lower bound: {bound_s:.1f} s; by {found.planner} in {search_s:.1f} s",
+        f"{len(seconds)} draws); lower bound of the first: {bound_s:.1f} s; "
+        f"by {found.planner} in {search_s:.1f} s",
         highlight=False,
         soft_wrap=True,
     )
     if any(is_estimated(problem, span) for span in done[0].spans):
         console.print(
-            "* not measured: step times, time to start or lengths of answers are those of other models",
+            "* not measured: step times, time to start or lengths of answers are those of others",
             highlight=False,
             soft_wrap=True,
         )

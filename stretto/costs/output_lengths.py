@@ -125,6 +125,10 @@ class LengthsBySource:
                 return self._known[key]
         raise ConfigError(f"output lengths of model {model!r} are not known")
 
+    def knows(self, model: str, template: str = "") -> bool:
+        """Return whether answers of this model to just this template (kind of prompt) were counted."""
+        return (model, template) in self._known
+
     def observe(self, model: str, template: str, num_tokens: int) -> None:
         """Count an answer of `num_tokens` tokens that a model gave to a template (kind of prompt).
 

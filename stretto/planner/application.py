@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.shape import LLMModel
 from stretto.costs.step_arrays import Ints
 from stretto.errors import CapacityError, ConfigError
+from stretto.planner.idle_blocks import MAX_REQUESTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,6 @@ class Application:
         """Return the node of this name. Raises KeyError if there is none."""
         return self._by_name[name]
 
-    @cached_property
-    def consumers(self) -> dict[str, tuple[str, ...]]:
-        """Names of the nodes that take each node's answers."""
-        return {
-            node.name: tuple(other.name for other in self.nodes if node.name in other.inputs)
-            for node in self.nodes
-        }
-
 
 def _sorted(nodes: Sequence[Node]) -> list[Node]:
     if not nodes:
@@ -96,6 +88,8 @@ def _sorted(nodes: Sequence[Node]) -> list[Node]:
             raise ConfigError(f"node {node.name!r} is there twice")
         by_name[node.name] = node
     for node in nodes:
+        if len(set(node.inputs)) < len(node.inputs):
+            raise ConfigError(f"node {node.name!r} has the same input twice: {', '.join(node.inputs)}")
         for wanted in node.inputs:
             if wanted == node.name:
                 raise ConfigError(f"node {node.name!r} has itself as input; a chain needs `chain: true`")
@@ -152,9 +146,10 @@ class Workload:
 
     Attributes:
         calls: calls by node, in topological order.
+        estimated: nodes whose lengths of answers are those of another model or kind of prompt.
 
     Raises:
-        ConfigError: a request names an unknown node, or a chain has no chunks.
+        ConfigError: a request names an unknown node, a chain has no chunks, or there are too many calls.
         CapacityError: a prompt is longer than its model's context; the message names the request.
     """
 
@@ -171,6 +166,12 @@ class Workload:
         for request in requests:
             if unknown := set(request.nodes) - names:
                 raise ConfigError(f"request {request.id!r} is for the unknown node {min(unknown)!r}")
+            if unknown := set(request.answers or ()) - names:
+                raise ConfigError(
+                    f"request {request.id!r} has an answer of the unknown node {min(unknown)!r}"
+                )
+        for node in app.nodes:
+            _check_count(node, requests)
         self.app = app
         self.num_requests = len(requests)
         self.models = dict(models)
@@ -181,10 +182,12 @@ class Workload:
             self._check_context(node, requests)
 
     def _lengths_of(self, node: Node, lengths: LengthsBySource) -> OutputLengths:
-        try:
-            return lengths.of(node.model, node.template)
-        except ConfigError:
+        model = self.models[node.name].name
+        if not lengths.knows(model, node.template):
             self.estimated.add(node.name)
+        try:
+            return lengths.of(model, node.template)
+        except ConfigError:
             return lengths.of("vicuna-13b-v1.5")
 
     def _check_context(self, node: Node, requests: Sequence[Request]) -> None:
@@ -212,11 +215,11 @@ class Workload:
             sums = np.cumsum(lengths.weights)
             places = np.searchsorted(sums, random.random(len(calls.requests)) * sums[-1], "right")
             wanted = np.array(lengths.lengths)[np.minimum(places, len(sums) - 1)]
-            wanted = np.where(calls.known >= 0, calls.known, np.minimum(wanted, node.max_tokens))
+            wanted = np.minimum(np.where(calls.known >= 0, calls.known, wanted), node.max_tokens)
             prompts = calls.own_tokens.copy()
             for name in node.inputs:
                 last = drawn[name].calls.last_of[calls.requests]
-                prompts += np.where(last >= 0, drawn[name].outputs[last], 0)
+                prompts[last >= 0] += drawn[name].outputs[last[last >= 0]]
             context = self.models[node.name].max_context_tokens
             outputs = np.maximum(1, np.minimum(wanted, context - prompts))
             for call in np.flatnonzero(calls.previous >= 0).tolist():
@@ -224,6 +227,16 @@ class Workload:
                 outputs[call] = max(1, min(int(wanted[call]), context - int(prompts[call])))
             drawn[node.name] = DrawnCalls(calls, prompts, outputs)
         return drawn
+
+
+def _check_count(node: Node, requests: Sequence[Request]) -> None:
+    num_calls = sum(
+        len(request.chunks) if node.chain else node.calls
+        for request in requests
+        if not request.nodes or node.name in request.nodes
+    )
+    if num_calls > MAX_REQUESTS:
+        raise ConfigError(f"node {node.name!r} has {num_calls} calls; at most {MAX_REQUESTS} can be planned")
 
 
 def _calls_of(node: Node, requests: Sequence[Request]) -> NodeCalls:

@@ -8,7 +8,7 @@ is not done although no later stage has it keeps its devices until it is done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from math import inf
@@ -136,10 +136,9 @@ class _Executor:
         together = self._that_can_run({**stays, **mine})
         if not mine.keys() & together.keys() and (later or not stays):
             return now_s
-        free_s = [now_s] * self.problem.machine.num_devices
+        order = [*(one for replicas in stays.values() for one in replicas), *stage.replicas]
         before, self.running = self.running, {}
-        for name, replicas in together.items():
-            self._begin(name, replicas, before.get(name, []), now_s, free_s)
+        self._begin([one for one in order if one.node in together], before, now_s)
         for name, runs in before.items():
             if name not in self.running:
                 self._cut(name, runs, now_s)
@@ -175,62 +174,74 @@ class _Executor:
         return min(roots)
 
     def _begin(
-        self,
-        name: str,
-        replicas: list[PlannedReplica],
-        before: list[_Running],
-        now_s: float,
-        free_s: list[float],
+        self, replicas: Sequence[PlannedReplica], before: dict[str, list[_Running]], now_s: float
     ) -> None:
-        """Start the replicas of a node, or let them go on."""
-        ready_s = self._ready_s(name, now_s)
-        if [one.replica for one in before] == replicas and all(
+        """Start replicas in their order, or let all of a node go on undisturbed.
+
+        A replica that is listed before those of its inputs starts after them.
+        """
+        free_s = [now_s] * self.problem.machine.num_devices
+        dealt: dict[str, Iterator[Ints]] = {}
+        ready_s: dict[str, Floats] = {}
+        waiting = list(replicas)
+        while waiting:
+            names = {one.node for one in waiting}
+            replica = next(one for one in waiting if names.isdisjoint(self.problem.app.node(one.node).inputs))
+            name = replica.node
+            if name not in dealt:
+                mine = [one for one in waiting if one.node == name]
+                ready_s[name] = self._ready_s(name, now_s)
+                if self._goes_on(before.get(name, []), mine, ready_s[name], now_s):
+                    self.running[name] = before[name]
+                    for running in before[name]:
+                        _hold(free_s, running)
+                    waiting = [one for one in waiting if one.node != name]
+                    continue
+                self._cut(name, before.get(name, []), now_s)
+                self.running[name] = []
+                dealt[name] = iter(self._deal(name, mine))
+            waiting.remove(replica)
+            calls = next(dealt[name])
+            if len(calls):
+                known = {one.replica.devices: one for one in before.get(name, [])}
+                running = self._start(replica, calls, ready_s[name], free_s, known.get(replica.devices))
+                self.running[name].append(running)
+                _hold(free_s, running)
+
+    def _goes_on(
+        self, before: list[_Running], replicas: list[PlannedReplica], ready_s: Floats, now_s: float
+    ) -> bool:
+        """Return whether the replicas of a node and the times of its inputs stay as they are."""
+        return [one.replica for one in before] == replicas and all(
             np.array_equal(np.maximum(ready_s[one.calls], now_s), np.maximum(one.run.load.ready_s, now_s))
             for one in before
-        ):
-            self.running[name] = before
-        else:
-            known = {one.replica.devices: one for one in before}
-            if before:
-                self._cut(name, before, now_s)
-            self.running[name] = []
-            self._start(name, replicas, known, ready_s, now_s, free_s)
-        for one in self.running[name]:
-            for device in one.replica.devices:
-                free_s[device] = max(free_s[device], one.end_s)
+        )
 
     def _start(
         self,
-        name: str,
-        replicas: list[PlannedReplica],
-        known: dict[tuple[int, ...], _Running],
+        replica: PlannedReplica,
+        calls: Ints,
         ready_s: Floats,
-        now_s: float,
         free_s: list[float],
-    ) -> None:
-        progress = self.progress[name]
+        kept: _Running | None,
+    ) -> _Running:
+        """Start a replica as soon as its devices are free; `kept` has been loaded on the same devices."""
+        progress, cost = self.progress[replica.node], self.problem.costs[replica.node][replica.tp]
         drawn = progress.drawn
-        for replica, calls in zip(replicas, self._deal(name, replicas), strict=True):
-            if not len(calls):
-                continue
-            start_s = max(free_s[device] for device in replica.devices)
-            cost = self.problem.costs[name][replica.tp]
-            loaded_s = start_s + cost.loading_s
-            if kept := known.get(replica.devices):
-                loaded_s = max(start_s, kept.ready_s)
-            place = np.full(len(drawn.outputs) + 1, -1)
-            place[calls] = np.arange(len(calls))
-            generated = progress.generated[calls]
-            load = ReplicaLoad(
-                drawn.prompts[calls] + generated,
-                drawn.outputs[calls] - generated,
-                ready_s[calls],
-                place[drawn.calls.previous[calls]],
-            )
-            run = run_replica(load, cost.scheduler, cost.step, loaded_s)
-            self.running[name].append(_Running(replica, start_s, loaded_s, calls, run))
-            for device in replica.devices:
-                free_s[device] = max(free_s[device], self.running[name][-1].end_s)
+        start_s = max(free_s[device] for device in replica.devices)
+        loaded_s = max(start_s, kept.ready_s) if kept else start_s + cost.loading_s
+        place = np.full(len(drawn.outputs) + 1, -1)
+        place[calls] = np.arange(len(calls))
+        generated = progress.generated[calls]
+        load = ReplicaLoad(
+            drawn.prompts[calls] + generated,
+            drawn.outputs[calls] - generated,
+            ready_s[calls],
+            place[drawn.calls.previous[calls]],
+        )
+        return _Running(
+            replica, start_s, loaded_s, calls, run_replica(load, cost.scheduler, cost.step, loaded_s)
+        )
 
     def _deal(self, name: str, replicas: Sequence[PlannedReplica]) -> list[Ints]:
         """Deal the calls that have not ended to replicas: all calls of a request to the same one, and each
@@ -276,3 +287,9 @@ class _Executor:
             end_s = min(one.end_s, now_s)
             busy_s = min(one.run.busy_s, max(0.0, end_s - one.ready_s))
             self.spans.append(Span(one.replica, one.start_s, min(one.ready_s, end_s), end_s, busy_s))
+
+
+def _hold(free_s: list[float], running: _Running) -> None:
+    """Note that the devices of a replica are free only when it has ended."""
+    for device in running.replica.devices:
+        free_s[device] = max(free_s[device], running.end_s)

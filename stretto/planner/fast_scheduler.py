@@ -82,10 +82,10 @@ class FastScheduler:
                 raise ConfigError(f"a request needs a prompt and an answer, got {prompt} and {output} tokens")
             if prompt + output > most:
                 raise CapacityError(f"{prompt + output} tokens do not fit; the KV blocks hold {most}")
+        if (total := len(self._prompts) + len(prompts)) > MAX_REQUESTS:
+            raise ConfigError(f"at most {MAX_REQUESTS} requests can be simulated, got {total}")
         self._prompts += prompts
         self._outputs += outputs
-        if len(self._prompts) > MAX_REQUESTS:
-            raise ConfigError(f"at most {MAX_REQUESTS} requests can be simulated, got {len(self._prompts)}")
         num = len(prompts)
         self._stay += [-1] * num
         self._first += [0] * num

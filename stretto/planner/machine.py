@@ -37,10 +37,6 @@ class Machine:
     preset: str
     linked: int = 1
 
-    def groups(self, tp: int) -> list[tuple[int, ...]]:
-        """Return the groups of `tp` devices that may serve one replica."""
-        return [tuple(range(at, at + tp)) for at in range(0, self.num_devices - tp + 1, tp)]
-
 
 MACHINES: Mapping[str, Machine] = {
     machine.name: machine
@@ -70,7 +66,8 @@ class ReplicaCost:
         scheduler: configuration of its local scheduler; the number of KV blocks is what its devices hold.
         step: predicted seconds of a step.
         loading_s: predicted seconds from its start until it serves.
-        is_estimated: whether the model's own steps were not measured, so that numbers of others are used.
+        is_estimated: whether the model's own steps or starts were not measured, so that numbers of others
+            are used.
     """
 
     scheduler: SchedulerConfig
@@ -130,9 +127,11 @@ def costs_by_tp(model: LLMModel, machine: Machine, max_tokens: int) -> dict[int,
             "prefill_first",
             lookahead=_MAX_RUNNING,
         )
-        is_known = f"{model.name}|tp{tp}" in {**preset.numbers, **preset.regressions}
-        loading_s = preset.loading_s(model, tp)
-        found[tp] = ReplicaCost(scheduler, step, loading_s or 0.0, not is_known or loading_s is None)
+        key = f"{model.name}|tp{tp}"
+        is_known = key in preset.numbers or key in preset.regressions
+        is_start_known = preset.loading is not None and key in preset.loading.measured_s
+        loading_s = preset.loading_s(model, tp) or 0.0
+        found[tp] = ReplicaCost(scheduler, step, loading_s, not (is_known and is_start_known))
     if not found:
         room = 0.9 * preset.hardware.memory_bytes * machine.num_devices
         fitting = [

@@ -80,9 +80,10 @@ class Plan:
                 key = replica.node, replica.devices
                 if key in running:
                     continue
-                before = [other for other in added if set(other.devices) & set(replica.devices)]
-                after = [f"{other.node} leaves {_devices(other)}" for other in before[-1:]]
-                yield PlanAction(after[0] if after else begin, "add", replica)
+                last = {device: other for other in added for device in other.devices}
+                before = dict.fromkeys(last[device] for device in replica.devices if device in last)
+                after = [f"{other.node} leaves {_devices(other)}" for other in before]
+                yield PlanAction(" and ".join(after) or begin, "add", replica)
                 added.append(replica)
                 running[key] = replica
 

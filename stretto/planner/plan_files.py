@@ -13,8 +13,9 @@ node) if their lengths are known.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, get_type_hints
 
 import yaml
@@ -25,6 +26,7 @@ from stretto.planner.application import Application, Node, Request
 _NODE_FIELDS = tuple(Node.__slots__)
 _REQUEST_FIELDS = ("custom_id", "prompt", "prompt_tokens", "chunks", "nodes", "answers")
 _CHARACTERS_PER_TOKEN = 4
+_MAX_NUMBER = 2**31 - 1  # sums of several such numbers fit into 64 bits
 
 
 def read_application(path: Path) -> Application:
@@ -34,22 +36,42 @@ def read_application(path: Path) -> Application:
         ConfigError: it cannot be read, or a field or name is missing, unknown or of the wrong kind.
     """
     try:
-        found = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        found = yaml.load(path.read_text("utf-8"), _Loader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("nodes"), list):
         raise ConfigError(f"{path}: an application is a mapping with a list of `nodes`")
     _check_fields(found, ("name", "nodes"), str(path))
+    name = found.get("name", path.stem)
+    if not isinstance(name, str):
+        raise ConfigError(f"{path}: name must be a text, got {short(name)}")
     try:
         nodes = [_node(fields, f"node {at}") for at, fields in enumerate(found["nodes"], 1)]
-        return Application(str(found.get("name", path.stem)), nodes)
+        return Application(name, nodes)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}") from error
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Reads YAML as `yaml.safe_load` does, but refuses a key that a mapping has twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Return the mapping. Raises ConstructorError, which names the line, if a key is there twice."""
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!r} is there twice", key.start_mark
+                    )
+                seen.add((key.tag, key.value))
+        found: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return found
+
+
 def _node(fields: Any, place: str) -> Node:
     if not isinstance(fields, dict):
-        raise ConfigError(f"{place} must be a mapping, got {fields!r}")
+        raise ConfigError(f"{place} must be a mapping, got {short(fields)}")
     _check_fields(fields, _NODE_FIELDS, place)
     for name in ("name", "model", "max_tokens"):
         if name not in fields:
@@ -60,8 +82,12 @@ def _node(fields: Any, place: str) -> Node:
     kinds = get_type_hints(Node)
     for name, value in values.items():
         if name != "inputs" and type(value) is not kinds[name]:
-            raise ConfigError(f"{place}: {name} must be of type {kinds[name].__name__}, got {value!r}")
+            raise ConfigError(f"{place}: {name} must be of type {kinds[name].__name__}, got {short(value)}")
+        if isinstance(value, int) and value > _MAX_NUMBER:
+            raise ConfigError(f"{place}: {name} must be at most {_MAX_NUMBER}, got {short(value)}")
     node = Node(**values)
+    if not (node.name and node.name.isprintable()):
+        raise ConfigError(f"{place}: name must have printable characters, got {node.name!r}")
     if node.max_tokens < 1 or node.calls < 1 or node.prompt_tokens < 0:
         raise ConfigError(f"{place}: max_tokens and calls must be at least 1, prompt_tokens at least 0")
     if node.chain and node.calls > 1:
@@ -73,66 +99,84 @@ def read_requests(path: Path) -> list[Request]:
     """Read requests from a file of JSON lines.
 
     Raises:
-        ConfigError: it cannot be read, a line is wrong (the message has its number), or two requests have the
-            same `custom_id`.
+        ConfigError: it cannot be read, has no requests, a line is wrong (the message has its number), or two
+            requests have the same `custom_id`.
     """
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
     requests, places = [], dict[str, int]()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            request = _request(json.loads(line))
-        except (ValueError, ConfigError) as error:
-            raise ConfigError(f"{path}, line {number}: {error}") from error
-        if request.id in places:
-            raise ConfigError(
-                f"{path}, line {number}: custom_id {request.id!r} was used in line {places[request.id]}"
-            )
-        places[request.id] = number
-        requests.append(request)
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    request = _request(json.loads(line.decode("utf-8"), object_pairs_hook=_mapping))
+                except (ValueError, RecursionError, ConfigError) as error:
+                    raise ConfigError(f"{path}, line {number}: {error}") from error
+                if (before := places.setdefault(request.id, number)) != number:
+                    raise ConfigError(
+                        f"{path}, line {number}: custom_id {request.id!r} was used in line {before}"
+                    )
+                requests.append(request)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not requests:
+        raise ConfigError(f"{path}: there are no requests")
     return requests
+
+
+def _mapping(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ConfigError(f"the field {name!r} is there twice")
+        found[name] = value
+    return found
 
 
 def _request(found: Any) -> Request:
     if not isinstance(found, dict):
-        raise ConfigError(f"a request is a mapping, got {found!r}")
+        raise ConfigError(f"a request is a mapping, got {short(found)}")
     _check_fields(found, _REQUEST_FIELDS, "the request")
     if not isinstance(found.get("custom_id"), str) or not found["custom_id"]:
-        raise ConfigError(f"custom_id must be a text, got {found.get('custom_id')!r}")
+        raise ConfigError(f"custom_id must be a text, got {short(found.get('custom_id'))}")
     if ("prompt" in found) and ("prompt_tokens" in found):
         raise ConfigError("a request has a prompt or prompt_tokens, not both")
+    prompt = found.get("prompt", "")
     chunks = found.get("chunks", [])
     answers = found.get("answers", {})
+    if not isinstance(prompt, str):
+        raise ConfigError(f"prompt must be a text, got {short(prompt)}")
     if not isinstance(chunks, list):
-        raise ConfigError(f"chunks must be a list, got {chunks!r}")
+        raise ConfigError(f"chunks must be a list, got {short(chunks)}")
     if not isinstance(answers, dict):
-        raise ConfigError(f"answers must be a mapping from node to tokens, got {answers!r}")
+        raise ConfigError(f"answers must be a mapping from node to tokens, got {short(answers)}")
     if not chunks and "prompt" not in found and "prompt_tokens" not in found:
         raise ConfigError("a request needs a prompt, prompt_tokens or chunks")
+    nodes = _names(found.get("nodes", []), "nodes")
+    if "nodes" in found and not nodes:
+        raise ConfigError("nodes must name at least one node; without nodes, a request is for all of them")
     return Request(
         found["custom_id"],
-        _tokens(found.get("prompt", found.get("prompt_tokens", 0)), "prompt"),
-        tuple(_tokens(chunk, "a chunk") for chunk in chunks),
-        _names(found.get("nodes", []), "nodes"),
-        {str(name): max(1, _tokens(tokens, f"answer of {name}")) for name, tokens in answers.items()},
+        _tokens_of(prompt) if "prompt" in found else _number(found.get("prompt_tokens", 0), "prompt_tokens"),
+        tuple(_tokens_of(chunk) if isinstance(chunk, str) else _number(chunk, "a chunk") for chunk in chunks),
+        nodes,
+        {name: max(1, _number(tokens, f"answer of {name}")) for name, tokens in answers.items()},
     )
 
 
-def _tokens(value: Any, what: str) -> int:
-    if isinstance(value, str):
-        return -(-len(value) // _CHARACTERS_PER_TOKEN)
-    if type(value) is not int or value < 0:
-        raise ConfigError(f"{what} must be a text or a number of tokens, got {value!r}")
+def _tokens_of(text: str) -> int:
+    return -(-len(text) // _CHARACTERS_PER_TOKEN)
+
+
+def _number(value: Any, what: str) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
+        raise ConfigError(f"{what} must be a number of tokens, 0 to {_MAX_NUMBER}, got {short(value)}")
     return value
 
 
 def _names(value: Any, what: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise ConfigError(f"{what} must be a list of names, got {value!r}")
+        raise ConfigError(f"{what} must be a list of names, got {short(value)}")
     return tuple(value)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from stretto.costs.output_lengths import LengthsBySource
-from stretto.planner.application import Application, DrawnCalls, Request, Workload
+from stretto.costs.shape import LLMModel
+from stretto.errors import ConfigError
+from stretto.planner.application import Application, DrawnCalls, Node, Request, Workload
 from stretto.planner.machine import Machine, ReplicaCost, costs_by_tp, model_of
 
 
@@ -31,7 +33,7 @@ class Problem:
         num_draws: int = 5,
         seed: int = 0,
     ) -> None:
-        models = {node.name: model_of(node.model, machine) for node in app.nodes}
+        models = {node.name: _model(node, machine) for node in app.nodes}
         self.app = app
         self.machine = machine
         self.workload = Workload(app, requests, models, lengths)
@@ -49,3 +51,10 @@ class Problem:
     def names(self) -> list[str]:
         """Names of the nodes that have calls, in topological order."""
         return [name for name, calls in self.workload.calls.items() if len(calls.requests)]
+
+
+def _model(node: Node, machine: Machine) -> LLMModel:
+    try:
+        return model_of(node.model, machine)
+    except ConfigError as error:
+        raise ConfigError(f"node {node.name!r}: {error.message}") from error

@@ -46,13 +46,11 @@ class ReplicaRun:
 
     Attributes:
         ended_s: time at which each call ended, in seconds; infinite if it never could begin.
-        num_steps: steps that the replica did.
         busy_s: seconds in which the replica computed.
     """
 
     load: ReplicaLoad
     ended_s: Floats
-    num_steps: int
     busy_s: float
     _log: StepLog
     _order: Ints
@@ -110,7 +108,7 @@ def _run_at_once(
         requests, intervals = np.array(log.ended).T
         ended_s[order[requests]] = ends_s[intervals]
     busy_s = float(seconds.sum())
-    return ReplicaRun(load, ended_s, sum(log.repeats), busy_s, log, order, ends_s - seconds, ends_s)
+    return ReplicaRun(load, ended_s, busy_s, log, order, ends_s - seconds, ends_s)
 
 
 class _Arrivals:
@@ -155,7 +153,7 @@ class _Arrivals:
         starts_s, ends_s = np.array(self._starts_s), np.array(self._ends_s)
         busy_s = float((ends_s - starts_s).sum())
         order = np.array(self._order, np.int64)
-        return ReplicaRun(self._load, self._ended_s, sum(log.repeats), busy_s, log, order, starts_s, ends_s)
+        return ReplicaRun(self._load, self._ended_s, busy_s, log, order, starts_s, ends_s)
 
     def _add_arrived(self) -> None:
         while self._coming and self._coming[0][0] <= self._now_s:

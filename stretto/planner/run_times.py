@@ -28,7 +28,6 @@ class RunTimes:
         self.problem = problem
         self.num_devices = problem.machine.num_devices
         self._draws = problem.draws[:num_draws]
-        self._shares = np.array([0.0, *(1 / parts for parts in range(self.num_devices, 0, -1))])
         self._table: dict[tuple[str, int], Floats] = {
             (name, tp): self._simulated(name, tp) for name in problem.names for tp in problem.costs[name]
         }
@@ -54,15 +53,29 @@ class RunTimes:
         return self.problem.costs[node][tp].loading_s
 
     def last_s(self, node: str, tp: int) -> float:
-        """Return the seconds from the last input of a node until its last call has ended."""
+        """Return the seconds that the calls of one request take alone; for a chain, of the longest one."""
         return float(self._lists[node, tp][0])
+
+    def least_s(self, node: str) -> float:
+        """Return a lower bound of the seconds of any single call of a node."""
+        drawn = [draw[node] for draw in self._draws]
+        load = ReplicaLoad(
+            np.array([min(int(one.prompts.min()) for one in drawn)]),
+            np.array([min(int(one.outputs.min()) for one in drawn)]),
+            np.zeros(1),
+            np.full(1, -1),
+        )
+        costs = self.problem.costs[node].values()
+        return min(float(run_replica(load, cost.scheduler, cost.step, 0.0).ended_s[0]) for cost in costs)
 
     def _plans(self, node: str) -> list[tuple[int, int]]:
         """Return all pairs (dp, tp) with which a node can run on this machine."""
         return [(dp, tp) for tp in self.problem.costs[node] for dp in range(1, self.num_devices // tp + 1)]
 
     def _simulated(self, name: str, tp: int) -> Floats:
-        """Return the seconds for each of `_shares`; the first is for a single request."""
+        """Return the seconds for a single request (the longest, if it is a chain), and then for the shares
+        1 / n, 1 / (n - 1), ..., 1 of all requests on a machine with n devices.
+        """
         found = []
         for drawn in self._draws:
             calls = drawn[name]
@@ -73,17 +86,17 @@ class RunTimes:
             num = len(requests)
 
             @cache
-            def seconds(count: int, step: int, requests: Ints = requests, calls: DrawnCalls = calls) -> float:
-                return self._seconds(name, tp, calls, requests[::step][:count])
+            def seconds(count: int, requests: Ints = requests, calls: DrawnCalls = calls) -> float:
+                evenly = np.arange(count) * len(requests) // count
+                return self._seconds(name, tp, calls, requests[evenly])
 
-            row = [seconds(1, 1)]
+            row = [seconds(1)]
             for parts in range(self.num_devices, 0, -1):
                 count = -(-num // parts)
                 if count <= _MOST_REQUESTS:
-                    row.append(seconds(count, parts))
+                    row.append(seconds(count))
                     continue
-                step = max(1, num // _MOST_REQUESTS)
-                whole, half = (seconds(some, step) for some in (_MOST_REQUESTS, _MOST_REQUESTS // 2))
+                whole, half = seconds(_MOST_REQUESTS), seconds(_MOST_REQUESTS // 2)
                 row.append(whole + (whole - half) * (count - _MOST_REQUESTS) / (_MOST_REQUESTS // 2))
             found.append(np.maximum.accumulate(row))
         mean: Floats = np.mean(found, axis=0)

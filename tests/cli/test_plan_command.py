@@ -54,7 +54,8 @@ def test_plan_as_json_is_the_plan_as_data(stretto: CommandLine, files: tuple[Pat
         (("--machine", "8xA100"), "8xA100-80G"),
         (("--machine", "4xA6000"), "mpt-7b-chat"),
         (("--planner", "magic"), "max_heuristic"),
-        (("--draws", "0"), "--draws must be at least 1"),
+        (("--draws", "0"), "--draws must be 1 to"),
+        (("--draws", "99999999999"), "--draws must be 1 to"),
     ],
 )
 def test_bad_options_are_refused_before_any_work(
@@ -66,9 +67,29 @@ def test_bad_options_are_refused_before_any_work(
     assert message in ended.err
 
 
+def test_names_of_nodes_are_shown_as_they_are(stretto: CommandLine, tmp_path: Path) -> None:
+    """Brackets and colons in them are no markup."""
+    app, requests = tmp_path / "app.yaml", tmp_path / "in.jsonl"
+    app.write_text("nodes: [{name: '[/red] :smile:', model: mpt-7b-chat, max_tokens: 2}]", "utf-8")
+    requests.write_text('{"custom_id": "1", "prompt": "x"}', "utf-8")
+    ended = stretto("plan", app, "--requests", requests, "--planner", "max_heuristic", "--draws", "1")
+    assert ended.code == 0, ended
+    assert "[/red] :smile:" in ended.out
+
+
 def test_a_bad_line_is_refused_with_its_number(stretto: CommandLine, files: tuple[Path, Path]) -> None:
     app, requests = files
     requests.write_text(requests.read_text("utf-8") + '\n{"custom_id": "0", "prompt": "x"}', "utf-8")
     ended = stretto("plan", app, "--requests", requests)
     assert ended.code == 2
     assert "line 31: custom_id '0' was used in line 1" in ended.err
+
+
+def test_a_prompt_beyond_the_context_is_refused_as_invalid_input(
+    stretto: CommandLine, files: tuple[Path, Path]
+) -> None:
+    app, requests = files
+    requests.write_text('{"custom_id": "long", "prompt_tokens": 3000}', "utf-8")
+    ended = stretto("plan", app, "--requests", requests)
+    assert ended.code == 2
+    assert "in.jsonl: request 'long'" in ended.err

@@ -16,7 +16,7 @@ from stretto.llm.sequence import TokenSequence
 from stretto.planner.fast_scheduler import FastScheduler
 from stretto.sim.step_times import batch_shape
 
-NUM_LOADS = int(os.environ.get("STRETTO_EXAMPLES", "250"))
+NUM_LOADS = int(os.environ.get("STRETTO_EXAMPLES", "150"))
 Load = tuple[SchedulerConfig, list[int], list[int]]
 
 

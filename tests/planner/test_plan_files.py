@@ -47,7 +47,6 @@ def test_nodes_come_in_topological_order(tmp_path: Path) -> None:
         """,
     )
     assert [node.name for node in app.nodes] == ["b", "a", "judge"]
-    assert app.consumers == {"b": ("judge",), "a": ("judge",), "judge": ()}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +66,18 @@ def test_nodes_come_in_topological_order(tmp_path: Path) -> None:
         ),
         ("[{name: a, model: m, max_tokens: 1}, {name: a, model: m, max_tokens: 1}]", "twice"),
         ("[", "app.yaml"),
+        ("[{name: a, model: m, max_tokens: 2020-99-99}]", "app.yaml"),
+        (f"[{{name: a, model: m, max_tokens: {'9' * 5000}}}]", "app.yaml"),
+        (f"[{{name: a, model: m, max_tokens: 1, prompt_tokens: {10**30}}}]", "prompt_tokens must be at most"),
+        ("[" * 600, "recursion"),
+        ("[{name: a, model: m, max_tokens: 1, max_tokens: 2}]", "'max_tokens' is there twice"),
+        ("[]\nnodes: []", "'nodes' is there twice"),
+        ("[]\nname: [a]", "name must be a text"),
+        ("[{name: '', model: m, max_tokens: 1}]", "node 1: name must have printable"),
+        (
+            "[{name: a, model: m, max_tokens: 1}, {name: b, model: m, max_tokens: 1, inputs: [a, a]}]",
+            "same input twice",
+        ),
     ],
 )
 def test_a_wrong_application_is_refused(tmp_path: Path, nodes: str, message: str) -> None:
@@ -99,11 +110,35 @@ def test_requests_are_read(tmp_path: Path) -> None:
         ('{"custom_id": "2", "prompt": "x", "wish": 1}', "unknown field 'wish'"),
         ('{"custom_id": "2", "prompt_tokens": -1}', "number of tokens"),
         ("7", "line 2: a request is a mapping"),
+        ("[" * 100_000, "line 2: .*recursion"),
+        ('{"custom_id": "2", "prompt": "x", "prompt": "y"}', "line 2: the field 'prompt' is there twice"),
+        ('{"custom_id": "2", "prompt": 7}', "line 2: prompt must be a text"),
+        ('{"custom_id": "2", "prompt_tokens": "x"}', "line 2: prompt_tokens must be a number"),
+        ('{"custom_id": "2", "prompt_tokens": 9999999999}', "line 2: prompt_tokens must be a number"),
+        ('{"custom_id": "2", "prompt": "x", "answers": {"a": "y"}}', "line 2: answer of a must be a number"),
+        ('{"custom_id": "2", "prompt": "x", "nodes": []}', "line 2: nodes must name at least one"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_lines(tmp_path, {"custom_id": "1", "prompt": "x"}, line)
+
+
+def test_a_file_without_requests_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"in\.jsonl: there are no requests"):
+        read_lines(tmp_path, "", " ")
+
+
+def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
+    """JSON texts may have the other line separators of Unicode."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(
+        '{"custom_id": "1", "prompt": "a\u2028b\x85c"}\r\n{"custom_id": "2", "prompt": "x"}'.encode()
+    )
+    assert [request.id for request in read_requests(path)] == ["1", "2"]
+    path.write_bytes(b'{"custom_id": "1", "prompt": "x"}\n{"custom_id": "\xff"}')
+    with pytest.raises(ConfigError, match="line 2: 'utf-8' codec"):
+        read_requests(path)
 
 
 def test_answers_become_part_of_prompts() -> None:
@@ -136,11 +171,39 @@ def test_draws_follow_the_counted_lengths() -> None:
     assert 0.72 < (outputs == 20).mean() < 0.78
 
 
+@pytest.mark.parametrize(
+    ("model", "template", "is_estimated"),
+    [
+        ("mpt-7b-chat", "", False),
+        ("mosaicml/MPT-7B-chat", "", False),
+        ("Mistral-7B-Instruct-v0.2", "older template", False),
+        ("Mistral-7B-Instruct-v0.2", "unheard of", True),
+        ("stablelm-tuned-alpha-7b", "", True),
+    ],
+)
+def test_lengths_are_those_of_the_model_however_it_is_spelt(
+    model: str, template: str, is_estimated: bool
+) -> None:
+    load = workload([Node("a", model, 500, template=template)], [Request("1", 5)])
+    assert load.estimated == ({"a"} if is_estimated else set())
+
+
 def test_known_lengths_and_routes_are_kept() -> None:
+    """A known answer, too, ends at `max_tokens`."""
     nodes = [Node("a", "mpt-7b-chat", 50), Node("b", "mpt-7b-chat", 50)]
-    drawn = workload(nodes, [Request("1", 5, (), ("b",), {"b": 77}), Request("2", 5, (), ("a",))]).draw(0)
+    drawn = workload(
+        nodes, [Request("1", 5, (), ("b",), {"b": 37}), Request("2", 5, (), ("a",), {"a": 77})]
+    ).draw(0)
     assert drawn["a"].calls.requests.tolist() == [1]
-    assert drawn["b"].outputs.tolist() == [77]
+    assert drawn["b"].outputs.tolist() == [37]
+    assert drawn["a"].outputs.tolist() == [50]
+
+
+def test_a_node_may_have_no_requests_although_another_takes_its_answers() -> None:
+    nodes = [Node("a", "mpt-7b-chat", 50), Node("b", "mpt-7b-chat", 50, inputs=("a",))]
+    drawn = workload(nodes, [Request("1", 5, (), ("b",))]).draw(0)
+    assert drawn["a"].prompts.tolist() == []
+    assert drawn["b"].prompts.tolist() == [5]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +212,13 @@ def test_known_lengths_and_routes_are_kept() -> None:
         ([Node("a", "mpt-7b-chat", 5)], Request("r", 9000), CapacityError, "'r'.* 9000 tokens"),
         ([Node("a", "mpt-7b-chat", 5)], Request("r", 9, (), ("z",)), ConfigError, "unknown node 'z'"),
         ([Node("a", "mpt-7b-chat", 5, chain=True)], Request("r", 9), ConfigError, "no chunks"),
+        ([Node("a", "mpt-7b-chat", 5)], Request("r", 9, (), (), {"z": 1}), ConfigError, "answer .*'z'"),
+        (
+            [Node("a", "mpt-7b-chat", 5, calls=10**9)],
+            Request("r", 9),
+            ConfigError,
+            "'a' has 1000000000 calls",
+        ),
     ],
 )
 def test_impossible_requests_are_named(
@@ -165,20 +235,16 @@ def test_machines_say_what_fits() -> None:
     large = model_of("meta-llama/Llama-2-70b-chat", A100)
     assert large.name == "Llama-2-70b-chat-hf"
     assert sorted(costs_by_tp(large, A100, 4096)) == [2, 4]
-    assert sorted(costs_by_tp(model_of("vicuna-13b-v1.5", A100), A100, 2048)) == [1, 2, 4]
+    measured = costs_by_tp(model_of("vicuna-13b-v1.5", A100), A100, 2048)
+    assert sorted(measured) == [1, 2, 4]
+    assert not measured[1].is_estimated
+    assert costs_by_tp(model_of("gpt-j-6b", A100), A100, 2048)[1].is_estimated  # its start was not measured
     with pytest.raises(ConfigError, match="nearest is 'vicuna"):
         model_of("vicuna", A100)
 
 
 def test_a_model_that_is_too_large_is_refused_with_one_that_fits() -> None:
-    huge = Node("a", "x", 5)
     model = model_of("Llama-2-70b-chat-hf", A100)
     larger = type(model)("huge", 400, 16384, 64, 8, 65536, 32000)
-    assert huge.calls == 1
     with pytest.raises(ConfigError, match=r"huge.*would fit"):
         costs_by_tp(larger, A100, 100)
-
-
-def test_devices_of_a_group_are_neighbours() -> None:
-    assert A100.groups(2) == [(0, 1), (2, 3), (4, 5), (6, 7)]
-    assert MACHINES["4xA6000"].groups(4) == [(0, 1, 2, 3)]

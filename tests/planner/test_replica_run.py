@@ -80,7 +80,7 @@ def production(load: ReplicaLoad, config: SchedulerConfig, begin_s: float) -> li
 
 @pytest.mark.parametrize("arrives", [False, True])
 def test_calls_end_when_they_end_in_production(arrives: bool) -> None:
-    for seed in range(40):
+    for seed in range(25):
         load, config = random_load(seed, arrives=arrives)
         run = run_replica(load, config, COST, 0.5)
         assert run.ended_s.tolist() == pytest.approx(production(load, config, 0.5), rel=1e-9), f"seed {seed}"

@@ -74,16 +74,16 @@ def _seconds(times: RunTimes, name: str, plan: tuple[int, int]) -> float:
 
 def _by_inputs(times: RunTimes, order: Sequence[str]) -> list[str]:
     """Return the order with each node after its inputs."""
+    names = set(order)
     placed: dict[str, None] = {}
-
-    def visit(name: str) -> None:
-        for source in times.problem.app.node(name).inputs:
-            if source in times.problem.names:
-                visit(source)
-        placed[name] = None
-
-    for name in order:
-        visit(name)
+    left = list(reversed(order))
+    while left:
+        name = left[-1]
+        inputs = times.problem.app.node(name).inputs
+        if missing := [source for source in inputs if source in names and source not in placed]:
+            left += reversed(missing)
+        else:
+            placed[left.pop()] = None
     return list(placed)
 
 
