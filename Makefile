@@ -15,7 +15,7 @@ AIPERF_VENV ?= .venv-aiperf
 ROUTER_VENV ?= .venv-router
 SOAK_S ?= 480
 
-.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check demo test lint check-equality llm-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check benches clean
+.PHONY: help env bench-env vllm-env router-env aiperf-env aiperf-check demo test lint long-tests check-equality llm-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ test: env ## format, lint, types and the whole test suite
 lint: env ## mend format and what ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+long-tests: env ## whole benchmarks at toy size, which take too long for every run of the tests (two minutes)
+	$(BIN)/pytest -m long
 
 property-tests: env ## the same-result properties, with many more examples
 	STRETTO_EXAMPLES=4000 $(BIN)/pytest tests/properties --timeout=7200

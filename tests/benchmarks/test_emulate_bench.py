@@ -15,6 +15,7 @@ SIZE = EmulateSize(
 )
 
 
+@pytest.mark.long
 def test_a_small_run_has_all_tables_and_goals() -> None:
     report = measure(SIZE, BenchmarkOptions())
     streamed, whole = report.table(SCHEDULE).values()

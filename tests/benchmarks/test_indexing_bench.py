@@ -38,6 +38,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_contestants_take_turns_and_find_the_paragraphs(data: Path) -> None:
     absent = Contestant("absent", missing, "")  # type: ignore[arg-type]
     report = measure(TOY, BenchmarkOptions(data=data), (*CONTESTANTS[:3:2], absent))

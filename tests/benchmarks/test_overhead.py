@@ -62,6 +62,7 @@ def test_an_end_and_an_admission_take_as_many_calls_whether_few_or_many_wait(pol
     assert num_calls(3000) <= 1.1 * num_calls(30)
 
 
+@pytest.mark.long
 def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
     missing = Peer("Absent", "benchmarks.overhead.peers.no_such_file", "no-such-package")
     monkeypatch.setattr("benchmarks.overhead.benchmark.PEERS", (*PEERS[:3], missing))

@@ -12,6 +12,7 @@ from benchmarks.router.benchmark import COST, RouterSize, measure
 from benchmarks.router.contestants import VARIABLE
 
 
+@pytest.mark.long
 def test_a_small_run_has_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/nowhere/python")
     report = measure(

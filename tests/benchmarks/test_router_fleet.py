@@ -14,6 +14,7 @@ from benchmarks.router.fleet import ENDLESS, FleetSize, measure_fleet, table_at
 from benchmarks.router.open_load import Asked
 
 
+@pytest.mark.long
 def test_a_small_comparison_has_hits_loads_and_equal_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/nowhere/python")
     size = FleetSize(servers=2, rates_per_s=(30.0,), seconds=0.5, workload_requests=60)

@@ -211,6 +211,7 @@ def test_sizes_come_from_a_folder(tmp_path) -> None:
     assert known["hotpotqa"].questions == [6]
 
 
+@pytest.mark.long
 def test_the_report_has_every_table_and_goal() -> None:
     size = TeolaSize(
         models=("7B",),

@@ -218,6 +218,7 @@ def test_only_who_caches_finds_a_prompt_again(tiny_checkpoint: Any, caches: bool
     assert (cached[1] > 0) == caches
 
 
+@pytest.mark.long
 def test_schemes_run_for_real() -> None:
     for package in ("sentence_transformers", "bm25s", "tokenizers"):
         pytest.importorskip(package)

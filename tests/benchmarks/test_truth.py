@@ -85,6 +85,7 @@ def test_it_wants_vllm_and_data(tmp_path: Path) -> None:
         run_benchmark(BenchmarkOptions(vllm=tmp_path / "python"))
 
 
+@pytest.mark.long
 def test_all_tables_are_made() -> None:
     pytest.importorskip("uvloop")
     with serving(one_server(COST)) as real:
