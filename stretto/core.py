@@ -146,6 +146,16 @@ class Segment:
 Prompt: TypeAlias = tuple[Segment, ...]
 
 
+def num_common_segments(prompt: Prompt, other: Prompt) -> int:
+    """Return how many leading segments of two prompts have the same text."""
+    num = 0
+    for one, two in zip(prompt, other, strict=False):
+        if one.text != two.text:
+            break
+        num += 1
+    return num
+
+
 @dataclass(frozen=True, slots=True)
 class KV:
     """The result of a prefill step: a hint that `instance` of an LLM engine has cached the keys and values of

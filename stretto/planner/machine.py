@@ -29,22 +29,20 @@ class Machine:
 
     Attributes:
         preset: name of the costs of one device.
-        linked: number of neighbouring devices that NVLink connects; 1 for none.
     """
 
     name: str
     num_devices: int
     preset: str
-    linked: int = 1
 
 
 MACHINES: Mapping[str, Machine] = {
     machine.name: machine
     for machine in (
-        Machine("8xA100-80G", 8, "A100-80G", 2),
-        Machine("4xA100-80G", 4, "A100-80G", 2),
+        Machine("8xA100-80G", 8, "A100-80G"),
+        Machine("4xA100-80G", 4, "A100-80G"),
         Machine("4xA6000", 4, "A6000"),
-        Machine("8xH100", 8, "H100-80G-kernels", 8),
+        Machine("8xH100", 8, "H100-80G-kernels"),
     )
 }
 

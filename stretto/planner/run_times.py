@@ -21,13 +21,13 @@ _MOST_REQUESTS = 2048
 class RunTimes:
     """Seconds that one replica of a node needs for a share of its calls, once it is loaded.
 
-    All inputs are taken to be there. Several draws of the lengths of answers are averaged.
+    All inputs are taken to be there. Lengths of answers are those of the first draw.
     """
 
-    def __init__(self, problem: Problem, num_draws: int = 1) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.num_devices = problem.machine.num_devices
-        self._draws = problem.draws[:num_draws]
+        self._drawn = problem.draws[0]
         self._table: dict[tuple[str, int], Floats] = {
             (name, tp): self._simulated(name, tp) for name in problem.names for tp in problem.costs[name]
         }
@@ -58,10 +58,10 @@ class RunTimes:
 
     def least_s(self, node: str) -> float:
         """Return a lower bound of the seconds of any single call of a node."""
-        drawn = [draw[node] for draw in self._draws]
+        drawn = self._drawn[node]
         load = ReplicaLoad(
-            np.array([min(int(one.prompts.min()) for one in drawn)]),
-            np.array([min(int(one.outputs.min()) for one in drawn)]),
+            np.array([int(drawn.prompts.min())]),
+            np.array([int(drawn.outputs.min())]),
             np.zeros(1),
             np.full(1, -1),
         )
@@ -76,31 +76,26 @@ class RunTimes:
         """Return the seconds for a single request (the longest, if it is a chain), and then for the shares
         1 / n, 1 / (n - 1), ..., 1 of all requests on a machine with n devices.
         """
-        found = []
-        for drawn in self._draws:
-            calls = drawn[name]
-            requests = np.unique(calls.calls.requests)
-            work = np.bincount(calls.calls.requests, weights=calls.prompts + calls.outputs)[requests]
-            if np.any(calls.calls.previous >= 0):  # every share has some of the longest chains
-                requests = requests[np.argsort(-work, kind="stable")]
-            num = len(requests)
+        calls = self._drawn[name]
+        requests = np.unique(calls.calls.requests)
+        work = np.bincount(calls.calls.requests, weights=calls.prompts + calls.outputs)[requests]
+        if np.any(calls.calls.previous >= 0):  # every share has some of the longest chains
+            requests = requests[np.argsort(-work, kind="stable")]
 
-            @cache
-            def seconds(count: int, requests: Ints = requests, calls: DrawnCalls = calls) -> float:
-                evenly = np.arange(count) * len(requests) // count
-                return self._seconds(name, tp, calls, requests[evenly])
+        @cache
+        def seconds(count: int) -> float:
+            evenly = np.arange(count) * len(requests) // count
+            return self._seconds(name, tp, calls, requests[evenly])
 
-            row = [seconds(1)]
-            for parts in range(self.num_devices, 0, -1):
-                count = -(-num // parts)
-                if count <= _MOST_REQUESTS:
-                    row.append(seconds(count))
-                    continue
-                whole, half = seconds(_MOST_REQUESTS), seconds(_MOST_REQUESTS // 2)
-                row.append(whole + (whole - half) * (count - _MOST_REQUESTS) / (_MOST_REQUESTS // 2))
-            found.append(np.maximum.accumulate(row))
-        mean: Floats = np.mean(found, axis=0)
-        return mean
+        row = [seconds(1)]
+        for parts in range(self.num_devices, 0, -1):
+            count = -(-len(requests) // parts)
+            if count <= _MOST_REQUESTS:
+                row.append(seconds(count))
+                continue
+            whole, half = seconds(_MOST_REQUESTS), seconds(_MOST_REQUESTS // 2)
+            row.append(whole + (whole - half) * (count - _MOST_REQUESTS) / (_MOST_REQUESTS // 2))
+        return np.maximum.accumulate(np.array(row))
 
     def _seconds(self, name: str, tp: int, drawn: DrawnCalls, requests: Ints) -> float:
         """Simulate one replica with all calls of these requests."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
-from stretto.core import Prompt, Segment
+from stretto.core import Prompt, Segment, num_common_segments
 from stretto.sched.request import Request
 from stretto.sched.reuse_times import ReuseTimes, Source, expected_by, source_of
 from stretto.tasks import Reuse
@@ -146,19 +146,9 @@ class ReuseForecasts:
     def _learn(self, of_query: _OfQuery, prompt: Prompt, now_s: float) -> None:
         """Learn how long it took until `prompt` went on from the latest request that it begins like."""
         for ended in reversed(of_query.latest):
-            num_common = _num_common(ended.prompt, prompt)
+            num_common = num_common_segments(ended.prompt, prompt)
             if any(segment.name is not None for segment in ended.prompt[:num_common]):
                 of_query.latest.remove(ended)
                 for times in (of_query.times, self._times):
                     times.observe(ended.source, now_s - ended.at_s, len(ended.prompt) - num_common)
                 return
-
-
-def _num_common(a: Prompt, b: Prompt) -> int:
-    """Return how many leading segments of two prompts have the same text."""
-    num = 0
-    for x, y in zip(a, b, strict=False):
-        if x.text != y.text:
-            break
-        num += 1
-    return num

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stretto.core import Prompt
+from stretto.core import Prompt, num_common_segments
 from stretto.costs.tokens import num_tokens
 from stretto.deployment import Engine, Replica
 from stretto.engines.contract import SteppedLLM
@@ -187,15 +187,7 @@ class ProfiledLLM:
     def _num_missing_tokens(self, prompt: Prompt) -> int:
         """Return the number of prompt tokens after the longest held prefix, in whole segments."""
         held = max(
-            (_common(prompt, other) for prompts in self._held.values() for other in prompts), default=0
+            (num_common_segments(prompt, other) for prompts in self._held.values() for other in prompts),
+            default=0,
         )
         return sum(num_tokens(segment.text) for segment in prompt[held:])
-
-
-def _common(prompt: Prompt, other: Prompt) -> int:
-    length = 0
-    for a, b in zip(prompt, other, strict=False):
-        if a.text != b.text:
-            break
-        length += 1
-    return length
