@@ -516,6 +516,7 @@ class LLMScheduler:
             was_sent = not isinstance(error, EngineUnreachable)
             attempt = entry.attempt + 1 if was_sent and not found_it_down else entry.attempt
             if attempt >= self.engine.max_attempts:
+                self._reuse.withdrawn(entry.query, entry.request.node.id)
                 reports.append(failed(entry.request, item, item + 1, error))
             else:
                 again = entry.again(item, item + 1, attempt=attempt, alone=False)

@@ -28,6 +28,13 @@ PASS_ON = graph(
 )
 
 
+class _Homebound(str):
+    """A text that cannot be sent to another process."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("it stays here")
+
+
 def _own_pid() -> Any:
     return str(os.getpid()).upper()
 
@@ -53,6 +60,8 @@ async def test_processes_answer_and_their_failures_are_those_of_threads(tmp_path
         with pytest.raises(EngineFailure, match=r"^step 'loud': its inputs cannot be sent to a process: "):
             await runtime.run(PASS_ON, {"text": "lambda: 1"})
         assert await runtime.run(PASS_ON, {"text": "1"}) == {"loud": "1"}
+        with pytest.raises(EngineFailure, match=r"its inputs cannot be sent to a process: it stays here$"):
+            await runtime.run(COMPLETE, {"text": _Homebound("a")})
         assert len((await runtime.run(SHOUT, {"text": "huge"}))["loud"]) == 10_000_000
         much = ["x" * 1000] * 5000
         assert len((await runtime.run(SHOUT_EACH, {"texts": much}))["loud"]) == 5000

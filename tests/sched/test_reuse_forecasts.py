@@ -12,6 +12,7 @@ from support.machines import compiled, llm_engine, llm_request, serving
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.core import Segment
 from stretto.costs.profile import Profile
+from stretto.errors import EngineUnavailable
 from stretto.graph.compile import Node, compile_graph
 from stretto.graph.reuse import find_reuse
 from stretto.graph.text import parse_graph
@@ -19,7 +20,7 @@ from stretto.messages import Retain
 from stretto.sched.llm_scheduler import LLMScheduler
 from stretto.sched.request import Request
 from stretto.sched.reuse_forecasts import ReuseForecasts
-from stretto.tasks import Decode, Done, QueryRecord
+from stretto.tasks import Decode, Done, Failed, QueryRecord
 
 ONE_SHOT = QueryRecord(arrival_s=0.0)
 SECOND = Profile(base_s=1.0, per_unit_s=0.0, per_output_s=0.1)
@@ -181,3 +182,23 @@ def test_only_an_engine_that_keeps_state_is_told(keeps_state: bool) -> None:
     scheduler.add(llm_request("q", "later", 10), 2.0)
     scheduler.end_query("q")
     assert not any(isinstance(action, Retain) for action in scheduler.schedule(2.0))
+
+
+def test_a_request_that_fails_for_good_needs_nothing_again() -> None:
+    """Nothing is kept for the third request after its last attempt."""
+    told = {}
+    for is_lost in (False, True):
+        deployment = llm_engine(keeps_state=True, max_attempts=1)
+        placement = PLACEMENTS[deployment.engine.placement]()
+        scheduler = serving(LLMScheduler(deployment.engine, Profile(), placement, count()), deployment)
+        of = nodes(REVIEW)
+        for name, ending in (("k1", "SUMMARY?"), ("k3", "IS IT SO?"), ("k4", "SURE?")):
+            scheduler.add(request(of[name], "READ", "doc", ending, units=(3,)), 0.0)
+        tasks = [action.task.id for action in scheduler.schedule(0.0)]  # type: ignore[union-attr]
+        scheduler.report(0, Done(tasks[2], "yes"), 0.5)
+        if is_lost:
+            scheduler.report(0, Failed(tasks[1], EngineUnavailable("gone")), 0.5)
+        scheduler.report(0, Done(tasks[0], "yes"), 1.0)
+        (*_, retain) = (action for action in scheduler.schedule(1.0) if isinstance(action, Retain))
+        told[is_lost] = retain.reuse.uses
+    assert told == {False: ((2, 0.0), (1, None)), True: ((1, None),)}

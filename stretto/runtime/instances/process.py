@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from stretto.errors import ConfigError, EngineFailure, EngineUnavailable
-from stretto.messages import BatchFailed, Event, InstanceLost
+from stretto.messages import BatchFailed, Event, InstanceLost, LLMReport
 from stretto.references import load_task
 from stretto.runtime.devices import Sealed
 from stretto.runtime.instances.frames import READ_BYTES, Frames
@@ -22,7 +22,8 @@ from stretto.runtime.instances.reading import Reading
 from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
 from stretto.runtime.pickles import loads
 from stretto.runtime.shared_memory import Segment, SharedMemory
-from stretto.runtime.worker import CloseEngine, Command, Job, RunBatch
+from stretto.runtime.worker import AdmitTask, CloseEngine, Command, Job, RunBatch
+from stretto.tasks import Failed
 
 
 class ProcessInstance:
@@ -91,7 +92,11 @@ class ProcessInstance:
         self.send(CloseEngine())
         self._outbox.end()
         await asyncio.to_thread(self._end)
-        with suppress(TimeoutError):  # a process that it has started has the pipe, perhaps
+        with suppress(
+            OSError
+        ):  # a process that it has started holds the pipe, perhaps, and would keep it open
+            self._pipe.shutdown(socket.SHUT_RDWR)
+        with suppress(TimeoutError):  # the last events are unpickled
             await asyncio.wait_for(self._has_ended.wait(), CLOSE_TIMEOUT_S)
         self._stop_reading()
         self._reading.close()
@@ -118,9 +123,15 @@ class ProcessInstance:
         return RunBatch(command.batch, tuple(load_task(task, but=fetched) for task in command.tasks))
 
     def _refuse(self, command: Command, error: Exception) -> None:
-        assert isinstance(command, RunBatch)
         failure = EngineFailure(f"its inputs cannot be sent to a process: {error}")
-        self._post(BatchFailed(self._job.engine, self._job.instance, command.batch, failure))
+        engine, instance = self._job.engine, self._job.instance
+        match command:
+            case RunBatch(batch=batch):
+                self._post(BatchFailed(engine, instance, batch, failure))
+            case AdmitTask(task=task):
+                self._post(LLMReport(engine, instance, Failed(task.id, failure)))
+            case _:
+                pass  # the others hold numbers and names, or are hints
 
     def _read(self) -> None:
         try:

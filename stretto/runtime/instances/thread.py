@@ -37,8 +37,10 @@ class ThreadInstance:
     async def close(self) -> None:
         """Ask the thread to close its engine, and wait until it has ended or a time limit has passed."""
         self._commands.put(CloseEngine())
-        await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
-        self._loop.remove_reader(self._events.fileno())
+        try:
+            await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
+        finally:
+            self._loop.remove_reader(self._events.fileno())
         for event in self._events.take():
             self._post(event)
 
