@@ -100,6 +100,7 @@ def check_llm(plan: LLMPlan) -> PlannedLLM:
         num_groups=1,
         level_s=_LEVEL_S,
         with_events=plan.reports_kv,
+        shares_partial_blocks=False,
     )
     scheduler.check()
     loading_s = plan.loading_s

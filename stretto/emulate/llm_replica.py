@@ -112,7 +112,7 @@ class EmulatedLLM:
 
     def num_cached(self, number: int) -> int:
         """Return how many tokens of a running request's prompt were found in the cache, in whole blocks."""
-        return self.whole_blocks(self._instance.num_cached(number))
+        return self._instance.num_cached(number)
 
     def empty(self) -> None:
         """Forget all requests and the whole prefix cache, as a restart does."""
@@ -245,7 +245,7 @@ class EmulatedLLM:
                     num_ended += 1
                     waited_s += now_s - request.arrived_s
             num_cached = request.count(event, now_s, self.counts)
-            self.counts.num_cached_tokens += self.whole_blocks(num_cached)
+            self.counts.num_cached_tokens += num_cached
             request.heard(event)
         if num_ended:
             self._note_lag(now_s, num_ended, waited_s)
@@ -253,8 +253,3 @@ class EmulatedLLM:
     def _note_lag(self, due_s: float, num_parts: int, waited_s: float) -> None:
         speed, real_s = self._clock.speed, self._clock.real_s()
         self._lag.note(real_s / speed, (real_s - due_s) / speed, num_parts, waited_s / speed)
-
-    def whole_blocks(self, num_tokens: int) -> int:
-        """Return how many of the leading `num_tokens` fill whole KV blocks: those that vLLM would share."""
-        size = self.model.scheduler.block_tokens
-        return num_tokens // size * size
