@@ -68,6 +68,12 @@ class EmulatedClock:
         """Plan to call `happen` at the present time, but after all calls that `at` plans for this time."""
         self._plan(self.now_s, True, rank, happen)
 
+    async def wait(self, seconds: float) -> None:
+        """Wait for emulated seconds from the present real time on."""
+        passed = asyncio.get_running_loop().create_future()
+        self.at(self.real_s() + seconds, lambda: passed.done() or passed.set_result(None))
+        await passed
+
     def close(self) -> None:
         """Drop all planned calls, and plan no more."""
         self._is_closed = True

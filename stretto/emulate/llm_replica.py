@@ -36,6 +36,7 @@ class EmulatedLLM:
     Args:
         number: number of the replica in its process.
         on_kv: called with the changes of the prefix cache.
+        arrival_s: emulated seconds of a request's way from the server's port to the instance.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class EmulatedLLM:
         lag: LagMeter,
         number: int = 0,
         on_kv: Callable[[Sequence[KVEvent]], None] = lambda _: None,
+        arrival_s: float = 0.0,
     ) -> None:
         self.model = model
         self.counts = ReplicaCounts()
@@ -54,6 +56,7 @@ class EmulatedLLM:
         self._lag = lag
         self._number = number
         self._on_kv = on_kv
+        self._arrival_s = arrival_s
         self._slowness = 1.0
         self._running: dict[int, RunningRequest] = {}
         self._num_tasks = 0
@@ -61,6 +64,11 @@ class EmulatedLLM:
         self._ticker = StepTicker(clock, self._tick)
 
     # --- requests
+
+    async def wait_arrival(self) -> None:
+        """Wait as long as a request is on its way from the server's port to the instance."""
+        if self._arrival_s:
+            await self._clock.wait(self._arrival_s)
 
     def submit(
         self,

@@ -165,7 +165,7 @@ def test_blocks_that_match_in_part_are_hits_only_where_wanted(shares_partial: bo
     kv = CheckedKV(machine)
     machine.add(TokenSequence(0, prompt(14), 4), 0.0)
     run_all(machine, kv)
-    second = TokenSequence(1, prompt(11) + [250, 250, 250], 4)
+    second = TokenSequence(1, [*prompt(11), 250, 250, 250], 4)
     machine.add(second, 1.0)
     run_all(machine, kv)
     assert second.num_cached == num_cached

@@ -108,7 +108,7 @@ class BlockTables:
         sequence.num_shared_blocks = end
 
     def keep(self, sequence: TokenSequence) -> None:
-        """Add all computed blocks of an ended sequence to the prefix cache, the last partial one too if it can
+        """Add the computed blocks of an ended sequence to the prefix cache, the last partial one too if it can
         be reused.
 
         If the sequence was a prefill alone, the blocks are leased (evicted last) until its decode arrives.
