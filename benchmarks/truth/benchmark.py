@@ -83,6 +83,7 @@ def compare(size: TruthSize, real: RealRuns, options: BenchmarkOptions) -> Repor
             "late_share_of_waiting": (spent.late_s - before.late_s) / (spent.waited_s - before.waited_s),
             "slipped_s": spent.slipped_s - before.slipped_s,
             "cpu_s": spent.cpu_s - before.cpu_s,
+            "core_wait_s": spent.core_wait_s - before.core_wait_s,
         }
         rows.append(Row("the emulated server's own lateness", name, lateness))
         goals += [goal for _, goal in found]

@@ -221,6 +221,7 @@ class EmulatedLLM:
             since_s: time of the last report to all of them; None if they differ in it.
         """
         now_s, counts = self._clock.now_s, self.counts
+        begun_s = self._clock.real_s()
         num_parts = len(streams)
         counts.num_output_tokens += num_parts
         if since_s is None:
@@ -234,10 +235,10 @@ class EmulatedLLM:
             request.last_s = now_s
             assert request.on_token is not None
             request.on_token(number)
-        self._note_lag(now_s, num_parts, waited_s)
+        self._note_lag(begun_s, num_parts, waited_s)
 
     def _report(self, events: Sequence[Event]) -> None:
-        now_s = self._clock.now_s
+        now_s, begun_s = self._clock.now_s, self._clock.real_s()
         num_ended, waited_s = 0, 0.0
         for report in events:
             assert isinstance(report, LLMReport)
@@ -256,8 +257,10 @@ class EmulatedLLM:
             self.counts.num_cached_tokens += num_cached
             request.heard(event)
         if num_ended:
-            self._note_lag(now_s, num_ended, waited_s)
+            self._note_lag(begun_s, num_ended, waited_s)
 
-    def _note_lag(self, due_s: float, num_parts: int, waited_s: float) -> None:
-        speed, real_s = self._clock.speed, self._clock.real_s()
-        self._lag.note(real_s / speed, (real_s - due_s) / speed, num_parts, waited_s / speed)
+    def _note_lag(self, begun_s: float, num_parts: int, waited_s: float) -> None:
+        """Count parts that were due now, and went out from `begun_s` of the real clock up to this moment."""
+        speed, due_s, real_s = self._clock.speed, self._clock.now_s, self._clock.real_s()
+        first_late_s, last_late_s = (begun_s - due_s) / speed, (real_s - due_s) / speed
+        self._lag.note(real_s / speed, first_late_s, last_late_s, num_parts, waited_s / speed)

@@ -108,8 +108,8 @@ class BlockTables:
         sequence.num_shared_blocks = end
 
     def keep(self, sequence: TokenSequence) -> None:
-        """Add the computed blocks of an ended sequence to the prefix cache, the last partial one too if it can
-        be reused.
+        """Add the computed blocks of an ended sequence to the prefix cache; the last partial one only if such
+        blocks are reused.
 
         If the sequence was a prefill alone, the blocks are leased (evicted last) until its decode arrives.
         """
