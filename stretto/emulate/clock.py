@@ -72,9 +72,9 @@ class EmulatedClock:
 
     async def wait(self, seconds: float) -> None:
         """Wait for emulated seconds from the present real time on."""
-        passed = asyncio.get_running_loop().create_future()
-        self.at(self.real_s() + seconds, lambda: passed.done() or passed.set_result(None))
-        await passed
+        passed = asyncio.Event()
+        self.at(self.real_s() + seconds, passed.set)
+        await passed.wait()
 
     def close(self) -> None:
         """Drop all planned calls, and plan no more."""
