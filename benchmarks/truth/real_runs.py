@@ -58,7 +58,7 @@ class RealRuns:
     """What was measured of a real server.
 
     Attributes:
-        probed: its steps, and the way of a request to its engine.
+        probed: steps of the server, and the way of a request to its engine.
     """
 
     probed: Probed
