@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 import uvloop
 
 from stretto.costs.shape import StepShape
+from stretto.emulate.core_wait import core_wait_s
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.serve import EmulatedServers, freeze_heap
@@ -45,11 +46,13 @@ class Spent:
 
     Attributes:
         cpu_s: seconds of processor time.
+        core_wait_s: seconds that the servers' thread waited for a core that other programs used.
         resident_bytes: memory that it holds now.
         late_s, waited_s, most_late_s, slipped_s: lateness of answers, as `/metrics` tells it.
     """
 
     cpu_s: float
+    core_wait_s: float
     resident_bytes: int
     late_s: float
     waited_s: float
@@ -116,7 +119,7 @@ async def _answer(planned: PlannedFleet, pipe: Connection) -> None:
         await servers.ready()
         freeze_heap()
         pipe.send(servers.urls)
-        loop, begun_s = asyncio.get_running_loop(), time.process_time()
+        loop, begun_s, waited_s = asyncio.get_running_loop(), time.process_time(), core_wait_s()
         end = asyncio.Event()
 
         def asked() -> None:
@@ -127,6 +130,7 @@ async def _answer(planned: PlannedFleet, pipe: Connection) -> None:
             pipe.send(
                 Spent(
                     time.process_time() - begun_s,
+                    core_wait_s() - waited_s,
                     _resident_bytes(),
                     lag.late_s,
                     lag.waited_s,

@@ -19,7 +19,7 @@ from benchmarks.fleet.questions import load_corpus
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, versions
 from benchmarks.truth.linear_cost import LinearCost, fit_linear
-from benchmarks.truth.probe import ProbeSize, prompt_steps
+from benchmarks.truth.probe import ProbeSize, probe
 from benchmarks.truth.real_runs import RealRuns, TruthSize, at_times, measure_real, run
 from benchmarks.truth.times import STATISTICS, TIMES, Times, error
 from stretto.costs.fit import MeasuredStep
@@ -29,6 +29,7 @@ from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.models import MINI
 
 STEPS = "steps of the real server, from outside, and the fitted cost"
+ARRIVAL = "seconds of a request's way to the engine and back"
 ERRORS = "a real vLLM server and the emulated one"
 _MOST = {"mean": 0.10, "p99": 0.20}
 _OWN_STEP_S = 0.02
@@ -59,16 +60,17 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
 def compare(size: TruthSize, real: RealRuns, options: BenchmarkOptions) -> Report:
     """Fit an emulated server to a real one, send it the same requests, and compare the two."""
     options.say("the emulated server")
-    own_s = _own_s(size.probe)
-    steps = [replace(one, seconds=max(1e-4, one.seconds - own_s)) for one in real.prompts]
-    steps += real.decodes
+    steps = [*real.probed.decodes, *real.probed.prompts]
     cost = fit_linear(steps)
-    rows = _step_rows(steps, cost)
+    own_s = _own_arrival_s(size.probe)
+    arrival_s = max(0.0, real.probed.arrival_s - own_s)
+    way: dict[str, Value] = {"real_ms": 1000 * real.probed.arrival_s, "emulated_ms": 1000 * own_s}
+    rows = [*_step_rows(steps, cost), Row(ARRIVAL, "besides steps", way)]
     goals: list[Goal] = []
     for load in real.loads:
         name = f"{100 * load.share:.0f} %"
         options.say(f"{name}, emulated")
-        with serving(one_server(cost)) as servers:
+        with serving(one_server(cost, arrival_s)) as servers:
             requests = at_times(load.requests, [one.at_s for one in load.requests], servers.urls[0])
             ask_all(requests[:4])  # the first requests of a server are slow
             before = servers.spent()
@@ -81,20 +83,26 @@ def compare(size: TruthSize, real: RealRuns, options: BenchmarkOptions) -> Repor
             "late_share_of_waiting": (spent.late_s - before.late_s) / (spent.waited_s - before.waited_s),
             "slipped_s": spent.slipped_s - before.slipped_s,
             "cpu_s": spent.cpu_s - before.cpu_s,
+            "core_wait_s": spent.core_wait_s - before.core_wait_s,
         }
         rows.append(Row("the emulated server's own lateness", name, lateness))
         goals += [goal for _, goal in found]
     notes = (
         f"capacity of the real server, all requests at once: {real.capacity_per_s:.1f} requests/s;"
         f" {MAX_RUNNING} sequences at once, prefix caching, one thread, float32, not compiled",
-        f"{1000 * own_s:.1f} ms of each measured first token are the client's and HTTP's, which the emulated"
-        " server has too: they are not part of the fitted steps",
+        f"a request's way to the real engine and back takes {1000 * real.probed.arrival_s:.1f} ms besides"
+        f" steps; {1000 * own_s:.1f} ms of it the emulated server needs too, and waits for the others",
         "a goal is met where the error is at most 10 % of the mean or 20 % at p99, or within the spread of"
         " the real server's runs, whichever is larger",
         "client and server share the cores of this machine; the emulated server runs when the real one has"
         " ended",
     )
-    config = {**asdict(size), "cost": asdict(cost), "capacity_per_s": real.capacity_per_s}
+    config = {
+        **asdict(size),
+        "cost": asdict(cost),
+        "arrival_s": arrival_s,
+        "capacity_per_s": real.capacity_per_s,
+    }
     return Report("truth", options.seed, config, tuple(rows), tuple(goals), notes)
 
 
@@ -114,14 +122,17 @@ def _compared(name: str, real: Sequence[Times], emulated: Times) -> Iterator[tup
             yield Row(ERRORS, label, values), goal
 
 
-def _own_s(size: ProbeSize) -> float:
-    """Return the seconds that a client sees in addition to the steps of an emulated server."""
+def _own_arrival_s(size: ProbeSize) -> float:
+    """Return the seconds of a request's way to an emulated server's engine and back, besides steps."""
+    prompts_alone = replace(size, decodes=())
     with serving(one_server(SteadyCost(_OWN_STEP_S))) as servers:
-        return min(one.seconds for one in prompt_steps(servers.urls[0], size)) - _OWN_STEP_S
+        return probe(servers.urls[0], prompts_alone).arrival_s
 
 
-def one_server(cost: LinearCost | SteadyCost) -> PlannedFleet:
-    """Return one server with the sizes and limits of the real one, and a given cost of its steps."""
+def one_server(cost: LinearCost | SteadyCost, arrival_s: float = 0.0) -> PlannedFleet:
+    """Return one server with the sizes and limits of the real one, a given cost of its steps, and additional
+    seconds of a request's way to its engine.
+    """
     wanted = WantedServer(
         devices=(0,),
         model=str(MINI),
@@ -135,7 +146,8 @@ def one_server(cost: LinearCost | SteadyCost) -> PlannedFleet:
     planned = check_fleet(WantedFleet((DEVICE,), (wanted,)))
     (server,) = planned.servers
     assert isinstance(server.service, PlannedLLM)
-    service = replace(server.service, simulated=replace(server.service.simulated, cost=cost))
+    simulated = replace(server.service.simulated, cost=cost)
+    service = replace(server.service, simulated=simulated, arrival_s=arrival_s)
     return replace(planned, servers=(replace(server, service=service),))
 
 
@@ -144,7 +156,7 @@ def _step_rows(steps: Sequence[MeasuredStep], cost: LinearCost) -> list[Row]:
     for step in steps:
         shape = step.shape
         name = (
-            f"a prompt of {shape.prefill_tokens} tokens"
+            f"a prompt of {shape.prefill_tokens} tokens beside {shape.num_decodes} answers"
             if shape.num_prefills
             else f"{shape.num_decodes} answers, {shape.max_context_tokens} tokens each"
         )

@@ -13,9 +13,8 @@ import httpx
 from benchmarks.emulate.load import SentRequest, ask_all
 from benchmarks.fleet.questions import Corpus, poisson_gaps_s
 from benchmarks.registry import BenchmarkOptions
-from benchmarks.truth.probe import ProbeSize, decode_steps, prompt_steps
+from benchmarks.truth.probe import Probed, ProbeSize, probe
 from benchmarks.truth.times import Times, times_of
-from stretto.costs.fit import MeasuredStep
 from stretto.emulate.llm_plan import load_tokens
 from stretto.frontend.prompts import load_prompt
 from stretto.models import MINI
@@ -59,12 +58,10 @@ class RealRuns:
     """What was measured of a real server.
 
     Attributes:
-        prompts: seconds from a lone request for one token to its answer, what the client adds included.
-        decodes: seconds of a token of answers that are written side by side.
+        probed: steps of the server, and the way of a request to its engine.
     """
 
-    prompts: Sequence[MeasuredStep]
-    decodes: Sequence[MeasuredStep]
+    probed: Probed
     capacity_per_s: float
     loads: Sequence[Load]
 
@@ -76,7 +73,7 @@ def measure_real(size: TruthSize, url: str, corpus: Corpus, options: BenchmarkOp
         EngineFailure: it refused a request.
     """
     options.say("steps of the real server")
-    prompts, decodes = prompt_steps(url, size.probe), list(decode_steps(url, size.probe))
+    probed = probe(url, size.probe)
     requests = _requests(size, url, corpus, options.seed)
     options.say("capacity of the real server")
     empty_cache(url)
@@ -92,7 +89,7 @@ def measure_real(size: TruthSize, url: str, corpus: Corpus, options: BenchmarkOp
             options.say(f"{100 * share:.0f} %, real, run {number + 1}")
             real.append(run(timed))
         loads.append(Load(share, timed, real))
-    return RealRuns(prompts, decodes, capacity_per_s, loads)
+    return RealRuns(probed, capacity_per_s, loads)
 
 
 def run(requests: Sequence[SentRequest]) -> Times:

@@ -83,7 +83,8 @@ class EmulatedBatches:
         speed, real_s = self._clock.speed, self._clock.real_s()
         ended, self._running = self._running, []
         waited_s = sum(end_s - arrived_s for arrived_s, _ in ended)
-        self._lag.note(real_s / speed, (real_s - end_s) / speed, len(ended), waited_s / speed)
+        late_s = (real_s - end_s) / speed
+        self._lag.note(real_s / speed, late_s, late_s, len(ended), waited_s / speed)
         for _, done in ended:
             if not done.done():
                 done.set_result(True)

@@ -20,6 +20,8 @@ from stretto.emulate.exact_timer import ExactTimer
 
 _EARLY_S = 0.0002
 """Real seconds by which a call may come early, so that calls of nearly the same time are made together."""
+_WAKING_S = 0.0001
+"""Real seconds from the end of a timer to the call that it wakes; the timer ends that much early."""
 _SLIP_S = 0.25
 """Real seconds by which the first planned call may be late before the clock slips."""
 _TURN_S = 0.005
@@ -68,6 +70,12 @@ class EmulatedClock:
         """Plan to call `happen` at the present time, but after all calls that `at` plans for this time."""
         self._plan(self.now_s, True, rank, happen)
 
+    async def wait(self, seconds: float) -> None:
+        """Wait for emulated seconds from the present real time on."""
+        passed = asyncio.Event()
+        self.at(self.real_s() + seconds, passed.set)
+        await passed.wait()
+
     def close(self) -> None:
         """Drop all planned calls, and plan no more."""
         self._is_closed = True
@@ -93,7 +101,7 @@ class EmulatedClock:
             return
         if self._timer is None:
             self._timer = ExactTimer(self._run)
-        self._timer.set(due_s)
+        self._timer.set(due_s - _WAKING_S)
 
     def _run(self) -> None:
         """Make the calls that are due, for a while."""

@@ -101,7 +101,7 @@ class Generation:
         if not isinstance(event, Done):
             return
         index, num_tokens = choice.index, len(choice.answer.ids)
-        self._num_cached[index] = self._replica.whole_blocks(event.usage.num_cached_tokens)
+        self._num_cached[index] = event.usage.num_cached_tokens
         if self._request.options.stream:
             last = (
                 self._writer.token(choice, num_tokens - 1, self._num_cached[index])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stretto.emulate.core_wait import core_wait_s
 from stretto.emulate.lag import LagMeter
 from stretto.engines.openai_wire.metrics import Family, Sample
 
@@ -26,6 +27,11 @@ SLIPPED_S = Family(
     "counter",
     "Real seconds by which all that was planned was put off, because the machine could not keep up.",
 )
+CORE_WAIT_S = Family(
+    "stretto_emulate:core_wait_seconds_total",
+    "counter",
+    "Real seconds that the servers were ready to run while other programs used the cores.",
+)
 
 
 def lag_samples(
@@ -38,5 +44,6 @@ def lag_samples(
         WAITED_S: lag.waited_s,
         MOST_LATE_S: lag.most_s,
         SLIPPED_S: slipped_s,
+        CORE_WAIT_S: core_wait_s(),
     }
     return [(family, [Sample(family.name, value, labels)]) for family, value in values.items()]

@@ -60,6 +60,8 @@ class PlannedLLM:
     Attributes:
         sizes: sizes of the model.
         loading_s: emulated seconds before it answers.
+        arrival_s: emulated seconds of a request's way from the port to the instance, besides those that the
+            emulated server needs: HTTP, checks of the request, and the way between the server's processes.
     """
 
     plan: LLMPlan
@@ -68,6 +70,7 @@ class PlannedLLM:
     served: ServedModel
     simulated: SimulatedModel
     loading_s: float
+    arrival_s: float = 0.0
 
 
 def check_llm(plan: LLMPlan) -> PlannedLLM:
@@ -100,6 +103,7 @@ def check_llm(plan: LLMPlan) -> PlannedLLM:
         num_groups=1,
         level_s=_LEVEL_S,
         with_events=plan.reports_kv,
+        shares_partial_blocks=False,
     )
     scheduler.check()
     loading_s = plan.loading_s

@@ -36,6 +36,7 @@ class EmulatedLLM:
     Args:
         number: number of the replica in its process.
         on_kv: called with the changes of the prefix cache.
+        arrival_s: emulated seconds of a request's way from the server's port to the instance.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class EmulatedLLM:
         lag: LagMeter,
         number: int = 0,
         on_kv: Callable[[Sequence[KVEvent]], None] = lambda _: None,
+        arrival_s: float = 0.0,
     ) -> None:
         self.model = model
         self.counts = ReplicaCounts()
@@ -54,6 +56,7 @@ class EmulatedLLM:
         self._lag = lag
         self._number = number
         self._on_kv = on_kv
+        self._arrival_s = arrival_s
         self._slowness = 1.0
         self._running: dict[int, RunningRequest] = {}
         self._num_tasks = 0
@@ -61,6 +64,11 @@ class EmulatedLLM:
         self._ticker = StepTicker(clock, self._tick)
 
     # --- requests
+
+    async def wait_arrival(self) -> None:
+        """Wait as long as a request is on its way from the server's port to the instance."""
+        if self._arrival_s:
+            await self._clock.wait(self._arrival_s)
 
     def submit(
         self,
@@ -112,7 +120,7 @@ class EmulatedLLM:
 
     def num_cached(self, number: int) -> int:
         """Return how many tokens of a running request's prompt were found in the cache, in whole blocks."""
-        return self.whole_blocks(self._instance.num_cached(number))
+        return self._instance.num_cached(number)
 
     def empty(self) -> None:
         """Forget all requests and the whole prefix cache, as a restart does."""
@@ -213,6 +221,7 @@ class EmulatedLLM:
             since_s: time of the last report to all of them; None if they differ in it.
         """
         now_s, counts = self._clock.now_s, self.counts
+        begun_s = self._clock.real_s()
         num_parts = len(streams)
         counts.num_output_tokens += num_parts
         if since_s is None:
@@ -226,10 +235,10 @@ class EmulatedLLM:
             request.last_s = now_s
             assert request.on_token is not None
             request.on_token(number)
-        self._note_lag(now_s, num_parts, waited_s)
+        self._note_lag(begun_s, num_parts, waited_s)
 
     def _report(self, events: Sequence[Event]) -> None:
-        now_s = self._clock.now_s
+        now_s, begun_s = self._clock.now_s, self._clock.real_s()
         num_ended, waited_s = 0, 0.0
         for report in events:
             assert isinstance(report, LLMReport)
@@ -245,16 +254,13 @@ class EmulatedLLM:
                     num_ended += 1
                     waited_s += now_s - request.arrived_s
             num_cached = request.count(event, now_s, self.counts)
-            self.counts.num_cached_tokens += self.whole_blocks(num_cached)
+            self.counts.num_cached_tokens += num_cached
             request.heard(event)
         if num_ended:
-            self._note_lag(now_s, num_ended, waited_s)
+            self._note_lag(begun_s, num_ended, waited_s)
 
-    def _note_lag(self, due_s: float, num_parts: int, waited_s: float) -> None:
-        speed, real_s = self._clock.speed, self._clock.real_s()
-        self._lag.note(real_s / speed, (real_s - due_s) / speed, num_parts, waited_s / speed)
-
-    def whole_blocks(self, num_tokens: int) -> int:
-        """Return how many of the leading `num_tokens` fill whole KV blocks: those that vLLM would share."""
-        size = self.model.scheduler.block_tokens
-        return num_tokens // size * size
+    def _note_lag(self, begun_s: float, num_parts: int, waited_s: float) -> None:
+        """Count parts that were due now, and went out from `begun_s` of the real clock up to this moment."""
+        speed, due_s, real_s = self._clock.speed, self._clock.now_s, self._clock.real_s()
+        first_late_s, last_late_s = (begun_s - due_s) / speed, (real_s - due_s) / speed
+        self._lag.note(real_s / speed, first_late_s, last_late_s, num_parts, waited_s / speed)

@@ -68,6 +68,7 @@ class LLMRoutes:
     async def run(self, exchange: Exchange, prepared: PreparedRequest, writer: AnswerWriter) -> None:
         """Run a request and send what its writer writes, until it ends or the client leaves."""
         await self._gate.work()
+        await self.replica.wait_arrival()
         by_priority = self.served.by_priority
         generation = Generation(prepared, self.replica, writer, by_priority=by_priority)
         try:

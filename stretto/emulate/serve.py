@@ -127,7 +127,7 @@ class EmulatedServers:
             if publisher is not None:
                 publisher.publish(events)
 
-        replica = EmulatedLLM(llm.simulated, self._clock, self.lag, number, publish)
+        replica = EmulatedLLM(llm.simulated, self._clock, self.lag, number, publish, llm.arrival_s)
         if publisher is not None:
             replica.on_salt = publisher.know
         is_sglang = planned.dialect == "sglang"

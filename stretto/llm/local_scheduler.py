@@ -65,7 +65,9 @@ class LocalScheduler:
         self.num_preemptions = 0
         self._policy = STEP_POLICIES[config.policy]
         self._num_added = 0
-        self._tables = BlockTables(self.pool, self.cache, config.block_tokens)
+        self._tables = BlockTables(
+            self.pool, self.cache, config.block_tokens, shares_partial=config.shares_partial_blocks
+        )
         self._preempted: list[TokenSequence] = []  # in this step
         self._shares: dict[int, tuple[int, float]] = {}
 

@@ -21,6 +21,8 @@ class SchedulerConfig:
             first.
         lookahead: number of waiting sequences considered for a batch.
         with_events: record what the prefix cache holds.
+        shares_partial_blocks: whether a prompt that ends or differs within a cached block reuses the tokens
+            before that place; if not, only whole blocks are hits, as in vLLM.
     """
 
     num_blocks: int
@@ -32,6 +34,7 @@ class SchedulerConfig:
     level_s: float = 1.0
     lookahead: int = 64
     with_events: bool = False
+    shares_partial_blocks: bool = True
 
     def check(self) -> None:
         """Check that the numbers of this configuration are positive and fit each other. Raises ConfigError if

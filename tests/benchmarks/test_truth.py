@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from support.fleet_corpus import small_corpus
 
-from benchmarks.emulate.load import Answered, SentRequest
-from benchmarks.emulate.servers import serving
+from benchmarks.emulate.load import Answered, SentRequest, ask_all
+from benchmarks.emulate.servers import SteadyCost, serving
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.truth import probe
-from benchmarks.truth.benchmark import ERRORS, STEPS, compare, one_server, run_benchmark
+from benchmarks.truth.benchmark import ARRIVAL, ERRORS, STEPS, compare, one_server, run_benchmark
 from benchmarks.truth.linear_cost import LinearCost, fit_linear
-from benchmarks.truth.probe import ProbeSize
+from benchmarks.truth.probe import JoinedPrompt, ProbeSize
 from benchmarks.truth.real_runs import TruthSize, measure_real
 from benchmarks.truth.times import error, times_of
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, EngineFailure
 
 COST = LinearCost(0.004, 0.001, 2e-5, 1e-9, 3e-4, 5e-7)
 SIZE = TruthSize(
@@ -27,7 +27,16 @@ SIZE = TruthSize(
     shares=(0.5,),
     num_real=1,
     tokens=(3, 5),
-    probe=ProbeSize((16, 64), (1, 2), (16,), 1, 1, 4),
+    probe=ProbeSize(
+        decodes=(1, 2),
+        contexts=(16,),
+        decode_repeats=1,
+        new_tokens=4,
+        beside=(2,),
+        prompts=(16, 64),
+        prompt_repeats=1,
+        beside_tokens=120,
+    ),
 )
 
 
@@ -65,6 +74,18 @@ def test_an_error_is_told_beside_the_spread_of_the_real_runs() -> None:
     assert error(real, real[0], "time per token", "p99").emulated_s == pytest.approx(0.1)
 
 
+JOINED = JoinedPrompt(MeasuredStep(StepShape(1, 16, 16, 136, 2), 0.03), 0.02, 0.02)
+
+
+def test_a_server_beside_whose_answers_no_prompt_was_answered_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "ask_all", lambda _: [])
+    monkeypatch.setattr(probe, "ask_beside", lambda *_: ([], []))
+    with pytest.raises(EngineFailure, match="no prompt was answered beside answers of 160 tokens"):
+        probe.probe("http://x", ProbeSize(decodes=(), prompts=()))
+
+
 def test_prompts_differ_from_their_first_token_on(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts: list[str | tuple[int, ...]] = []
 
@@ -72,12 +93,64 @@ def test_prompts_differ_from_their_first_token_on(monkeypatch: pytest.MonkeyPatc
         prompts.extend(one.prompt for one in asked)
         return [Answered(0.0, 1.0, 2.0, one.max_tokens) for one in asked]
 
+    def answer_both(
+        streams: Sequence[SentRequest], others: Sequence[SentRequest]
+    ) -> tuple[list[Answered], list[Answered]]:
+        return answer(streams), answer(others)
+
     monkeypatch.setattr(probe, "ask_all", answer)
-    monkeypatch.setattr(probe, "ask_in_turn", answer)
+    monkeypatch.setattr(probe, "ask_beside", answer_both)
+    monkeypatch.setattr(probe, "join", lambda *_: JOINED)
     size = ProbeSize()
-    assert len(probe.prompt_steps("", size)) == len(size.prompts)
-    assert len(list(probe.decode_steps("", size))) == len(size.decodes) * len(size.contexts)
-    assert len({prompt[0] for prompt in prompts}) == len(prompts)
+    assert len(probe.probe("", size).decodes) == len(size.decodes) * len(size.contexts)
+    assert len({prompt[0] for prompt in prompts}) == len(prompts) > 200
+
+
+def streams_of(*ends_s: float) -> list[Answered]:
+    """Two answers that were sent at second 5, with tokens at these seconds after it."""
+    return [Answered(5.0, ends_s[0], ends_s[-1], len(ends_s), ends_s)] * 2
+
+
+def test_a_prompt_joins_the_step_whose_tokens_come_with_its_own() -> None:
+    answers = streams_of(0.10, 0.12, 0.14, 0.16, 0.21, 0.23, 0.25)
+    joined = probe.join(50, Answered(5.15, 0.061, 0.061, 1), answers)
+    assert joined is not None
+    assert joined.step.shape == StepShape(1, 50, 50, 1275, 2, 2 * 68, 68)
+    assert joined.step.seconds == pytest.approx(0.05)
+    assert (joined.waited_s, joined.before_s) == (pytest.approx(0.01), pytest.approx(0.02))
+
+
+@pytest.mark.parametrize("first_s", [0.101, 0.25, 0.4])
+def test_a_prompt_beside_answers_that_begin_or_end_is_left_out(first_s: float) -> None:
+    answers = streams_of(0.10, 0.12, 0.14, 0.16, 0.21, 0.23, 0.25)
+    assert probe.join(50, Answered(5.0, first_s, first_s, 1), answers) is None
+
+
+def test_what_prompts_wait_besides_half_a_step_is_their_way_to_the_engine() -> None:
+    """Steps of 20 ms, a way of 7 ms: prompts that are sent in the last 7 ms of a step miss the next one."""
+    ends_s = [5.0 + 0.02 * number for number in range(100)]
+    answers = [Answered(5.0, 0.0, ends_s[-1] - 5.0, 100, tuple(one - 5.0 for one in ends_s))]
+    joined = []
+    for place in range(200):
+        sent_s = 5.2 + 0.0073 * place
+        begin_s = next(one for one in ends_s if one >= sent_s + 0.007)
+        first_s = begin_s + 0.02 - sent_s
+        joined.append(probe.join(16, Answered(sent_s, first_s, first_s, 1), answers))
+    found = probe.Probed((), [one for one in joined if one])
+    assert len(found.joined) == 200
+    assert found.arrival_s == pytest.approx(0.007, abs=0.0005)
+    (step,) = found.prompts
+    assert step.seconds == pytest.approx(0.02)
+
+
+def test_a_request_comes_to_the_instance_when_its_way_is_over() -> None:
+    """Two tokens of 0.1 s each, behind a way of 0.3 s."""
+    pytest.importorskip("uvloop")
+    with serving(one_server(SteadyCost(0.1), 0.3)) as servers:
+        (answered,) = ask_all([SentRequest(0.0, servers.urls[0], (400, 500), 2, is_streamed=True)])
+    assert answered.first_s > 0.399
+    assert answered.whole_s > 0.499
+    assert answered.num_chunks == len(answered.chunk_s) == 2
 
 
 def test_it_wants_vllm_and_data(tmp_path: Path) -> None:
@@ -92,6 +165,7 @@ def test_all_tables_are_made() -> None:
         runs = measure_real(SIZE, real.urls[0], small_corpus(), BenchmarkOptions())
     report = compare(SIZE, runs, BenchmarkOptions())
     assert len(report.table(STEPS)) == 4
+    assert len(report.table(ARRIVAL)) == 1
     assert list(report.table(ERRORS)) == [
         f"50 %, {what}, {statistic}"
         for what in ("first token", "time per token", "end to end")

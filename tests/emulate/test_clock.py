@@ -21,6 +21,16 @@ def test_calls_come_in_the_order_of_their_times() -> None:
     assert asyncio.run(run()) == ["by rank", "first", "second"]
 
 
+def test_who_waits_goes_on_when_the_emulated_time_has_passed() -> None:
+    async def run() -> float:
+        clock = EmulatedClock(speed=10.0)
+        begun_s = clock.real_s()
+        await clock.wait(0.5)
+        return clock.real_s() - begun_s
+
+    assert asyncio.run(run()) >= 0.5 - 0.002 - 1e-6
+
+
 def test_a_call_that_raises_stops_no_other() -> None:
     async def run() -> list[str]:
         heard: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import httpx
 import pytest
 from support.emulated import MODEL, emulating, fleet_of
 
+from benchmarks.emulate.servers import SteadyCost
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.fleet_file import read_fleet
-from stretto.emulate.real_time import check_real_time
+from stretto.emulate.llm_plan import PlannedLLM
+from stretto.emulate.real_time import check_real_time, predict_load
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.errors import ConfigError
 
@@ -149,6 +152,17 @@ def test_a_fleet_that_this_machine_cannot_emulate_is_refused() -> None:
     assert check_real_time(fleet_of(4), 1).num_streams > 16
     with pytest.raises(ConfigError, match=r"cannot emulate the fleet in real time: .*--speed"):
         check_real_time(fleet_of(4, speed=100.0), 1)
+
+
+def test_the_predicted_load_of_streams_is_near_the_measured_one() -> None:
+    """16 servers with steps of 30 ms that stream 8 answers each took 0.25 of a core on a quiet machine."""
+    predicted = 0.0
+    for server in fleet_of(16, max_sequences=8).servers:
+        assert isinstance(server.service, PlannedLLM)
+        simulated = replace(server.service.simulated, cost=SteadyCost(0.03))
+        steady = replace(server, service=replace(server.service, simulated=simulated))
+        predicted += predict_load(PlannedFleet((steady,))).streamed
+    assert predicted == pytest.approx(0.25, rel=0.25)
 
 
 def test_a_port_in_use_is_refused_before_anything_answers() -> None:

@@ -46,6 +46,7 @@ def test_any_workload_reads_the_right_kv_and_gives_every_block_back(data: st.Dat
         max_running=data.draw(st.integers(1, 6)),
         max_batch_tokens=data.draw(st.integers(7, 30)),
         policy=data.draw(st.sampled_from(["chunked", "prefill_first"])),
+        shares_partial_blocks=data.draw(st.booleans()),
     )
     kv, live, prompts = CheckedKV(machine), dict[int, TokenSequence](), list[list[int]]()
     for number in range(data.draw(st.integers(1, 12))):
@@ -156,6 +157,19 @@ def test_fork_copies_the_block_that_it_writes_on() -> None:
     assert [target for _, target in batch.copies] == [fork.blocks[2] for fork in forks]
     assert forks[0].blocks[:2] == forks[1].blocks[:2]
     assert forks[0].blocks[2] != forks[1].blocks[2]
+
+
+@pytest.mark.parametrize(("shares_partial", "num_cached"), [(True, 11), (False, 8)])
+def test_blocks_that_match_in_part_are_hits_only_where_wanted(shares_partial: bool, num_cached: int) -> None:
+    machine = scheduler(shares_partial_blocks=shares_partial)
+    kv = CheckedKV(machine)
+    machine.add(TokenSequence(0, prompt(14), 4), 0.0)
+    run_all(machine, kv)
+    second = TokenSequence(1, [*prompt(11), 250, 250, 250], 4)
+    machine.add(second, 1.0)
+    run_all(machine, kv)
+    assert second.num_cached == num_cached
+    machine.check_invariants()
 
 
 def test_growing_beyond_the_pool_preempts_the_last_comer_and_loses_nothing() -> None:

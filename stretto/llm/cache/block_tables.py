@@ -18,13 +18,17 @@ from stretto.llm.sequence import TokenSequence
 class BlockTables:
     """A manager of the block tables of running sequences, which list the KV blocks of each.
 
-    It allocates blocks from `pool`, reuses those of the prefix cache, and gives them back.
+    It allocates blocks from `pool`, reuses those of the prefix cache, and gives them back. Without
+    `shares_partial` only whole blocks are reused.
     """
 
-    def __init__(self, pool: BlockPool, cache: PrefixCache, block_tokens: int) -> None:
+    def __init__(
+        self, pool: BlockPool, cache: PrefixCache, block_tokens: int, *, shares_partial: bool = True
+    ) -> None:
         self._pool = pool
         self._cache = cache
         self._block_tokens = block_tokens
+        self._shares_partial = shares_partial
         self._copies: list[tuple[int, int]] = []
 
     def num_blocks(self, num_tokens: int) -> int:
@@ -37,7 +41,10 @@ class BlockTables:
         If tokens are to be generated, the last token is left out, because it must be computed.
         """
         limit = len(sequence.tokens) - (1 if sequence.max_new_tokens else 0)
-        return self._cache.look_up(sequence.salt, sequence.tokens, limit)
+        hit = self._cache.look_up(sequence.salt, sequence.tokens, limit)
+        if hit.tail is None or self._shares_partial:
+            return hit
+        return hit._replace(num_tokens=len(hit.blocks) * self._block_tokens, tail=None)
 
     def start(self, sequence: TokenSequence, hit: CacheHit) -> None:
         """Begin a sequence's block table with its cached prefix, which `hit` describes.
@@ -101,14 +108,15 @@ class BlockTables:
         sequence.num_shared_blocks = end
 
     def keep(self, sequence: TokenSequence) -> None:
-        """Add all computed blocks of an ended sequence to the prefix cache, the last partial one too.
+        """Add the computed blocks of an ended sequence to the prefix cache; the last partial one only if such
+        blocks are reused.
 
         If the sequence was a prefill alone, the blocks are leased (evicted last) until its decode arrives.
         """
         num_full = sequence.num_shared_blocks
         rest = sequence.tokens[num_full * self._block_tokens : sequence.num_computed]
         last = sequence.cached
-        if rest:
+        if rest and self._shares_partial:
             tail = sequence.blocks[num_full]
             last, is_kept = self._cache.store_tail(sequence.salt, last, rest, tail, sequence.query)
             if is_kept:
