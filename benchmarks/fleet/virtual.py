@@ -49,9 +49,7 @@ class VirtualArena:
         """Return what could be won."""
 
         def run() -> Mapping[str, Any]:
-            asked = scene.queries(self.corpus)
-            found = bounds(self.fleet, scene.app, asked)
-            return asdict(what_could_be_won(self.fleet, scene.app, asked, found, num_tries))
+            return asdict(what_could_be_won(self.fleet, scene.app, scene.queries(self.corpus), num_tries))
 
         return Won(**self._stored("clairvoyant", scene, {"num_tries": num_tries}, run))
 

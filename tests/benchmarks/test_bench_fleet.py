@@ -155,7 +155,7 @@ def test_schemes_answer_equally_and_no_faster_than_the_bound(app: str) -> None:
 def test_a_clairvoyant_schedule_is_as_good_as_any_policy() -> None:
     asked = queries(CORPUS, 2, [0.0] * 12, "all at once")
     found = bounds(FLEET, "naive", asked)
-    won = what_could_be_won(FLEET, "naive", asked, found, num_tries=2)
+    won = what_could_be_won(FLEET, "naive", asked, num_tries=2)
     assert least_mean_of(asked, found) <= won.clairvoyant_s <= min(won.by_hand_s, won.ours_s)
 
 

@@ -33,7 +33,7 @@ from stretto.sched.orders.order import OrderConfig, Rank
 from stretto.sched.request import Entry
 from stretto.sorted_queue import SortedQueue
 
-_AGEING = 0.3
+_AGEING = 0.1
 """Seconds of work that a second of waiting counts as."""
 
 
