@@ -181,11 +181,11 @@ def test_least_work_takes_the_query_with_least_of_it_and_its_longest_way_first()
 
 
 def test_a_query_is_overtaken_only_by_those_that_come_soon_after_it() -> None:
-    """0.3 s less work is made up for by three seconds of waiting."""
+    """0.3 s less work is made up for by a second of waiting."""
     queue = entries(
         (batch_request("1", "long", "abcd"), 0.0),
-        (batch_request("2", "soon", "b"), 2.9),
-        (batch_request("3", "later", "c"), 3.1),
+        (batch_request("2", "soon", "b"), 0.9),
+        (batch_request("3", "later", "c"), 1.1),
     )
     assert taken("least_work", queue, 9, config=SECONDS) == [("soon", 1), ("long", 4), ("later", 1)]
 
@@ -265,7 +265,7 @@ def test_what_is_handed_over_counts_until_it_starts() -> None:
     order = order_of("least_work", queue, SECONDS)
     before = order.rank(entry)
     order.taken(entry, 3)
-    assert order.rank(entry) == before == (0.1 * 4 + 0.1 * 10.0, 0.0, 0)
+    assert order.rank(entry) == before == (0.1 * 4 + 0.3 * 10.0, 0.0, 0)
     order.started(entry, 0, 2)
     assert order.rank(entry)[0] < before[0] - 0.19
 

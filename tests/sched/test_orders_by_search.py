@@ -60,7 +60,7 @@ def by_arrival(model: Model) -> list[Entry]:
 def least_work(model: Model) -> list[Entry]:
     def key(entry: Entry) -> tuple[float, ...]:
         waits_since_s, number = model.waits_since(entry.query)
-        seconds = model.seconds(entry.query) + 0.1 * waits_since_s
+        seconds = model.seconds(entry.query) + 0.3 * waits_since_s
         return seconds, number, -entry.path_s, -entry.request.node.depth, entry.arrival_s, entry.number
 
     return sorted(model.waiting(), key=key)
