@@ -1,4 +1,4 @@
-"""Clients of the servers for a hand-written program: one pool of connections, and a choice of LLM servers."""
+"""Clients of the servers for a hand-written program: connections of their own, and a choice of LLM servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -133,7 +133,7 @@ class Servers:
             await asyncio.sleep(_PAUSE_S)
 
 
-async def _post(client: openai.AsyncOpenAI, path: str, body: dict[str, object]) -> Any:
+async def _post(client: openai.AsyncOpenAI, path: str, body: Mapping[str, object]) -> Any:
     """Send a request and return the JSON of the answer, without the client's classes, which cost time."""
     return await client.post(path, body=body, cast_to=object)
 
