@@ -1,4 +1,4 @@
-"""Clients of the servers for a hand-written program: connections of their own, and a choice of LLM servers."""
+"""Clients of the servers for a hand-written program, and a choice of LLM servers."""
 
 from __future__ import annotations
 
