@@ -20,9 +20,7 @@ def plot(report: Report, path: str | Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as cause:
         raise ConfigError("a plot needs matplotlib: pip install 'stretto[bench]'") from cause
-    charts: dict[str, list[str]] = {}
-    for table, column in BENCHMARKS[report.name].charts:
-        charts.setdefault(table, []).append(column)
+    charts = charts_of(report)
     figure = Figure(figsize=(8, 1 + 4 * len(charts)), layout="constrained")
     FigureCanvasAgg(figure)
     for place, (table, columns) in enumerate(charts.items(), start=1):
@@ -47,6 +45,15 @@ def plot(report: Report, path: str | Path) -> None:
             axes.set_xscale("log")
         axes.margins(x=0.15)
     figure.savefig(path, dpi=150)
+
+
+def charts_of(report: Report) -> dict[str, list[str]]:
+    """Return the columns to draw by table, of those tables that the report has."""
+    charts: dict[str, list[str]] = {}
+    for table, column in BENCHMARKS[report.name].charts:
+        if any(column in row.values for row in report.table(table).values()):
+            charts.setdefault(table, []).append(column)
+    return charts
 
 
 def _unit(table: str, columns: list[str]) -> str:

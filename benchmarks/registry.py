@@ -191,6 +191,7 @@ _ALL = (
             ("what could be won: mean seconds in virtual time", "by hand"),
             ("what could be won: mean seconds in virtual time", "ours"),
             ("what could be won: mean seconds in virtual time", "clairvoyant"),
+            ("faults of one of the LLM servers", "mean_s"),
         ),
     ),
 )

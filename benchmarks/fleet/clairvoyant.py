@@ -1,70 +1,30 @@
 """What a scheduler could win that knows the future: all arrivals, and the length of every answer.
 
-Such a scheduler tries schedules in virtual time and keeps the best. Each query has a priority. LLM requests
-are served by their query's priority, and within a query the longest way to the end goes first. The search
-begins with known policies, and with the least work first by true lengths. Then it gives single queries other
-priorities, and keeps what lowers the mean latency. The schedule that is found is possible, so at least this
-much could be won. The lower bound says how much could be won at most.
+Such a scheduler tries schedules in virtual time and keeps the best: by known policies, by arrival and true
+work, and with the least true work left first, which is optimal on one machine. The schedule that is found is
+possible, so at least this much could be won. The lower bound says how much could be won at most.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from benchmarks.fleet.apps import VOCABULARY
-from benchmarks.fleet.measures import Ran
-from benchmarks.fleet.schemes import SIMULATED_BY_HAND, SIMULATED_OURS, Scheme
+from benchmarks.fleet.schemes import LEAST_LOADED, OLDEST_QUERY, SIMULATED_BY_HAND, SIMULATED_OURS, Scheme
 from benchmarks.fleet.simulated import SimulatedFleet
+from benchmarks.fleet.true_work import StartedWork, TrueWorkOrder
 from benchmarks.fleet.work import Asked
-from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take, first_that_fits
-from stretto.sched.request import Entry
-from stretto.sim.query_bound import Bound
-from stretto.sorted_queue import SortedQueue
-from stretto.vocabulary import Vocabulary
+from stretto.sched.orders.order import OrderConfig
 
+KNOWN_SCHEMES = (SIMULATED_BY_HAND, SIMULATED_OURS, OLDEST_QUERY, LEAST_LOADED)
+"""Schemes that need no knowledge of the future."""
 _POLICY = "known_future"
 _LEAST = 0.001
 """Share of the mean latency below which a gain counts as none."""
-
-
-class GivenPriorities:
-    """An order by the priorities of queries, the smallest first; within a query, the longest way first."""
-
-    def __init__(self, priorities: Mapping[str, float]) -> None:
-        self._priorities = priorities
-        self._waiting = SortedQueue[Entry]()
-
-    def add(self, entry: Entry) -> None:
-        """Add an entry."""
-        self._waiting.add(self._key(entry), entry)
-
-    def remove(self, entry: Entry) -> None:
-        """Remove an entry that is no longer wanted."""
-        self.taken(entry, entry.hi - entry.lo)
-
-    def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose the first entry that fits."""
-        return first_that_fits(self._waiting, fits)
-
-    def taken(self, entry: Entry, num_items: int) -> None:
-        """Count items as no longer waiting."""
-        entry.lo += num_items
-        if entry.lo == entry.hi:
-            self._waiting.remove(self._key(entry))
-
-    def started(self, entry: Entry, lo: int, hi: int) -> None:
-        """Do nothing: places depend on the query alone."""
-
-    def rank(self, entry: Entry) -> Rank:
-        """Return the place of an entry."""
-        return self._key(entry)[:2]
-
-    def _key(self, entry: Entry) -> tuple[float, float, int, int]:
-        priority = self._priorities.get(entry.query, 0.0)
-        return priority, -entry.path_s, -entry.request.node.depth, entry.number
+_BEGUN_FIRST = 3.0
+"""Weight of started work with which queries that have begun go before nearly all that have not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,74 +53,60 @@ class Won:
         return (self.by_hand_s - self.ours_s) / possible_s if self.could_be_won else 1.0
 
 
-def what_could_be_won(
-    fleet: SimulatedFleet, app: str, asked: Sequence[Asked], found: Sequence[Bound], num_tries: int
-) -> Won:
-    """Search for the best schedule of queries.
+@dataclass(frozen=True, slots=True)
+class Priorities:
+    """An order of queries, by numbers that are known before they come; the smallest goes first.
+
+    Attributes:
+        of_query: number of each query.
+        started: how much of the seconds of its LLM work that has started is subtracted from the number.
+    """
+
+    name: str
+    of_query: Mapping[str, float]
+    started: float = 0.0
+
+
+def what_could_be_won(known: Mapping[Scheme, float], clairvoyant: tuple[float, str]) -> Won:
+    """Return what the best schedule wins.
 
     Args:
-        found: lower bounds of the queries, which have the true work of each.
-        num_tries: schedules to try after the known ones.
+        known: mean latency of `KNOWN_SCHEMES`, which are candidates too.
+        clairvoyant: mean latency and name of the best order by true work.
     """
-    by_hand = _mean_s(fleet.run(SIMULATED_BY_HAND, app, asked))
-    ours = _mean_s(fleet.run(SIMULATED_OURS, app, asked))
-    best_s, best = min((by_hand, "by hand"), (ours, "ours"))
-    for scheme in _known_schemes():
-        mean_s = _mean_s(fleet.run(scheme, app, asked))
-        best_s, best = min((best_s, best), (mean_s, scheme.name))
-    chosen_s, chosen = best_s, None
-    for name, priorities in _first_priorities(asked, found):
-        mean_s = _with(fleet, app, asked, priorities)
-        if chosen is None or mean_s < chosen_s:
-            chosen_s, chosen = mean_s, priorities
-        best_s, best = min((best_s, best), (mean_s, name))
-    assert chosen is not None
-    chance = random.Random(len(asked))
-    for _ in range(num_tries):
-        tried = _changed(chosen, chance)
-        mean_s = _with(fleet, app, asked, tried)
-        if mean_s < chosen_s:
-            chosen_s, chosen = mean_s, tried
-    best_s, best = min((best_s, best), (chosen_s, "searched priorities"))
-    return Won(by_hand, ours, best_s, best)
+    best_s, best = min([clairvoyant, *((mean_s, scheme.name) for scheme, mean_s in known.items())])
+    return Won(known[SIMULATED_BY_HAND], known[SIMULATED_OURS], best_s, best)
 
 
-def _known_schemes() -> Iterator[Scheme]:
-    for policy in ("throughput", "topology_aware"):
-        yield replace(SIMULATED_OURS, name=policy, policy=policy)
-    yield replace(SIMULATED_OURS, name="least_loaded", placement="least_loaded")
+def best_by_true_work(fleet: SimulatedFleet, app: str, asked: Sequence[Asked]) -> tuple[float, str]:
+    """Return the least mean latency of several orders by the true work of queries, and that order's name."""
+    arrival = Priorities("arrival", {one.name: one.at_s for one in asked})
+    mean_s, work_s = _run(fleet, app, asked, arrival)
+    found = [(mean_s, arrival.name)]
+    for priorities in _by_true_work(asked, work_s):
+        found.append((_run(fleet, app, asked, priorities)[0], priorities.name))
+    return min(found)
 
 
-def _first_priorities(
-    asked: Sequence[Asked], found: Sequence[Bound]
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield priorities by arrival, and by arrival and true work: a second of work counts as many seconds."""
-    work_s = [max(load.work_s for load in bound.loads.values()) for bound in found]
-    mean_s = fmean(work_s)
-    for weight in (0.0, 1.0, 3.0):
-        yield (
-            f"arrival + {weight:g} × relative work",
-            {one.name: one.at_s + weight * own_s / mean_s for one, own_s in zip(asked, work_s, strict=True)},
-        )
+def _by_true_work(asked: Sequence[Asked], work_s: Mapping[str, float]) -> Iterator[Priorities]:
+    mean_s = fmean(work_s.values())
+    relative = {one.name: one.at_s + 3 * work_s[one.name] / mean_s for one in asked}
+    yield Priorities("arrival and true work", relative)
+    yield Priorities("least true work left", work_s, 1.0)
+    yield Priorities("least true work left, begun ones first", work_s, _BEGUN_FIRST)
+    aged = {one.name: 0.1 * one.at_s + work_s[one.name] for one in asked}
+    yield Priorities("least true work left, ageing", aged, 1.0)
 
 
-def _changed(priorities: Mapping[str, float], chance: random.Random) -> dict[str, float]:
-    """Return priorities in which a few queries have been moved."""
-    span = max(priorities.values()) - min(priorities.values()) or 1.0
-    moved = chance.sample(sorted(priorities), max(1, len(priorities) // 10))
-    return {
-        **priorities,
-        **{name: priorities[name] + chance.gauss(0.0, 0.15 * span) for name in moved},
-    }
+def _run(
+    fleet: SimulatedFleet, app: str, asked: Sequence[Asked], priorities: Priorities
+) -> tuple[float, Mapping[str, float]]:
+    """Return the mean latency with these priorities, and the true LLM work of each query."""
+    work = StartedWork(fleet)
 
+    def order(_: OrderConfig) -> TrueWorkOrder:
+        return TrueWorkOrder(priorities.of_query, priorities.started, work)
 
-def _with(fleet: SimulatedFleet, app: str, asked: Sequence[Asked], priorities: Mapping[str, float]) -> float:
-    def order(_: OrderConfig) -> GivenPriorities:
-        return GivenPriorities(priorities)
-
-    vocabulary: Vocabulary = VOCABULARY.with_policy(_POLICY, order)
-    return _mean_s(fleet.run(replace(SIMULATED_OURS, policy=_POLICY), app, asked, vocabulary))
-
-
-def _mean_s(ran: Ran) -> float:
-    return fmean(ran.latencies_s)
+    vocabulary = VOCABULARY.with_policy(_POLICY, order)
+    ran = fleet.run(replace(SIMULATED_OURS, policy=_POLICY), app, asked, vocabulary)
+    return fmean(ran.latencies_s), work.of_query

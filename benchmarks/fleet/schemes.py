@@ -34,6 +34,7 @@ SIMULATED_BY_HAND = Scheme(
     sends_all=True,
 )
 OLDEST_QUERY = replace(SIMULATED_OURS, name="order oldest_query", policy="oldest_query")
+LEAST_LOADED = replace(SIMULATED_OURS, name="placement least_loaded", placement="least_loaded")
 
 
 def variants() -> list[Scheme]:
@@ -47,7 +48,7 @@ def variants() -> list[Scheme]:
         OLDEST_QUERY,
         replace(ours, name="order throughput", policy="throughput"),
         replace(ours, name="order topology_aware", policy="topology_aware"),
-        replace(ours, name="placement least_loaded", placement="least_loaded"),
+        LEAST_LOADED,
         replace(ours, name="placement round_robin", placement="round_robin"),
     ]
     return [ours, *without, replace(ours, name="without passes", passes=()), *others, SIMULATED_BY_HAND]

@@ -140,7 +140,11 @@ class SimulatedFleet:
 
     def output(self, task: LLMTask, decode: Decode) -> SyntheticOutput:
         """Return the answer of an emulated server to a task."""
-        return self._written("".join(segment.text for segment in task.prompt), decode)
+        return self.answer(task.prompt, decode)
+
+    def answer(self, prompt: Prompt, decode: Decode) -> SyntheticOutput:
+        """Return the answer of an emulated server to a prompt."""
+        return self._written("".join(segment.text for segment in prompt), decode)
 
     @cached_property
     def _known(self) -> dict[tuple[str, Decode], SyntheticOutput]:

@@ -25,7 +25,6 @@ SIZE = FleetSize(
     idle_speed=4.0,
     capacity_queries=4,
     won_queries=(3,),
-    won_tries=1,
 )
 
 

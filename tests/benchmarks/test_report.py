@@ -94,3 +94,11 @@ def test_a_plot_shows_the_tables_its_benchmark_names(tmp_path) -> None:
     rows = (Row(table, "ours", {column: 12.5}), Row(table, "theirs", {column: 150.0}, "quoted"))
     plot(Report("overhead", 0, {}, rows, ()), tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_a_plot_leaves_out_tables_that_the_report_lacks() -> None:
+    from benchmarks.plotting import charts_of
+
+    table, column = "faults of one of the LLM servers", "mean_s"
+    report = Report("fleet", 0, {}, (Row(table, "no fault, ours", {column: 1.0}),), ())
+    assert charts_of(report) == {table: [column]}

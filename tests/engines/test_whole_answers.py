@@ -153,7 +153,7 @@ def test_after_a_whole_answer_that_a_proxy_has_given_up_the_next_one_is_streamed
 
 
 def test_an_answer_that_was_stopped_early_says_little() -> None:
-    policy = WholeAnswers(times_prompts=False)
+    policy = WholeAnswers()
     policy.observe(100, 1.0)
     for _ in range(100):
         policy.observe_stopped(100, 0.01)
@@ -215,15 +215,26 @@ def test_a_server_that_dies_in_mid_answer_has_had_the_request(monkeypatch: pytes
     assert not isinstance(asyncio.run(main()).error, EngineUnreachable)
 
 
-def test_one_answer_in_sixteen_is_streamed_where_prompts_are_timed() -> None:
-    for times_prompts, num_streamed in ((True, 2), (False, 0)):
-        policy = WholeAnswers(times_prompts=times_prompts)
-        policy.observe(100, 1.0)
-        assert [policy.decide(128, math.inf) for _ in range(32)].count(False) == num_streamed
+def test_one_answer_in_sixteen_is_streamed_while_somebody_asks_what_prompts_cost() -> None:
+    policy = WholeAnswers()
+    policy.observe(100, 1.0)
+    decided = []
+    for _ in range(32):
+        policy.want_prompt_time()
+        decided.append(policy.decide(128, math.inf))
+    assert decided.count(False) == 2
+
+
+def test_nothing_is_streamed_for_prompts_that_nobody_asks_about() -> None:
+    policy = WholeAnswers()
+    policy.observe(100, 1.0)
+    assert all(policy.decide(128, math.inf) for _ in range(64))
+    policy.want_prompt_time()
+    assert [policy.decide(128, math.inf) for _ in range(32)].count(False) == 1
 
 
 def test_a_slow_answer_counts_for_a_while() -> None:
-    policy = WholeAnswers(times_prompts=False)
+    policy = WholeAnswers()
     assert not policy.decide(100, 60.0)
     policy.observe(100, 1.0)
     assert policy.decide(100, 60.0)

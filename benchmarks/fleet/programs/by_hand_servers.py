@@ -1,13 +1,14 @@
-"""Clients of the servers for a hand-written program: one pool of connections, and a choice of LLM servers."""
+"""Clients of the servers for a hand-written program, and a choice of LLM servers."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import numpy as np
 import openai
@@ -55,13 +56,15 @@ class Servers:
 
     async def embed(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         """Return the vectors of texts."""
-        found = await self._embedding.embeddings.create(model="", input=list(texts))
-        return [np.asarray(one.embedding, np.float32) for one in found.data]
+        body = {"model": "", "input": list(texts), "encoding_format": "base64"}
+        found = await _post(self._embedding, "/embeddings", body)
+        vectors = {row["index"]: _vector(row["embedding"]) for row in found["data"]}
+        return [vectors[index] for index in range(len(texts))]
 
     async def rerank(self, question: str, texts: Sequence[str]) -> list[float]:
         """Return how well each text answers a question."""
         body = {"query": question, "documents": list(texts), "return_documents": False}
-        found: Any = await self._reranking.post("/rerank", body=body, cast_to=object)
+        found = await _post(self._reranking, "/rerank", body)
         scores = {row["index"]: float(row["relevance_score"]) for row in found["results"]}
         return [scores[index] for index in range(len(texts))]
 
@@ -70,10 +73,8 @@ class Servers:
         for number in range(_MAX_TRIES):
             server = self._choose()
             try:
-                found = await server.client.completions.create(
-                    model=self._model, prompt=prompt, max_tokens=max_tokens, temperature=0
-                )
-                text: str = found.choices[0].text
+                found = await _post(server.client, "/completions", self._completion(prompt, max_tokens))
+                text: str = found["choices"][0]["text"]
                 return text.strip()
             except _FAILURES as error:
                 await self._failed(server, error, number)
@@ -88,12 +89,18 @@ class Servers:
             server = self._choose()
             try:
                 written = ""
-                async with await server.client.completions.create(
-                    model=self._model, prompt=prompt, max_tokens=max_tokens, temperature=0, stream=True
-                ) as chunks:
+                chunks: openai.AsyncStream[Any] = await server.client.post(
+                    "/completions",
+                    body={**self._completion(prompt, max_tokens), "stream": True},
+                    cast_to=object,
+                    stream=True,
+                    stream_cls=openai.AsyncStream[Any],
+                )
+                async with chunks:
                     async for chunk in chunks:
-                        written += chunk.choices[0].text if chunk.choices else ""
-                        texts = complete_texts(written) if '"' in chunk.choices[0].text else []
+                        piece = chunk["choices"][0]["text"] if chunk["choices"] else ""
+                        written += piece
+                        texts = complete_texts(written) if '"' in piece else []
                         for text in texts[num_yielded:]:
                             num_yielded += 1
                             yield text
@@ -102,6 +109,9 @@ class Servers:
                 await self._failed(server, error, number)
             finally:
                 server.num_unanswered -= 1
+
+    def _completion(self, prompt: str, max_tokens: int) -> dict[str, object]:
+        return {"model": self._model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
 
     def _choose(self) -> LLMServer:
         """Take the server with the fewest unanswered requests; of several, the one chosen longest ago."""
@@ -123,6 +133,15 @@ class Servers:
             await asyncio.sleep(_PAUSE_S)
 
 
+async def _post(client: openai.AsyncOpenAI, path: str, body: Mapping[str, object]) -> Any:
+    """Send a request and return the JSON of the answer, without the client's classes, which cost time."""
+    return await client.post(path, body=body, cast_to=object)
+
+
+def _vector(encoded: str) -> NDArray[np.float32]:
+    return np.frombuffer(base64.b64decode(encoded), "<f4")
+
+
 def complete_texts(written: str) -> list[str]:
     """Return the texts of a JSON list that are complete in the part of it that has been written."""
     texts: list[str] = []
@@ -137,34 +156,31 @@ def complete_texts(written: str) -> list[str]:
     return texts
 
 
-class _Clients(Protocol):
-    def __call__(self, url: str, retries: int) -> openai.AsyncOpenAI:
-        """Return a client of a server, on the shared connections."""
-        ...
-
-
 @asynccontextmanager
 async def serving(work: Work) -> AsyncIterator[Servers]:
-    """Context with the servers of a work, on one pool of connections."""
-    timeout = openai.Timeout(600.0, connect=5.0)
-    limits = {"max_connections": _MAX_CONNECTIONS, "max_keepalive_connections": _MAX_CONNECTIONS}
-    async with openai.DefaultAsyncHttpx2Client(limits=_limits(**limits), timeout=timeout) as connections:
-
-        def client(url: str, retries: int) -> openai.AsyncOpenAI:
-            return openai.AsyncOpenAI(
-                base_url=url, api_key="none", max_retries=retries, http_client=connections, timeout=timeout
-            )
-
-        yield _servers(work, client)
+    """Context with the servers of a work. Each has connections of its own, so that few are looked through."""
+    async with AsyncExitStack() as clients:
+        llms = [
+            LLMServer(await clients.enter_async_context(_client(f"{url}/v1", 0))) for url in work.servers.llm
+        ]
+        embedding = await clients.enter_async_context(_client(f"{work.servers.embedding}/v1", 10))
+        reranking = await clients.enter_async_context(_client(work.servers.reranking, 10))
+        yield Servers(work.model, llms, embedding, reranking)
 
 
-def _servers(work: Work, client: _Clients) -> Servers:
-    llms = [LLMServer(client(f"{url}/v1", 0)) for url in work.servers.llm]
-    embedding = client(f"{work.servers.embedding}/v1", 10)
-    return Servers(work.model, llms, embedding, client(work.servers.reranking, 10))
+def _client(url: str, max_retries: int) -> openai.AsyncOpenAI:
+    """Return a client that keeps its connections.
 
-
-def _limits(**numbers: int) -> Any:
+    Args:
+        max_retries: number of times that it tries again by itself.
+    """
     import httpx2
 
-    return httpx2.Limits(**numbers)
+    timeout = openai.Timeout(600.0, connect=5.0)
+    limits = httpx2.Limits(
+        max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS, keepalive_expiry=None
+    )
+    connections = openai.DefaultAsyncHttpx2Client(limits=limits, timeout=timeout)
+    return openai.AsyncOpenAI(
+        base_url=url, api_key="none", max_retries=max_retries, http_client=connections, timeout=timeout
+    )

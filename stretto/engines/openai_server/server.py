@@ -81,7 +81,7 @@ class OpenAIServer:
         self._problem: StrettoError | None = None
         self._held = HeldPrefixes(1)
         self._warming = WarmingPolicy()
-        self._whole = WholeAnswers(times_prompts=config.warms_prefixes)
+        self._whole = WholeAnswers()
         self._events: KVEventStream | None = None
         self._following: asyncio.Task[None] | None = None
         self._report: Callable[[Sequence[KVEvent] | InstanceLoad], None] = lambda _: None
@@ -212,6 +212,8 @@ class OpenAIServer:
             num_held = self._held.num_held(prompt.elements, prompt.tenant)
             num_whole = self._held.num_whole(prompt.elements)
             num_missing = round((num_whole - num_held) * prompt.tokens_per_element)
+            if num_missing > 0:
+                self._whole.want_prompt_time()
             if facts.cache.is_on is False or not self._warming.decide(num_missing):
                 return Usage()
             if isinstance(prompt.content, tuple):

@@ -14,20 +14,24 @@ _DECAY = 0.95
 _LEAST_TOKENS = 16
 """Shortest answer whose time is divided by its tokens: those of shorter ones are mostly the prompt's."""
 _STREAMED_EVERY = 16
+"""Number of answers of which at most one is streamed to learn what prompts cost."""
 
 
 class WholeAnswers:
     """The decisions about the answers of one server.
 
-    Args:
-        times_prompts: whether one answer in 16 is streamed for the time to its first token, which tells what
-            prompts cost.
+    Streams also tell what prompts cost, by the time to their first token. So while somebody wants to know
+    that (`want_prompt_time`), one answer in 16 is streamed for it.
     """
 
-    def __init__(self, *, times_prompts: bool) -> None:
-        self._times_prompts = times_prompts
+    def __init__(self) -> None:
         self._token_s: float | None = None
-        self._num_short = 0
+        self._num_whole = 0
+        self._wants_prompt_time = False
+
+    def want_prompt_time(self) -> None:
+        """Ask for one of the next answers to be streamed."""
+        self._wants_prompt_time = True
 
     def decide(self, max_tokens: int, silence_s: float) -> bool:
         """Return whether to ask for an answer of at most `max_tokens` tokens whole.
@@ -37,8 +41,11 @@ class WholeAnswers:
         """
         if self._token_s is None or _MARGIN * max_tokens * self._token_s > silence_s:
             return False
-        self._num_short += 1
-        return not (self._times_prompts and self._num_short % _STREAMED_EVERY == 0)
+        self._num_whole += 1
+        if self._wants_prompt_time and self._num_whole >= _STREAMED_EVERY:
+            self._wants_prompt_time, self._num_whole = False, 0
+            return False
+        return True
 
     def observe(self, num_tokens: int, seconds: float) -> None:
         """Learn from an answer of `num_tokens` tokens, which took `seconds` from its request to its end."""

@@ -3,10 +3,11 @@
 Within the query, the primitive on the longest path to an output goes first.
 
 On one machine the least remaining work first has the least mean latency; what a query still has to do
-elsewhere adds the same to it in any order. Nobody starves: a second of waiting counts as `_AGEING` seconds
-of work done, so that a query with L seconds of work is overtaken only by those that come within 2 L /
-`_AGEING` seconds of it; and beyond the age limit by none. What does not fit into the room that is left may be
-passed until then.
+elsewhere adds the same to it in any order. Nobody starves: a second of waiting counts as `ageing` seconds of
+work done, so that a query with L seconds of work is overtaken only by those that come within 2 L / `ageing`
+seconds of it; and beyond the age limit by none. What does not fit into the room that is left may be passed
+until then. LLM engines age less: a request's price there is its share of the steps of a full batch, far less
+than the time that it runs and that others wait for it.
 
 A step counts as waiting since the middle of the time between the arrival of its query and its own. If only
 its own counted, the last steps of an old query would queue up behind the first steps of younger ones that
@@ -32,9 +33,6 @@ from stretto.sched.orders.earliest import Earliest
 from stretto.sched.orders.order import OrderConfig, Rank
 from stretto.sched.request import Entry
 from stretto.sorted_queue import SortedQueue
-
-_AGEING = 0.3
-"""Seconds of work that a second of waiting counts as."""
 
 
 class LeastWork(ByQuery):
@@ -94,7 +92,7 @@ class _Query:
         return self._key_s(), *self._way(entry)[:2]
 
     def _key_s(self) -> float:
-        return self._seconds + _AGEING * self._unstarted.first_s
+        return self._seconds + self._config.ageing * self._unstarted.first_s
 
     def _price_s(self, entry: Entry, lo: int, hi: int) -> float:
         """Return the predicted seconds of items, as if nothing of their prompts were cached."""

@@ -21,6 +21,9 @@ from stretto.sched.request import Entry
 MAX_ASKED = 32
 """Largest number of entries that `take` may ask `fits` about."""
 
+_AGEING = 0.3
+_LLM_AGEING = 0.1
+
 Rank: TypeAlias = tuple[float, ...]
 """Place of a request among those that wait at an instance: the smaller goes first."""
 
@@ -60,12 +63,14 @@ class OrderConfig:
         fill_timeout_s: seconds that `throughput` waits for a batch to fill.
         unit_s: predicted seconds of a unit of work on the engine (`least_work`).
         output_s: predicted seconds of a generated token (`least_work`).
+        ageing: seconds of work that a second of waiting counts as (`least_work`).
     """
 
     age_limit_s: float = 10.0
     fill_timeout_s: float = 0.005
     unit_s: float = 0.0
     output_s: float = 0.0
+    ageing: float = _AGEING
 
     @classmethod
     def of(cls, engine: Engine, profile: Profile) -> OrderConfig:
@@ -75,7 +80,8 @@ class OrderConfig:
         A generated token is priced at its share of a step of a full batch.
         """
         output_s = profile.decode_s(engine.max_running) / engine.max_running
-        return cls(engine.age_limit_s, engine.fill_timeout_s, profile.per_unit_s, output_s)
+        ageing = _LLM_AGEING if engine.is_llm else _AGEING
+        return cls(engine.age_limit_s, engine.fill_timeout_s, profile.per_unit_s, output_s, ageing)
 
 
 class Order(Protocol):
