@@ -28,13 +28,13 @@ def test_a_packed_layer_gives_the_same_within_rounding(num_rows: int, bias: bool
         torch.testing.assert_close(PackedLinear(plain)(rows), plain(rows), atol=0.02, rtol=0.02)
 
 
-def test_plain_layers_are_packed_and_no_others() -> None:
-    model = nn.Sequential(
-        nn.Linear(4, 4), nn.Sequential(OwnLinear(4, 4), nn.ReLU()), nn.ModuleList([nn.Linear(4, 2)])
-    )
-    pack_linears(model.bfloat16())
+def test_plain_bfloat16_layers_are_packed_and_no_others() -> None:
+    inner = nn.Sequential(OwnLinear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    model = nn.Sequential(nn.Linear(4, 4), inner).bfloat16()
+    model.append(nn.Linear(2, 2))
+    pack_linears(model)
     kinds = [type(module).__name__ for module in model.modules() if not list(module.children())]
-    assert kinds == ["PackedLinear", "OwnLinear", "ReLU", "PackedLinear"]
+    assert kinds == ["PackedLinear", "OwnLinear", "ReLU", "PackedLinear", "Linear"]
 
 
 def test_only_a_processor_s_model_is_packed() -> None:

@@ -19,12 +19,12 @@ def can_pack(device: torch.device) -> bool:
 
 
 def pack_linears(model: nn.Module) -> None:
-    """Replace each plain linear layer in `model` by one with packed weights, for inference alone.
+    """Replace each plain bfloat16 linear layer in `model` by one with packed weights, for inference alone.
 
     Subclasses of `nn.Linear` are left as they are, because other modules may read their weights.
     """
     for name, child in model.named_children():
-        if type(child) is nn.Linear:
+        if type(child) is nn.Linear and child.weight.dtype == torch.bfloat16:
             setattr(model, name, PackedLinear(child))
         else:
             pack_linears(child)
