@@ -123,7 +123,7 @@ def _interpreted(stop_s: float) -> Iterator[Row]:
 def _run_all(results: ResultsFile, stop_s: float) -> None:
     import torch
 
-    from benchmarks.gpu import attention, checks, model
+    from benchmarks.gpu import attention, checks, command_line, model
     from benchmarks.gpu.measure import Place, copy_bytes_per_s, hardware
 
     device = torch.device("cuda", torch.cuda.current_device())
@@ -147,6 +147,8 @@ def _run_all(results: ResultsFile, stop_s: float) -> None:
     if bandwidth:
         sizes = model.sizes_for(device)
         results.run("model", model.measure_model(place, sizes, statistics.median(bandwidth)))
+    torch.cuda.empty_cache()
+    results.run("command line", command_line.check_answers("cuda", place.stop_s))
     results.run("families", checks.check_families(place, checks.ALL_FAMILIES, 20, 600, 12))
     results.run("cuts", attention.measure_cuts(place, attention.SIZES, 32, 6016))
     if not place.has_time():

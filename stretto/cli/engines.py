@@ -15,6 +15,7 @@ from stretto.engines.batch.embedding import MINILM, model_name
 from stretto.engines.catalogue import (
     RAG_ENGINES,
     SEARCH_ENGINES,
+    STAND_IN,
     is_url,
     llm_deployment,
     llm_replica,
@@ -106,9 +107,14 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
         search_engines(llm, options.search, ())
         if searches
         else local_engines(
-            llm=llm, embedding_model=_server_url(file) or embedder, reranking_model=options.reranker
+            llm=llm,
+            embedding_model=_server_url(file) or embedder,
+            reranking_model=options.reranker,
+            device=options.device,
+            dtype=options.dtype,
         )
     )
+    _check_models_run_here(options, [engine for engine in usual if engine.name not in file])
     chosen = tuple(measured(file.get(engine.name, engine)) for engine in usual)
     if machine is None and any(r.devices or shared_accelerator(r) for _, r in labelled(chosen)):
         machine = detect_machine()
@@ -132,7 +138,7 @@ def _llm(options: EngineOptions, default: str | None) -> Deployment:
     if (options.api or options.tokenizer) and not any(map(is_url, wheres)):
         raise ConfigError("--api and --tokenizer are for an --llm that is a URL")
     if all(map(is_url, wheres)):
-        for name in ("device", "dtype", "replicas", "runs_in"):
+        for name in ("replicas", "runs_in"):
             if getattr(options, name) is not None:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} is for an --llm that is a directory; {wheres[0]!r} is a "
@@ -144,9 +150,33 @@ def _llm(options: EngineOptions, default: str | None) -> Deployment:
             replicas.append(server_replica(where, api=options.api, tokenizer=options.tokenizer))
         else:
             place: Any = options.runs_in or "thread"
-            replica = llm_replica(where, device=options.device, dtype=options.dtype, runs_in=place)
+            has_weights = where != STAND_IN
+            replica = llm_replica(
+                where,
+                device=options.device if has_weights else None,
+                dtype=options.dtype if has_weights else None,
+                runs_in=place,
+            )
             replicas += [replica] * (options.replicas or 1)
     return llm_deployment(replicas, policy=options.policy)
+
+
+def _check_models_run_here(options: EngineOptions, engines: Sequence[Deployment]) -> None:
+    """Check that --device and --dtype concern at least one model that this machine runs.
+
+    Raises:
+        ConfigError: all of `engines` are servers, or have no model.
+    """
+    configs = [replica.config for engine in engines for replica in engine.replicas]
+    has_model = any(
+        hasattr(config, "device") and getattr(config, "model", "") is not None for config in configs
+    )
+    for name in ("device", "dtype"):
+        if getattr(options, name) is not None and not has_model:
+            raise ConfigError(
+                f"--{name} is for models that run on this machine, and none does; a server's own settings "
+                "decide that"
+            )
 
 
 def _embedder(options: EngineOptions, file: Mapping[str, Deployment]) -> str:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from stretto.apps import APPS
-from stretto.engines.batch.embedding import MINILM
-from stretto.engines.catalogue import DTYPES, RECOVER_S
+from stretto.engines.batch.embedding import DTYPES, MINILM
+from stretto.engines.catalogue import RECOVER_S
 from stretto.sched.orders import ORDERS
 
 MAX_BYTES = 50_000_000
@@ -76,8 +76,8 @@ Device = Annotated[
     str | None,
     typer.Option(
         "--device",
-        help="Device of each --llm that is a directory: cpu (the default), cuda, cuda:1 or auto; with "
-        "--runs-in process also one core, for example cpu:3.",
+        help="Device of the models that run here (LLM, embedder, reranker): cpu (the default), cuda, cuda:1 "
+        "or auto; for an LLM with --runs-in process also one core, for example cpu:3.",
         metavar="NAME",
     ),
 ]
@@ -85,7 +85,8 @@ Dtype = Annotated[
     str | None,
     typer.Option(
         "--dtype",
-        help=f"Type of weights and activations of an --llm that is a directory: {', '.join(DTYPES)}.",
+        help="Type of weights and activations of the models that run here (LLM, embedder, reranker): "
+        f"{', '.join(DTYPES)}. Default: float32; for the embedder bfloat16 on a CPU that computes with it.",
         metavar="NAME",
     ),
 ]

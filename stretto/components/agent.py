@@ -35,6 +35,8 @@ _ASK_CALLS = (
 _ASK_ANSWER = "\nAnswer the question in plain words.\nAnswer:"
 _RESULTS = re.compile(r"results(\d+)")
 _MAX_CALL_CHARS = 400
+_LIMITS = ("max_turns", "max_calls", "call_tokens", "max_tokens", "engine", "tools_engine")
+_SETTINGS = ("introduction", "schema", "schema_if_able", "has_effects", *_LIMITS)
 
 
 class Agent(Component):
@@ -62,8 +64,9 @@ class Agent(Component):
             max_calls: largest number of calls in one turn; further ones are not made.
             call_tokens: largest number of output tokens of a list of calls.
             max_tokens: largest number of output tokens of the answer.
-            constrained: whether calls must follow a JSON schema that allows these tools only. An engine
-                without support for `json_schema` refuses it.
+            constrained: whether calls must follow a JSON schema that allows these tools only. None holds the
+                models that run in this process or in its workers to it, where llguidance is installed. True
+                has servers asked too, and an engine that cannot refuses it.
             engine: name of the LLM engine.
             tools_engine: name of the engine that runs the tools.
         """
@@ -74,7 +77,7 @@ class Agent(Component):
         max_calls: int = 4
         call_tokens: int = 128
         max_tokens: int = 256
-        constrained: bool = False
+        constrained: bool | None = None
         engine: str = "llm"
         tools_engine: str = "tools"
 
@@ -101,10 +104,10 @@ def _settings(config: Agent.Config) -> Mapping[str, object]:
     lines = [f"- {tool.name}: {tool.description}" for tool in config.tools]
     return {
         "introduction": "\n".join([config.instructions, "Tools:", *lines, "Question: "]),
-        "schema": _calls_schema(config) if config.constrained else "",
+        "schema": "" if config.constrained is False else _calls_schema(config),
+        "schema_if_able": config.constrained is None,
         "has_effects": any(tool.has_effect for tool in config.tools),
-        **{name: getattr(config, name) for name in ("max_turns", "max_calls", "call_tokens", "max_tokens")},
-        **{name: getattr(config, name) for name in ("engine", "tools_engine")},
+        **{name: getattr(config, name) for name in _LIMITS},
     }
 
 
@@ -149,6 +152,7 @@ def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref]) 
         "items": "json_list",
         "max_items": settings["max_calls"],
         "json_schema": settings["schema"] or None,
+        "schema_if_able": settings["schema_if_able"],
     }
     calls = _complete(build, settings, "calls", known, _ASK_CALLS, decode, hints=("splittable",))
     each, engine = Arg("call", calls, each=True), str(settings["tools_engine"])
@@ -161,8 +165,7 @@ def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref]) 
     if settings["has_effects"]:
         effects = build.add("effects", "call", (each,), engine=engine, config={"result": "effect"})
         args.append(Arg("effects", effects))
-    kept = ("introduction", "schema", "has_effects", "max_turns", "max_calls", "call_tokens", "max_tokens")
-    config = {name: settings[name] for name in (*kept, "engine", "tools_engine")}
+    config = {name: settings[name] for name in _SETTINGS}
     return build.add("answer", "expand", tuple(args), config={"body": AGENT, "result": "text", **config})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -34,7 +35,9 @@ class LLMCall(Component):
             each: name of a variable that is a list; the LLM is called once for each item. "" for none.
             as_list: whether the prompt asks for a JSON list of strings, which becomes the output.
             max_items: number of items of that list after which the LLM stops; 0 for no limit.
-            json_schema: JSON schema that the output must follow, as text; "" for none.
+            json_schema: JSON schema that the output must follow, as text; "" for none. If `as_list`, models
+                that run in this process or in its workers are held to a list without it, where llguidance is
+                installed.
             max_tokens: largest number of output tokens of a call.
             temperature: randomness of the output; 0 always takes the most likely token.
             seed: seed of the sampler, used if `temperature` is more than 0.
@@ -97,7 +100,15 @@ def _decode(config: LLMCall.Config) -> Mapping[str, object]:
     settings: dict[str, object] = {"max_tokens": config.max_tokens}
     if config.as_list:
         settings["items"] = "json_list"
+    if config.as_list and not config.json_schema:
+        settings |= {"json_schema": _list_schema(config.max_items), "schema_if_able": True}
     if config.temperature:
         settings |= {"temperature": config.temperature, "seed": config.seed}
     given = {"max_items": config.max_items, "json_schema": config.json_schema, "stop": config.stop}
     return settings | {name: value for name, value in given.items() if value}
+
+
+def _list_schema(max_items: int) -> str:
+    """Return the JSON schema of a list of texts that are not empty; `max_items` is 0 for no limit."""
+    schema = {"type": "array", "items": {"type": "string", "minLength": 1}}
+    return json.dumps(schema | ({"maxItems": max_items} if max_items else {}))

@@ -21,7 +21,14 @@ from stretto.deployment import Deployment, Engine, Replica, RunsIn, deploy
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
-from stretto.engines.batch.embedding import MINILM, MISSING_PACKAGES, Embedding, EmbeddingConfig, model_name
+from stretto.engines.batch.embedding import (
+    DTYPES,
+    MINILM,
+    MISSING_PACKAGES,
+    Embedding,
+    EmbeddingConfig,
+    model_name,
+)
 from stretto.engines.batch.reranking import Reranking, RerankingConfig
 from stretto.engines.batch.tools import Tools, ToolsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
@@ -50,7 +57,6 @@ COMPLETION_STOP = ("\nQuestion:", "\n\n\n")
 STAND_IN = "stand-in"
 SMALL_MODEL = "mini"
 DEFAULT_LLM = SMALL_MODEL
-DTYPES = ("float32", "bfloat16", "float16")
 
 RAG_ENGINES = ("chunking", "embedding", "vectors", "reranking", "llm")
 SEARCH_ENGINES = ("llm", "llm_small", "web")
@@ -131,19 +137,34 @@ def llm_replica(
 
 def _devices(device: str | None, runs_in: RunsIn) -> tuple[str, ...]:
     """Return the devices that a replica claims; one that shares our process claims none."""
-    if device is None or device in ("cpu", "cuda", "auto"):
+    if device is None or device in _WHOLE:
         return ()
-    try:
-        kind, _ = parse_device(device)
-    except ConfigError as cause:
-        raise ConfigError(
-            f"--device {device!r} is unknown; it must be 'cpu', 'cuda', 'auto', 'cuda:N' or 'cpu:N'"
-        ) from cause
+    kind = _kind(device)
     if runs_in != "thread":
         return (device,)
     if kind == "cpu":
         raise ConfigError(f"--device {device!r} is one core, which takes a process: add --runs-in process")
     return ()
+
+
+_WHOLE = ("cpu", "cuda", "auto")
+"""Names of devices that stand for no single core or accelerator."""
+
+
+def _shared_device(device: str | None) -> str:
+    """Return the device of a model in our process; a single core cannot be claimed there."""
+    if device is None:
+        return "cpu"
+    return "cpu" if device not in _WHOLE and _kind(device) == "cpu" else device
+
+
+def _kind(device: str) -> str:
+    try:
+        return parse_device(device)[0]
+    except ConfigError as cause:
+        raise ConfigError(
+            f"--device {device!r} is unknown; it must be 'cpu', 'cuda', 'auto', 'cuda:N' or 'cpu:N'"
+        ) from cause
 
 
 def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
@@ -207,6 +228,8 @@ def local_engines(
     vectors: Deployment | None = None,
     embedding_model: str = MINILM,
     reranking_model: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
     functions: Mapping[str, Callable[..., object]] | None = None,
     profiles: Mapping[str, Profile] | None = None,
 ) -> list[Deployment]:
@@ -218,15 +241,17 @@ def local_engines(
         embedding_model: a sentence-transformers name or path, or the URL of a server. Chunks are measured in
             the model's tokens; with a server, in those of all-MiniLM-L6-v2.
         reranking_model: a cross-encoder's name or path, or the URL of a server; None scores by words.
+        device: device of the models that embed and rerank here, see `embedding_engine`.
+        dtype: type of their weights and activations.
         functions: functions that the op `call` may call, by name; if given, there is an engine "calls" too.
         profiles: profiles by engine, in place of the built-in ones.
     """
     counted_by = MINILM if is_url(embedding_model) else embedding_model
     engines = [
         deploy("chunking", Chunking, ChunkingConfig(counted_by), profile=PROFILES["chunking"]),
-        embedding_engine(embedding_model),
+        embedding_engine(embedding_model, device=device, dtype=dtype),
         vectors or vectors_engine(),
-        reranking_engine(reranking_model),
+        reranking_engine(reranking_model, device=device, dtype=dtype),
         llm or llm_engine(None),
     ]
     if functions is not None:
@@ -237,23 +262,37 @@ def local_engines(
     ]
 
 
-def embedding_engine(model: str) -> Deployment:
-    """Return the engine "embedding": a model's name or path, or the URL of a server."""
+def embedding_engine(model: str, *, device: str | None = None, dtype: str | None = None) -> Deployment:
+    """Return the engine "embedding": a model's name or path, or the URL of a server.
+
+    Args:
+        device: device of a model that runs here: "cpu" (the default), "cuda", "cuda:1" or "auto". A single
+            core, such as "cpu:3", stands for the CPU.
+        dtype: type of its weights and activations; None is bfloat16 on a CPU that computes with it, else
+            float32.
+    """
     if is_url(model):
         return _at_server("embedding", model)
-    config = EmbeddingConfig(model)
-    profile = PROFILES["embedding" if config.torch_dtype == "bfloat16" else "embedding-float32"]
+    config = EmbeddingConfig(model, dtype=dtype or "auto", device=_shared_device(device))
+    profile = PROFILES["embedding" if config.dtype_on("cpu") == "bfloat16" else "embedding-float32"]
     return deploy("embedding", Embedding, config, profile=profile)
 
 
-def reranking_engine(model: str | None) -> Deployment:
+def reranking_engine(model: str | None, *, device: str | None = None, dtype: str | None = None) -> Deployment:
     """Return the engine "reranking": a cross-encoder's name or path, or the URL of a server.
 
     None scores by words.
+
+    Args:
+        device: device of a model that runs here, see `embedding_engine`.
+        dtype: type of its weights and activations; None is float32.
     """
     if model is not None and is_url(model):
         return _at_server("reranking", model)
-    return deploy("reranking", Reranking, RerankingConfig(model), profile=PROFILES["reranking"])
+    config = RerankingConfig()
+    if model is not None:
+        config = RerankingConfig(model, device=_shared_device(device), dtype=dtype or "float32")
+    return deploy("reranking", Reranking, config, profile=PROFILES["reranking"])
 
 
 def _at_server(engine: str, url: str) -> Deployment:

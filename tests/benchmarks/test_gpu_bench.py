@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from support.kernel_runs import DEVICE, HAS_GPU, skip_unless_kernels_run
 
-from benchmarks.gpu import attention, checks, model
+from benchmarks.gpu import attention, checks, command_line, model
 from benchmarks.gpu.goals import goals
 from benchmarks.gpu.measure import Place, copy_bytes_per_s, hardware
 from benchmarks.report import Row
@@ -117,3 +118,26 @@ def test_what_there_is_no_time_for_is_left_out() -> None:
 def test_hardware_and_bandwidth() -> None:
     assert hardware(HERE.device)["torch"] == torch.__version__
     assert min(copy_bytes_per_s(HERE.device, 2**20)) > 0
+
+
+def test_the_command_line_is_asked_on_the_gpu_as_on_the_cpu() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def answer(arguments: Sequence[str]) -> dict[str, object]:
+        asked.append(tuple(arguments))
+        return {"answer": "never" if "bfloat16" in arguments else "seldom", "sources": ["pep-0008.rst"]}
+
+    rows = list(command_line.check_answers("cuda", time.monotonic() + 60, answer))
+    assert asked == [
+        ("--device", device, "--dtype", dtype)
+        for device, dtype in (("cpu", "float32"), ("cuda", "float32"), ("cuda", "bfloat16"))
+    ]
+    assert [(row.values.get("right"), row.values.get("same_answer")) for row in rows] == [
+        (True, None),
+        (None, False),
+    ]
+
+
+def test_a_command_that_fails_says_why() -> None:
+    with pytest.raises(RuntimeError, match="there is no dtype 'int4'"):
+        command_line.ask(("--dtype", "int4"))

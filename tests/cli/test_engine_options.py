@@ -182,6 +182,28 @@ def test_options_shape_the_llm(
     assert {d.engine.policy for d in deployed if d is not llm} == {"least_work"}
 
 
+def test_device_and_dtype_reach_every_model_that_runs_here(
+    stretto: CommandLine, doc: Path, deployed: list[Deployment], tiny_checkpoint: Path
+) -> None:
+    models = ("--llm", tiny_checkpoint, "--reranker", "a/cross-encoder")
+    stretto("ask", QUESTION, "--docs", doc, *models, "--device", "auto", "--dtype", "float16")
+    configs = {d.name: d.replicas[0].config for d in deployed}
+    for name in ("llm", "embedding", "reranking"):
+        config: Any = configs[name]
+        assert (config.device, config.dtype) == ("auto", "float16"), name
+
+
+def test_a_core_is_the_llm_s_alone(
+    stretto: CommandLine, doc: Path, deployed: list[Deployment], tiny_checkpoint: Path
+) -> None:
+    claim = ("--llm", tiny_checkpoint, "--device", "cpu:0", "--runs-in", "process")
+    stretto("ask", QUESTION, "--docs", doc, *claim)
+    replicas = {d.name: d.replicas[0] for d in deployed}
+    embedding: Any = replicas["embedding"].config
+    assert replicas["llm"].devices == ("cpu:0",)
+    assert (embedding.device, embedding.dtype) == ("cpu", "auto")
+
+
 def test_a_process_computes_on_what_it_claims(
     stretto: CommandLine, doc: Path, tmp_path: Path, deployed: list[Deployment], tiny_checkpoint: Path
 ) -> None:
@@ -358,12 +380,20 @@ def test_options_that_cannot_be_are_refused(
     stretto: CommandLine, doc: Path, tmp_path: Path, deployed: list[Deployment], tiny_checkpoint: Path
 ) -> None:
     url = ("--llm", "http://127.0.0.1:9")
+    at_server = ("--embedder", "http://127.0.0.1:9")
     model = ("--llm", tiny_checkpoint)
     file = tmp_path / "engines.toml"
     file.write_text(LLM + STAND_IN)
     for args, message in (
-        ((*url, "--dtype", "bfloat16"), "--dtype is for an --llm that is a directory; 'http://127.0.0.1:9'"),
-        ((*url, "--device", "cuda"), "--device is for an --llm that is a directory"),
+        (
+            (*url, *at_server, "--dtype", "bfloat16"),
+            "--dtype is for models that run on this machine, and none",
+        ),
+        (
+            (*url, "--app", "search", "--device", "cuda"),
+            "--device is for models that run on this machine, and",
+        ),
+        ((*url, "--device", "gpu"), "--device 'gpu' is unknown; it must be 'cpu', 'cuda', 'auto', "),
         ((*url, "--replicas", 2), "--replicas is for an --llm that is a directory"),
         ((*url, "--runs-in", "process"), "--runs-in is for an --llm that is a directory"),
         (("--replicas", 0), "--replicas is 0; it must be a whole number of at least 1"),
@@ -372,12 +402,11 @@ def test_options_that_cannot_be_are_refused(
         ((*model, "--dtype", "int4"), "there is no dtype 'int4'; there are float32, bfloat16, float16"),
         ((*model, "--device", "gpu"), "--device 'gpu' is unknown; it must be 'cpu', 'cuda', 'auto', "),
         ((*model, "--device", "cpu:0"), "--device 'cpu:0' is one core, which takes a process: add --runs-in"),
-        ((*model, "--device", "cuda:77"), "engine 'llm', replica 0: device 'cuda:77' is not of this machine"),
+        ((*model, "--device", "cuda:77"), "engine 'embedding', replica 0: device 'cuda:77' is not of this"),
         (
             (*model, "--device", "cpu:7777", "--runs-in", "process"),
             "engine 'llm', replica 0: device 'cpu:7777' is not of this machine, which has ",
         ),
-        (("--llm", "stand-in", "--dtype", "float16"), "--dtype is for a checkpoint; 'stand-in' has no weig"),
         (("--engines", tmp_path / "no.toml"), f"{tmp_path}/no.toml: cannot be read"),
         (("--engines", file, *url), f"{file} describes the engine 'llm', and --llm says something else"),
         (

@@ -175,6 +175,21 @@ def test_calls_may_be_held_to_the_tools_there_are() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("constrained", "expected"), [(None, (True, True)), (True, (True, False)), (False, (False, False))]
+)
+def test_engines_that_can_hold_every_turn_to_the_tools_unless_told_otherwise(
+    constrained: bool | None, expected: tuple[bool, bool]
+) -> None:
+    held = []
+    graph = app(constrained=constrained).lower({})
+    settings = dict(next(p for p in graph if p.op == "expand").config)
+    for turn in (graph, agent_turn({**settings, "question": "?", "results1": ["a"]})):
+        (decode,) = (p for p in turn if p.op == "decode")
+        held.append((bool(decode.setting("json_schema")), bool(decode.setting("schema_if_able"))))
+    assert held == [expected] * 2
+
+
 def test_turns_of_all_queries_share_their_plans() -> None:
     plans = PlanCache({})
     settings = dict(next(p for p in app().lower({}) if p.op == "expand").config)

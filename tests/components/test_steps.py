@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import chain, combinations
 from typing import Any
@@ -64,6 +65,18 @@ def test_settings_of_a_call_reach_its_decode() -> None:
     _, decode = lowered(call, "text").primitives
     wanted = {"items": "json_list", "max_items": 2, "json_schema": "{}", "temperature": 0.5, "seed": 0}
     assert dict(decode.config) == {**wanted, "stop": ("\n",), "max_tokens": 128}
+
+
+def test_a_list_is_held_to_its_form_by_engines_that_can() -> None:
+    asked = LLMCall(prompt="{city}", city=CITY, as_list=True, max_items=2)
+    graph = Template("held", asked, {"text": asked["text"]}).lower({})
+    (decode,) = (p for p in graph if p.op == "decode")
+    assert decode.setting("schema_if_able") is True
+    assert json.loads(str(decode.setting("json_schema"))) == {
+        "type": "array",
+        "items": {"type": "string", "minLength": 1},
+        "maxItems": 2,
+    }
 
 
 def test_a_function_gets_its_arguments_by_name() -> None:

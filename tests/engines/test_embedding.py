@@ -129,9 +129,9 @@ def test_the_type_is_what_the_processor_computes_with(
         cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: none\n")
     found = has_bfloat16(cpuinfo)
     monkeypatch.setattr(module, "has_bfloat16", lambda: found)
-    assert EmbeddingConfig().torch_dtype == dtype
-    assert EmbeddingConfig(device="cuda").torch_dtype == "float32"
-    assert EmbeddingConfig(dtype="float32").torch_dtype == "float32"
+    assert EmbeddingConfig().dtype_on("cpu") == dtype
+    assert EmbeddingConfig().dtype_on("cuda") == "float32"
+    assert EmbeddingConfig(dtype="float32").dtype_on("cpu") == "float32"
 
 
 @pytest.mark.parametrize("settings", [{"num_threads": 0}, {"dtype": "int8"}])

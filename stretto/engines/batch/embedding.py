@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 MINILM = "all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 GPU_BATCH_SIZE = 64
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16")
+"""Types in which a model on this machine may compute."""
 MISSING_PACKAGES = "needs packages that are not installed: pip install 'stretto[local]'"
 
 
@@ -49,7 +50,8 @@ class EmbeddingConfig:
             takes the number of cores.
         dtype: type of weights and activations: "float32", "bfloat16" or "float16". "auto" takes bfloat16 on a
             CPU that computes with it natively, else float32. Vectors are float32 in any case.
-        device: torch device that runs the model.
+        device: torch device that runs the model, such as "cpu" or "cuda:1"; "auto" is the first GPU if there
+            is one, else the CPU.
 
     Raises:
         ConfigError: `num_threads` or `dtype` is unusable.
@@ -63,15 +65,15 @@ class EmbeddingConfig:
     def __post_init__(self) -> None:
         if self.num_threads is not None and self.num_threads < 1:
             raise ConfigError(f"num_threads is {self.num_threads}; it must be at least 1, or None")
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"there is no dtype {self.dtype!r}; there are {', '.join(DTYPES)}")
+        known = ("auto", *DTYPES)
+        if self.dtype not in known:
+            raise ConfigError(f"there is no dtype {self.dtype!r}; there are {', '.join(known)}")
 
-    @property
-    def torch_dtype(self) -> str:
-        """Name of the type that the model is loaded with."""
+    def dtype_on(self, device: str) -> str:
+        """Return the name of the type that the model is loaded with on "cpu" or "cuda"."""
         if self.dtype != "auto":
             return self.dtype
-        return "bfloat16" if self.device == "cpu" and has_bfloat16() else "float32"
+        return "bfloat16" if device == "cpu" and has_bfloat16() else "float32"
 
 
 class Embedding:
@@ -209,13 +211,19 @@ def _load(config: EmbeddingConfig) -> SentenceTransformer:
     with loading_model(config.model, 1):
         from sentence_transformers import SentenceTransformer
 
+        from stretto.engines.transformer.device import device_of
+
+        device = device_of(config.device)
+        dtype = config.dtype_on(device.type)
         model = SentenceTransformer(
             path,
-            device=config.device,
+            device=str(device),
             local_files_only=is_packaged,  # asks no hub; HF_HUB_OFFLINE would bind the whole process
-            model_kwargs={"dtype": config.torch_dtype},
+            model_kwargs={"dtype": dtype},
         )
         _pool_in_float32(model)
+        if dtype == "bfloat16" and has_bfloat16():
+            _pack_weights(model)
         return model
 
 
@@ -237,6 +245,14 @@ def _pool_in_float32(model: SentenceTransformer) -> None:
     transformer.register_forward_hook(widen)
     for module in others:
         module.float()
+
+
+def _pack_weights(model: SentenceTransformer) -> None:
+    """Lay out the weights of a bfloat16 model once for the processor, if it runs the model."""
+    from stretto.engines.batch.packed_linear import can_pack, pack_linears
+
+    if can_pack(model.device):
+        pack_linears(model)
 
 
 def _use_one_thread() -> None:

@@ -33,8 +33,8 @@ from typing import TypeAlias
 from stretto.core import Hit, document_order
 from stretto.documents.sentences import split_sentences
 from stretto.engines.batch.applications import Application, answer_batch
-from stretto.engines.batch.embedding import loading_model
-from stretto.errors import BadReply
+from stretto.engines.batch.embedding import DTYPES, loading_model
+from stretto.errors import BadReply, ConfigError
 from stretto.tasks import Task
 
 Pair: TypeAlias = tuple[str, Hit]
@@ -47,11 +47,22 @@ class RerankingConfig:
     Attributes:
         model: name or path of a cross-encoder for sentence-transformers; None scores by shared words, without
             a model.
+        device: torch device that runs the model, such as "cpu" or "cuda:1"; "auto" is the first GPU if there
+            is one, else the CPU.
+        dtype: type of weights and activations: "float32", "bfloat16" or "float16".
+
+    Raises:
+        ConfigError: `dtype` is unusable.
     """
 
     model: str | None = None
     num_threads: int | None = 1
     device: str = "cpu"
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"there is no dtype {self.dtype!r}; there are {', '.join(DTYPES)}")
 
 
 class Reranking:
@@ -156,7 +167,10 @@ def _cross_encoder(config: RerankingConfig, model: str) -> Callable[[Sequence[Pa
     with loading_model(model, config.num_threads):
         from sentence_transformers import CrossEncoder
 
-        encoder = CrossEncoder(model, device=config.device)
+        from stretto.engines.transformer.device import device_of
+
+        device = str(device_of(config.device))
+        encoder = CrossEncoder(model, device=device, model_kwargs={"dtype": config.dtype})
         if encoder.num_labels != 1:
             raise ValueError(f"it classifies pairs into {encoder.num_labels} labels")
 

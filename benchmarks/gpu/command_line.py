@@ -1,0 +1,62 @@
+"""Does `stretto ask` answer on the GPU as it does on the CPU? LLM and embedder are those that ship."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Row
+
+COMMAND_LINE = "stretto ask"
+"""Name of the table."""
+
+DOCUMENT = Path(__file__).parents[2] / "examples" / "documents" / "pep-0008.rst"
+QUESTION = "When should tabs be used?"
+DTYPES = ("float32", "bfloat16")
+_LIMIT_S = 120.0
+
+
+def ask(arguments: Sequence[str]) -> dict[str, Any]:
+    """Run the command in a process of its own; return what it answered.
+
+    Raises:
+        RuntimeError: the command failed; the message is the last line that it wrote to stderr.
+    """
+    command = [sys.executable, "-m", "stretto.cli.main", "ask", QUESTION, "--docs", str(DOCUMENT), "--json"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=_LIMIT_S)
+    if done.returncode != 0:
+        raise RuntimeError((done.stderr.strip() or "no message").splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
+    return answer
+
+
+def check_answers(
+    device: str, stop_s: float, ask: Callable[[Sequence[str]], dict[str, Any]] = ask
+) -> Iterator[Row]:
+    """Yield a row for each type: whether answer and sources on `device` are those of the CPU in float32.
+
+    A bfloat16 answer may differ, and is reported.
+
+    Args:
+        stop_s: time on the clock `time.monotonic` after which no command is started.
+    """
+    if find_spec("sentence_transformers") is None:
+        yield Row(COMMAND_LINE, "left out", {}, note="the extra 'local' is not installed")
+        return
+    expected = ask(("--device", "cpu", "--dtype", "float32"))
+    for dtype in DTYPES:
+        if time.monotonic() > stop_s:
+            return
+        start_s = time.perf_counter()
+        found = ask(("--device", device, "--dtype", dtype))
+        is_same = all(found[key] == expected[key] for key in ("answer", "sources"))
+        judged = {"right": is_same} if dtype == "float32" else {"same_answer": is_same}
+        yield Row(
+            COMMAND_LINE, f"{device}, {dtype}", {**judged, "s": round(time.perf_counter() - start_s, 1)}
+        )
