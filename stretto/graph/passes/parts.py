@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stretto.graph.graph import Graph
 from stretto.graph.passes.base import DEFAULT_PROFILE
-from stretto.graph.passes.steps import Step, Steps
+from stretto.graph.passes.steps import Step, Steps, num_items
 
 
 class Part:
@@ -42,72 +42,102 @@ def cut(graph: Graph, steps: Steps) -> list[Part]:
 class _Cutter:
     def __init__(self, graph: Graph, steps: Steps) -> None:
         self.parts: list[Part] = []
-        self._profiles = steps.conditions.profiles
         self._lengths: dict[str, int] = {}
+        """Assumed lengths of the values of steps that are applied to lists or make them, by name."""
+        self._whole: dict[str, int] = {}
+        """Places of the parts that are all of a step, by its name."""
         self._pieces: dict[str, list[tuple[int, int, int]]] = {}
-        """Half-open range of items, and place of the part that yields them, by name of the value."""
-        self._first_readers: dict[str, Step] = {}
-        """The first of the steps that are applied to each item of a value, by name of the value."""
-        self._streamed: set[str] = set()
-        """Names of the values that are taken in pieces."""
+        """Half-open range of items, and place of the part that yields them, by name of the other steps."""
         known = [steps.of(primitive) for primitive in graph.primitives]
+        readers: dict[str, Step] = {}
+        """The first of the steps that are applied to each item of a value, by name of the value."""
+        streamed: set[str] = set()
         for step in known:
             for name, piece in step.each:
-                self._first_readers.setdefault(name, step)
+                readers.setdefault(name, step)
                 if piece is not None:
-                    self._streamed.add(name)
+                    streamed.add(name)
         for step in known:
-            if step.each or step.flattens or (step.is_decode and step.primitive.name in self._streamed):
-                self._cut(step)
+            if step.is_decode and step.name in streamed:
+                self._add_streamed(step)
+            elif step.takes_pieces or step.flattens:
+                self._add_pieces(step, readers.get(step.name))
             else:
-                self._add(step)
+                self._add_whole(step)
         for before, after in graph.order:
-            for _, _, part in self._pieces[after]:
+            for part in self._places(after):
                 self._wait(part, before)
 
-    def _add(self, step: Step) -> None:
-        """Add a step that is a single part."""
+    def _add_whole(self, step: Step) -> None:
         place = len(self.parts)
         part = Part(step)
+        if step.each:
+            part.num_items = self._lengths[step.name] = self._input_length(step)
         self.parts.append(part)
-        pieces = self._pieces
         for name, _ in step.reads:
-            for _, _, source in pieces.get(name, ()):
+            if (source := self._whole.get(name)) is not None:
                 self.parts[source].readers.append(place)
                 part.num_waits += 1
-        pieces[step.primitive.name] = [(0, 1, place)]
-        self._lengths[step.primitive.name] = step.num_items
+            elif name in self._pieces:
+                self._wait(place, name)
+        self._whole[step.name] = place
 
-    def _cut(self, step: Step) -> None:
-        """Add a step that is applied to a list, or makes one while it runs."""
-        name = step.primitive.name
-        num_streamed = self._length(step, 1) if step.is_decode and name in self._streamed else 0
-        length = 1
-        ranges = [(0, 1)]
-        if num_streamed:
-            ranges = [(item, item + 1) for item in range(num_streamed)]
-        elif step.each:
-            length = min([self._lengths.get(source, 1) for source, _ in step.each])
-            piece = min([own or length for _, own in step.each])
-            ranges = [(lo, min(lo + piece, length)) for lo in range(0, length, piece)]
-        pieces: list[tuple[int, int, int]] = []
-        self._pieces[name] = pieces
-        for lo, hi in ranges:
+    def _add_streamed(self, step: Step) -> None:
+        """Add a decode whose items leave it while it runs."""
+        length = 1 if step.each else num_items(step.primitive)
+        self._lengths[step.name] = length
+        pieces = self._pieces[step.name] = []
+        for item in range(length):
             place = len(self.parts)
-            self.parts.append(Part(step, hi - lo, 1 / num_streamed if num_streamed else 1.0))
-            if num_streamed and pieces:
-                self._wait_for(place, pieces[-1][2])
-            for source, own in step.reads:
-                self._wait(place, source, (lo, hi) if own else None)
+            self.parts.append(Part(step, 1, 1 / length))
+            if item:
+                self._wait_for(place, place - 1)
+            for name, piece in step.reads:
+                self._wait(place, name, (item, item + 1) if piece else None)
+            pieces.append((item, item + 1, place))
+
+    def _add_pieces(self, step: Step, reader: Step | None) -> None:
+        """Add a step that is applied to the pieces of lists, or makes a list for each item.
+
+        `reader` is the first step that is applied to each item of its value.
+        """
+        pieces = self._pieces[step.name] = []
+        length = self._input_length(step) if step.each else 1
+        piece = min([own or length for _, own in step.each], default=1)
+        for lo in range(0, length, piece):
+            hi = min(lo + piece, length)
+            place = len(self.parts)
+            self.parts.append(Part(step, hi - lo))
+            for name, own in step.reads:
+                self._wait(place, name, (lo, hi) if own else None)
             pieces.append((lo, hi, place))
-        self._lengths[name] = length = self._length(step, length)
         if step.flattens:  # its items are not those of its pieces
-            self._pieces[name] = [(0, length, place) for *_, place in pieces]
+            engine = None if reader is None else reader.engine
+            length = 2 * (DEFAULT_PROFILE if engine is None else engine.profile).max_efficient_batch
+            pieces[:] = [(0, length, place) for *_, place in pieces]
+        self._lengths[step.name] = length
+
+    def _input_length(self, step: Step) -> int:
+        """Return the assumed number of items that a step is applied to."""
+        lengths = []
+        for name, _ in step.each:
+            length = self._lengths.get(name)
+            if length is None:
+                place = self._whole.get(name)
+                length = 1 if place is None else num_items(self.parts[place].step.primitive)
+            lengths.append(length)
+        return min(lengths)
+
+    def _places(self, name: str) -> list[int]:
+        whole = self._whole.get(name)
+        return [place for *_, place in self._pieces[name]] if whole is None else [whole]
 
     def _wait(self, part: int, name: str, items: tuple[int, int] | None = None) -> None:
         """Let a part wait for those parts of a value that yield the items, a half-open range; None for
         all.
         """
+        if (whole := self._whole.get(name)) is not None:
+            self._wait_for(part, whole)
         for lo, hi, source in self._pieces.get(name, ()):
             if items is None or (lo < items[1] and items[0] < hi):
                 self._wait_for(part, source)
@@ -115,11 +145,3 @@ class _Cutter:
     def _wait_for(self, part: int, source: int) -> None:
         self.parts[source].readers.append(part)
         self.parts[part].num_waits += 1
-
-    def _length(self, step: Step, length: int) -> int:
-        """Return the assumed length of the list that a step yields; `length` is that of its inputs."""
-        if step.flattens:
-            reader = self._first_readers.get(step.primitive.name)
-            engine = None if reader is None else reader.engine
-            return 2 * (DEFAULT_PROFILE if engine is None else engine.profile).max_efficient_batch
-        return length if step.each else step.num_items

@@ -80,7 +80,7 @@ class _Schedule:
             for place in batch:
                 part = parts[place]
                 if part.step.prompt is not None:
-                    self._prefills.add(part.step.primitive.name)
+                    self._prefills.add(part.step.name)
                 for place in part.readers:
                     reader = parts[place]
                     reader.num_waits -= 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stretto.costs.profile import Profile
 from stretto.costs.tokens import num_tokens
-from stretto.graph.graph import HINT, Constant, Primitive, PromptParts
+from stretto.graph.graph import HINT, Constant, Primitive, PromptParts, Ref
 from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, TOKENS_PER_SLOT
 from stretto.graph.passes.conditions import Conditions
@@ -61,21 +61,22 @@ class Step:
         reads: names of the values that it waits for, with the number of items that a part needs, or None if
             it needs all of them.
         each: names of the values to whose items it is applied, with the size of the pieces.
+        takes_pieces: whether it may start before all of these items exist.
         flattens: whether it makes a list of its own for each item.
-        num_items: assumed length of its value, if that is a list and not one value for each item.
         decode_s: predicted seconds of all of its output, if it is a decode.
         prompt: what it computes, if it is a prefill. Equal prompts are the same object.
         hint: name of the prefill that computes a beginning of its prompt, if there is one.
     """
 
+    name: str
     primitive: Primitive
     engine: EngineUse | None
     is_llm: bool
     is_decode: bool
     reads: tuple[tuple[str, int | None], ...]
     each: tuple[tuple[str, int | None], ...]
+    takes_pieces: bool
     flattens: bool
-    num_items: int
     decode_s: float
     prompt: PromptLength | None
     hint: str | None
@@ -92,7 +93,7 @@ class Steps:
         self._ops = ops
         self._engines: dict[str, EngineUse] = {}
         self._steps: dict[int, Step] = {}
-        self._prompts: dict[Hashable, PromptLength] = {}
+        self._prompts: dict[Hashable, list[tuple[PromptParts, list[tuple[str, Ref]], PromptLength]]] = {}
 
     def of(self, primitive: Primitive) -> Step:
         """Return what is known of a primitive (step)."""
@@ -105,6 +106,7 @@ class Steps:
         engine = None if primitive.engine is None else self._engine(primitive.engine)
         is_decode = primitive.op == "decode"
         hint: str | None = None
+        takes_pieces = False
         reads, each = [], []
         for arg in primitive.args:
             name = arg.ref.name
@@ -115,15 +117,17 @@ class Steps:
             reads.append((name, arg.piece if arg.each else None))
             if arg.each:
                 each.append((name, arg.piece))
+                takes_pieces = takes_pieces or arg.piece is not None
         return Step(
+            primitive.name,
             primitive,
             engine,
             primitive.op == "prefill" or is_decode,
             is_decode,
             tuple(reads),
             tuple(each),
+            takes_pieces,
             self._ops.spec(primitive).flatten,
-            _num_items(primitive),
             engine.profile.per_output_s * _output_tokens(primitive) if is_decode and engine else 0.0,
             self._prompt(primitive) if primitive.op == "prefill" else None,
             hint,
@@ -139,12 +143,14 @@ class Steps:
         return engine
 
     def _prompt(self, prefill: Primitive) -> PromptLength:
-        slots = tuple([(arg.port, arg.ref) for arg in prefill.args if arg.port != HINT])
-        key = (prefill.engine, prefill.prompt, slots)
-        found = self._prompts.get(key)
-        if found is None:
-            found = self._prompts[key] = _prompt_length(prefill.prompt)
-        return found
+        slots = [(arg.port, arg.ref) for arg in prefill.args if arg.port != HINT]
+        alike = self._prompts.setdefault((prefill.engine, len(prefill.prompt), len(slots)), [])
+        for prompt, other, length in alike:  # cheaper than to hash whole prompts
+            if prompt == prefill.prompt and other == slots:
+                return length
+        length = _prompt_length(prefill.prompt)
+        alike.append((prefill.prompt, slots, length))
+        return length
 
 
 def _prompt_length(prompt: PromptParts) -> PromptLength:
@@ -161,7 +167,7 @@ def _prompt_length(prompt: PromptParts) -> PromptLength:
     return PromptLength(num_constants, tokens_from)
 
 
-def _num_items(primitive: Primitive) -> int:
+def num_items(primitive: Primitive) -> int:
     """Return the assumed length of the list that a primitive yields if it is not applied to one."""
     for key in ("max_items", "best"):
         limit = primitive.setting(key)
