@@ -71,27 +71,33 @@ class _Schedule:
                 ready, started = self._start(ready)
                 for batch in started:
                     step = parts[batch[0]].step
-                    seconds = self._batch_s(batch)
+                    seconds = 0.0 if step.engine is None else self._batch_s(batch, step.engine)
                     if step.prompt is not None and step.engine is not None:
                         running = self._delayed(running, step.engine, seconds)
                     heappush(running, (now_s + seconds, batch))
             now_s, batch = heappop(running)
-            self._release(parts[batch[0]])
+            step = parts[batch[0]].step
+            if (engine := step.engine) is not None:
+                engine.num_running -= 1
+                engine.num_batches -= not step.is_decode
+                if not engine.num_running:
+                    self._free_cores += engine.num_cores
+            if step.prompt is not None:
+                self._prefills.add(step.name)
             for place in batch:
-                part = parts[place]
-                if part.step.prompt is not None:
-                    self._prefills.add(part.step.name)
-                for place in part.readers:
-                    reader = parts[place]
-                    reader.num_waits -= 1
-                    if not reader.num_waits:
-                        ready.append(place)
+                for reader in parts[place].readers:
+                    parts[reader].num_waits -= 1
+                    if not parts[reader].num_waits:
+                        ready.append(reader)
         return now_s
 
     def _start(self, ready: list[int]) -> tuple[list[int], list[list[int]]]:
         """Return those of the parts that still have to wait, and, by batch, those that start now."""
-        if len(ready) > 1:
-            ready.sort()
+        if len(ready) == 1:
+            part = self._parts[ready[0]]
+            engine = part.step.engine
+            return ([], [ready]) if engine is None or self._acquire(engine, part) else (ready, [])
+        ready.sort()
         started: list[list[int]] = []
         waiting: list[int] = []
         open_batches: dict[int, list[int]] = {}
@@ -144,24 +150,12 @@ class _Schedule:
         engine.num_batches += is_batch
         return True
 
-    def _release(self, part: Part) -> None:
-        engine = part.step.engine
-        if engine is None:
-            return
-        engine.num_running -= 1
-        engine.num_batches -= not part.step.is_decode
-        if not engine.num_running:
-            self._free_cores += engine.num_cores
-
-    def _batch_s(self, batch: list[int]) -> float:
+    def _batch_s(self, batch: list[int], engine: EngineUse) -> float:
         """Return the seconds of a batch that starts now; those of a prefill are added to `prefill_s`."""
         first = self._parts[batch[0]]
-        step = first.step
-        if step.engine is None:
-            return 0.0
+        step, profile = first.step, engine.profile
         if step.is_decode:
             return step.decode_s * first.share
-        profile = step.engine.profile
         if step.prompt is not None:
             missing = self._missing_tokens(step.prompt, step.hint)
             seconds = profile.batch_s(missing) * first.num_items if missing else 0.0
