@@ -28,7 +28,7 @@ from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.engines.scripted.fake import FakeBatch, FakeBatchConfig
 from stretto.frontend.plan_cache import PlanCache
-from stretto.graph.passes.predict import rounded_load
+from stretto.graph.passes.conditions import rounded_load
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.messages import Event, Submit
 from stretto.runtime.conditions import idle_conditions

@@ -50,7 +50,9 @@ _COLLECTION = "documents"
 
 @dataclass(frozen=True, slots=True)
 class AnsweredQuestion:
-    """One run of one question. `first_token_s` and the token counts are those of the answering calls."""
+    """One run of one question. `first_token_s` and the token counts are those of the answering calls; those
+    whose answer came whole, because nobody read its parts, have no time to a first token.
+    """
 
     question: str
     wall_s: float
@@ -91,8 +93,9 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
     notes += [
         f"{len(questions) - _NUM_WARM_UPS} questions over {len(documents)} documents from {source};"
         f" model {checkpoint.name}",
-        "speed_up: median over the questions of the time with no passes over this one; first_token_ms: of the"
-        " calls that answer, three a question; tokens: of their prompts; warmed: prefills answered in time",
+        "speed_up: median over the questions of the time with no passes over this one; tokens: of the prompts"
+        " of the calls that answer, three a question; first_token_ms: of those that were streamed; warmed:"
+        " prefills answered in time",
         "each choice of passes has a cache salt of its own on the server; near-ties of logits excuse nothing",
         *(note for dtype, variants in asked.items() for note in differing(dtype, variants)),
     ]
@@ -188,7 +191,7 @@ async def _ask(
         wall_s,
         None if answer is ABSENT else answer,
         tuple((hit.chunk.source, hit.chunk.index) for hit in sources if isinstance(hit, Hit)),
-        tuple(span.marks_s[0] - span.start_s for span in answering if span.marks_s),
+        tuple(span.marks_s[0] - span.start_s for span in answering if len(span.marks_s) > 1),
         sum(usage.num_prompt_tokens for usage in usages),
         sum(usage.num_cached_tokens for usage in usages),
         sum(span.usage is not None and span.usage.num_prompt_tokens > 0 for span in warming),
@@ -206,13 +209,14 @@ def rows_of(dtype: str, asked: Mapping[str, Sequence[AnsweredQuestion]]) -> list
     rows = []
     for variant, runs in asked.items():
         num_equal = sum(_text(one) == _text(base) for one, base in zip(runs, none, strict=True))
+        first_s = [seconds for one in runs for seconds in one.first_token_s]
         values: dict[str, Value] = {
             **spread([one.wall_s for one in runs], "s"),
             "saved_ms": 1000
             * statistics.median(base.wall_s - one.wall_s for one, base in zip(runs, none, strict=True)),
             "speed_up": statistics.median(_ratios(none, runs)),
             "equal": f"{num_equal} of {len(runs)}",
-            "first_token_ms": 1000 * statistics.median(s for one in runs for s in one.first_token_s),
+            "first_token_ms": 1000 * statistics.median(first_s) if first_s else "not streamed",
             "prompt_tokens": statistics.median(one.num_prompt_tokens for one in runs),
             "cached_tokens": statistics.median(one.num_cached_tokens for one in runs),
             "warmed": statistics.median(one.num_warmed for one in runs),

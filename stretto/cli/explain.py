@@ -25,8 +25,8 @@ from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.ops import Ops
 from stretto.graph.passes.base import Profiles
+from stretto.graph.passes.conditions import Conditions
 from stretto.graph.passes.pipeline import run_passes
-from stretto.graph.passes.predict import Conditions
 from stretto.graph.passes.weigh import WEIGHED, Verdict, weigh
 from stretto.graph.text import print_graph
 from stretto.graph.unroll import unroll

@@ -9,7 +9,8 @@ their ordinary pieces; text that would become one is split again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from transformers import AutoTokenizer
 from stretto.core import Prompt
 from stretto.engines.chat_markup import ChatMarkup, roles_of
 from stretto.errors import ConfigError, UserError
+
+_NUM_CONSTANTS = 512
+"""Number of constants whose ids are kept. Every query of an app brings the same ones, data are its own."""
 
 
 class PromptTokenizer:
@@ -43,7 +47,7 @@ class PromptTokenizer:
         spec |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         self._plain = Tokenizer.from_str(json.dumps(spec))
         self._special = _special_ids(tokenizer)
-
+        self._constant: Callable[[str], tuple[int, ...]] = lru_cache(_NUM_CONSTANTS)(self._tokenise_constant)
         self._markup = ChatMarkup(str(folder), self._render if tokenizer.chat_template else None)
         self._bos = [tokenizer.bos_token_id] if tokenizer.bos_token_id in tokenizer("").input_ids else []
         self.suffix: list[int] = self.end_of(())
@@ -59,7 +63,7 @@ class PromptTokenizer:
                 a special token by itself; or the template refuses messages of these roles.
         """
         before = iter(self._markup.of(roles_of(prompt)).before)
-        tokens = self._constant(next(before))
+        tokens = list(self._constant(next(before)))
         if tokens[: len(self._bos)] != self._bos:
             tokens = self._bos + tokens
         for number, segment in enumerate(prompt):
@@ -84,7 +88,7 @@ class PromptTokenizer:
         Raises:
             UserError: the template refuses messages of these roles.
         """
-        return self._constant(self._markup.of(roles_of(prompt)).end)
+        return list(self._constant(self._markup.of(roles_of(prompt)).end))
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text of generated tokens; special tokens are left out.
@@ -113,8 +117,8 @@ class PromptTokenizer:
                     ids += self._data(part)
         return ids
 
-    def _constant(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
+    def _tokenise_constant(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def _render(self, messages: Sequence[Mapping[str, str]], is_to_be_answered: bool) -> str:
         chat = [dict(message) for message in messages]

@@ -13,8 +13,8 @@ from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph, compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.passes.base import Profiles
+from stretto.graph.passes.conditions import Conditions
 from stretto.graph.passes.pipeline import optimise
-from stretto.graph.passes.predict import Conditions
 from stretto.graph.passes.weigh import WEIGHED, weigh
 from stretto.graph.verify import verify
 from stretto.vocabulary import DEFAULT, Vocabulary

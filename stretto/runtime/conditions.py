@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from stretto.deployment import Deployment, Replica
 from stretto.engines.processor import num_cores
-from stretto.graph.passes.predict import Conditions
+from stretto.graph.passes.conditions import Conditions
 
 
 def idle_conditions(deployments: Iterable[Deployment], cores: int | None = None) -> Conditions:

@@ -24,7 +24,7 @@ from stretto.errors import ConfigError, InternalError, UserError
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
-from stretto.graph.passes.predict import rounded_load
+from stretto.graph.passes.conditions import rounded_load
 from stretto.messages import (
     AddInstance,
     Cancel,

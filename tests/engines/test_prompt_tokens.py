@@ -131,3 +131,16 @@ def test_a_character_that_is_a_special_token_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="segment context of the prompt cannot be tokenised"):
         PromptTokenizer(tmp_path).encode((Segment("a § a", "context"),))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_that_a_caller_changes_are_new_for_the_next(kind: str) -> None:
+    """The ids of constants are kept, and never handed out themselves."""
+    tokenizer, _ = saved(kind)
+    prompt = (Segment("a b"), Segment("s", "variable"), Segment("a b"))
+    first = tokenizer.encode(prompt)
+    kept = list(first)
+    first.append(-1)
+    tokenizer.end_of(prompt).append(-1)
+    assert tokenizer.encode(prompt) == kept
+    assert -1 not in tokenizer.end_of(prompt)

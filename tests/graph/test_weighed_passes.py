@@ -13,9 +13,11 @@ from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Template
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS
+from stretto.graph.passes.conditions import Conditions, rounded_load
 from stretto.graph.passes.parts import cut
 from stretto.graph.passes.pipeline import PASSES, optimise
-from stretto.graph.passes.predict import Conditions, Prediction, predict, rounded_load
+from stretto.graph.passes.predict import Prediction, predict
+from stretto.graph.passes.steps import Steps
 from stretto.graph.passes.weigh import WEIGHED, Verdict, weigh
 from stretto.graph.text import parse_graph, print_graph
 from stretto.vocabulary import DEFAULT
@@ -39,7 +41,7 @@ def verdicts(template: Template, conditions: Conditions) -> Mapping[str, Verdict
 
 
 def predicted(text: str, conditions: Conditions) -> Prediction:
-    return predict(parse_graph(text), conditions, OPS)
+    return predict(parse_graph(text), Steps(conditions, OPS))
 
 
 def test_a_prefill_ahead_pays_while_the_llm_waits_for_documents() -> None:
@@ -87,7 +89,7 @@ def test_a_prefill_beside_a_decode_makes_it_longer() -> None:
       %l = prefill([%w]) : kv @llm
       return %o, l=%l"""
     seconds = LLM.batch_s(64) + 100 * LLM.per_output_s + LLM.batch_s(64)
-    assert predict(parse_graph(text), ALONE, OPS).seconds == pytest.approx(seconds)
+    assert predict(parse_graph(text), Steps(ALONE, OPS)).seconds == pytest.approx(seconds)
 
 
 def test_unknown_profiles_leave_nothing_out() -> None:
@@ -210,5 +212,5 @@ def test_any_limit_of_a_list_can_be_weighed(max_items: int) -> None:
     queries = advanced_rag().lower({})
     listed = parse_graph(print_graph(queries).replace("max_items=3", f"max_items={max_items}"))
     assert listed != queries
-    assert len(cut(optimise(listed, PROFILES, PASSES), PROFILES, OPS)) < 300
+    assert len(cut(optimise(listed, PROFILES, PASSES), Steps(ALONE, OPS))) < 300
     assert weigh(listed, ALONE, PASSES)[1]

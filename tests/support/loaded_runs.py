@@ -24,7 +24,7 @@ from stretto.frontend.component import Input
 from stretto.frontend.plan_cache import PlanCache
 from stretto.frontend.template import Template
 from stretto.graph.ops import OPS
-from stretto.graph.passes.predict import rounded_load
+from stretto.graph.passes.conditions import rounded_load
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.messages import Event, Submit
 from stretto.runtime.conditions import idle_conditions

@@ -5,87 +5,139 @@ A part is all of a step, a piece of the list that a step is applied to, or a sha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from stretto.graph.graph import HINT, Graph, Primitive
-from stretto.graph.ops import Ops
-from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles
-
-_ASSUMED_ITEMS = 3
-_MOST_ITEMS = 64
-"""Largest length of a list whose settings allow more: predictions take a time that grows with its square."""
+from stretto.graph.graph import Graph
+from stretto.graph.passes.base import DEFAULT_PROFILE
+from stretto.graph.passes.steps import Step, Steps, num_items
 
 
-@dataclass(slots=True)
 class Part:
-    """A part of a primitive (step of an app).
+    """A part of a step of an app.
 
     Attributes:
-        num_items: number of items of a list that the primitive is applied to; 1 if it is not applied to a
-            list.
-        share: share of the primitive's work; less than 1 for a part of a streamed decode.
+        num_items: number of items of a list that the step is applied to; 1 if it is not applied to a list.
+        share: share of the step's work; less than 1 for a part of a streamed decode.
         num_waits: number of parts that must end first and have not ended.
         readers: places, in the list of all parts, of those that wait for this one.
     """
 
-    primitive: Primitive
-    num_items: int = 1
-    share: float = 1.0
-    num_waits: int = 0
-    readers: list[int] = field(default_factory=list)
+    __slots__ = ("num_items", "num_waits", "readers", "share", "step")
+
+    def __init__(self, step: Step, num_items: int = 1, share: float = 1.0) -> None:
+        self.step = step
+        self.num_items = num_items
+        self.share = share
+        self.num_waits = 0
+        self.readers: list[int] = []
 
 
-def cut(graph: Graph, profiles: Profiles, ops: Ops) -> list[Part]:
-    """Cut each primitive (step) of a graph into parts, as its streamed arguments allow.
+def cut(graph: Graph, steps: Steps) -> list[Part]:
+    """Cut each step of a graph into parts, as its streamed arguments allow.
 
     Lengths of lists that are not known before a query runs are assumed: a document has two efficient batches
     of chunks, other lists as many items as their settings allow, at most 64, or three.
     """
-    return _Cutter(graph, profiles, ops).parts
+    return _Cutter(graph, steps).parts
 
 
 class _Cutter:
-    def __init__(self, graph: Graph, profiles: Profiles, ops: Ops) -> None:
+    def __init__(self, graph: Graph, steps: Steps) -> None:
         self.parts: list[Part] = []
-        self._graph, self._profiles, self._ops = graph, profiles, ops
         self._lengths: dict[str, int] = {}
+        """Assumed lengths of the values of steps that are applied to lists or make them, by name."""
+        self._whole: dict[str, int] = {}
+        """Places of the parts that are all of a step, by its name."""
         self._pieces: dict[str, list[tuple[int, int, int]]] = {}
-        """Half-open range of items, and place of the part that yields them, by name of the value."""
-        for primitive in graph:
-            self._cut(primitive)
+        """Half-open range of items, and place of the part that yields them, by name of the other steps."""
+        known = [steps.of(primitive) for primitive in graph.primitives]
+        readers: dict[str, Step] = {}
+        """The first of the steps that are applied to each item of a value, by name of the value."""
+        streamed: set[str] = set()
+        for step in known:
+            for name, piece in step.each:
+                readers.setdefault(name, step)
+                if piece is not None:
+                    streamed.add(name)
+        for step in known:
+            if step.is_decode and step.name in streamed:
+                self._add_streamed(step)
+            elif step.takes_pieces or step.flattens:
+                self._add_pieces(step, readers.get(step.name))
+            else:
+                self._add_whole(step)
         for before, after in graph.order:
-            for _, _, part in self._pieces[after]:
+            for part in self._places(after):
                 self._wait(part, before)
 
-    def _cut(self, primitive: Primitive) -> None:
-        streamed = self._streamed_items(primitive)
-        length = 1
-        if streamed:
-            ranges = [(item, item + 1) for item in range(streamed)]
-        elif each := [arg for arg in primitive.args if arg.each]:
-            length = min(self._lengths.get(arg.ref.name, 1) for arg in each)
-            piece = min(arg.piece or length for arg in each)
-            ranges = [(lo, min(lo + piece, length)) for lo in range(0, length, piece)]
-        else:
-            ranges = [(0, 1)]
-        pieces = self._pieces[primitive.name] = []
-        for lo, hi in ranges:
+    def _add_whole(self, step: Step) -> None:
+        place = len(self.parts)
+        part = Part(step)
+        if step.each:
+            part.num_items = self._lengths[step.name] = self._input_length(step)
+        self.parts.append(part)
+        for name, _ in step.reads:
+            if (source := self._whole.get(name)) is not None:
+                self.parts[source].readers.append(place)
+                part.num_waits += 1
+            elif name in self._pieces:
+                self._wait(place, name)
+        self._whole[step.name] = place
+
+    def _add_streamed(self, step: Step) -> None:
+        """Add a decode whose items leave it while it runs."""
+        length = 1 if step.each else num_items(step.primitive)
+        self._lengths[step.name] = length
+        pieces = self._pieces[step.name] = []
+        for item in range(length):
             place = len(self.parts)
-            self.parts.append(Part(primitive, hi - lo, 1 / streamed if streamed else 1.0))
-            if streamed and pieces:
-                self._wait_for(place, pieces[-1][2])
-            for arg in primitive.args:
-                if arg.port != HINT or arg.each:
-                    self._wait(place, arg.ref.name, (lo, hi) if arg.each and arg.piece else None)
+            self.parts.append(Part(step, 1, 1 / length))
+            if item:
+                self._wait_for(place, place - 1)
+            for name, piece in step.reads:
+                self._wait(place, name, (item, item + 1) if piece else None)
+            pieces.append((item, item + 1, place))
+
+    def _add_pieces(self, step: Step, reader: Step | None) -> None:
+        """Add a step that is applied to the pieces of lists, or makes a list for each item.
+
+        `reader` is the first step that is applied to each item of its value.
+        """
+        pieces = self._pieces[step.name] = []
+        length = self._input_length(step) if step.each else 1
+        piece = min([own or length for _, own in step.each], default=1)
+        for lo in range(0, length, piece):
+            hi = min(lo + piece, length)
+            place = len(self.parts)
+            self.parts.append(Part(step, hi - lo))
+            for name, own in step.reads:
+                self._wait(place, name, (lo, hi) if own else None)
             pieces.append((lo, hi, place))
-        self._lengths[primitive.name] = self._length(primitive, length)
-        if self._ops.spec(primitive).flatten:  # its items are not those of its pieces
-            self._pieces[primitive.name] = [(0, self._lengths[primitive.name], place) for *_, place in pieces]
+        if step.flattens:  # its items are not those of its pieces
+            engine = None if reader is None else reader.engine
+            length = 2 * (DEFAULT_PROFILE if engine is None else engine.profile).max_efficient_batch
+            pieces[:] = [(0, length, place) for *_, place in pieces]
+        self._lengths[step.name] = length
+
+    def _input_length(self, step: Step) -> int:
+        """Return the assumed number of items that a step is applied to."""
+        lengths = []
+        for name, _ in step.each:
+            length = self._lengths.get(name)
+            if length is None:
+                place = self._whole.get(name)
+                length = 1 if place is None else num_items(self.parts[place].step.primitive)
+            lengths.append(length)
+        return min(lengths)
+
+    def _places(self, name: str) -> list[int]:
+        whole = self._whole.get(name)
+        return [place for *_, place in self._pieces[name]] if whole is None else [whole]
 
     def _wait(self, part: int, name: str, items: tuple[int, int] | None = None) -> None:
         """Let a part wait for those parts of a value that yield the items, a half-open range; None for
         all.
         """
+        if (whole := self._whole.get(name)) is not None:
+            self._wait_for(part, whole)
         for lo, hi, source in self._pieces.get(name, ()):
             if items is None or (lo < items[1] and items[0] < hi):
                 self._wait_for(part, source)
@@ -93,24 +145,3 @@ class _Cutter:
     def _wait_for(self, part: int, source: int) -> None:
         self.parts[source].readers.append(part)
         self.parts[part].num_waits += 1
-
-    def _streamed_items(self, primitive: Primitive) -> int:
-        """Return the number of items that leave a decode while it runs; 0 if none do."""
-        if primitive.op != "decode":
-            return 0
-        readers = self._graph.consumers.get(primitive.name, ())
-        if not any(arg.each and arg.piece is not None for _, arg in readers):
-            return 0
-        return self._length(primitive, 1)
-
-    def _length(self, primitive: Primitive, length: int) -> int:
-        """Return the assumed length of the list that a primitive yields; `length` is that of its inputs."""
-        if self._ops.spec(primitive).flatten:
-            readers = (reader for reader, arg in self._graph.consumers.get(primitive.name, ()) if arg.each)
-            engine = next((reader.engine for reader in readers), None)
-            return 2 * self._profiles.get(engine or "", DEFAULT_PROFILE).max_efficient_batch
-        if primitive.is_mapped():
-            return length
-        known = (primitive.setting(key) for key in ("max_items", "best"))
-        limits = (limit for limit in known if isinstance(limit, int) and limit > 0)
-        return min(next(limits, _ASSUMED_ITEMS), _MOST_ITEMS)

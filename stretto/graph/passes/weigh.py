@@ -15,8 +15,10 @@ from stretto.costs.profile import Profile
 from stretto.graph.graph import Graph
 from stretto.graph.ops import OPS, Ops
 from stretto.graph.passes.base import Pass
+from stretto.graph.passes.conditions import Conditions
 from stretto.graph.passes.pipeline import PASSES, apply_pass, optimise
-from stretto.graph.passes.predict import Conditions, Prediction, predict
+from stretto.graph.passes.predict import Prediction, predict
+from stretto.graph.passes.steps import Steps
 
 WEIGHED = ("weighed",)
 """The choice of those passes that are predicted to pay, in place of names of passes. A pass that is named is
@@ -56,6 +58,7 @@ def weigh(
     kept: dict[str, Pass] = dict(passes)
     verdicts: list[Verdict] = []
     before: Prediction | None = None
+    steps = Steps(conditions, ops)
     weighed = graph
     for name, run_pass in passes.items():
         is_own = PASSES.get(name) is run_pass
@@ -71,8 +74,8 @@ def weigh(
             verdicts.append(Verdict(name, True, "not weighed: it is no pass of Stretto's own"))
             before = None
         else:
-            before = before or predict(weighed, conditions, ops)
-            after = predict(changed, conditions, ops)
+            before = before or predict(weighed, steps)
+            after = predict(changed, steps)
             verdicts.append(_judge(name, before, after, conditions))
             before = after if verdicts[-1].is_kept else before
         if verdicts[-1].is_kept:

@@ -1,0 +1,54 @@
+"""Predictions, worked out with one table for all versions of a graph, equal those of a plain schedule."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.plain_prediction import plain_prediction
+from support.random_apps import App, apps
+
+from stretto.costs.profile import Profile
+from stretto.graph.ops import OPS
+from stretto.graph.passes.conditions import Conditions
+from stretto.graph.passes.pipeline import PASSES, run_passes
+from stretto.graph.passes.predict import predict
+from stretto.graph.passes.steps import Steps
+from stretto.graph.text import parse_graph
+
+_ENGINES = ("cpu", "embedding", "vectors", "rerank", "web", "llm")
+
+profiles = st.builds(
+    Profile,
+    st.sampled_from((0.0, 0.004, 0.03)),
+    st.sampled_from((0.0, 0.0002, 0.013)),
+    st.sampled_from((1, 2, 16)),
+    st.sampled_from((0.0, 0.004)),
+)
+conditions = st.builds(
+    Conditions,
+    st.fixed_dictionaries(dict.fromkeys(_ENGINES, profiles)),
+    st.dictionaries(st.sampled_from(_ENGINES), st.integers(1, 2)),
+    st.integers(1, 2),
+    st.dictionaries(st.sampled_from(_ENGINES), st.integers(1, 2)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(apps(), conditions)
+def test_predictions_of_all_versions_equal_those_of_a_plain_schedule(app: App, given: Conditions) -> None:
+    steps = Steps(given, OPS)
+    versions = [app.graph, *(graph for _, graph in run_passes(app.graph, given.profiles, PASSES))]
+    for graph in versions:
+        assert predict(graph, steps) == plain_prediction(graph, given, OPS)
+
+
+def test_pieces_of_a_list_wait_for_the_step_that_makes_the_list_at_once() -> None:
+    graph = parse_graph("""graph g(%question: text)
+      %hits = web_search(%question) {k=4} : list[hit] @web
+      %top  = aggregate(%hits) {best=4} : list[hit]
+      %seen = call(each~1 %top) {function="look", result="text"} : list[text] @cpu
+      return %seen""")
+    web, cpu = Profile(1.0, 0.0, 1), Profile(0.1, 0.0, 1)
+    steps = Steps(Conditions({"web": web, "cpu": cpu}), OPS)
+    assert predict(graph, steps).seconds == pytest.approx(1.4)
