@@ -1,37 +1,49 @@
 """How long replicas take for a share of a node's calls: simulated for some shares, and interpolated.
 
 Planners compare thousands of plans, so they use this table; `execute` simulates the plan that they choose.
-Large sets of requests are simulated in part: the time of further requests grows evenly.
+Of many requests, only halves, quarters and so on are simulated; the time grows evenly between these. Very
+large sets of requests are simulated in part, and the time of further requests grows evenly, too.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import cache
 
 import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
 from stretto.planner.application import DrawnCalls
+from stretto.planner.compiled import compiled
 from stretto.planner.problem import Problem
 from stretto.planner.replica_run import ReplicaLoad, run_replica
 
-_MOST_REQUESTS = 2048
+_MOST_REQUESTS = 4096
+_MOST_REQUESTS_COMPILED = 16384
+_FEW_REQUESTS = 256
 
 
 class RunTimes:
     """Seconds that one replica of a node needs for a share of its calls, once it is loaded.
 
     All inputs are taken to be there. Lengths of answers are those of the first draw.
+
+    Attributes:
+        inputs: inputs of each node that have calls.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.num_devices = problem.machine.num_devices
+        self.inputs = {
+            name: tuple(set(problem.app.node(name).inputs) & set(problem.names)) for name in problem.names
+        }
         self._drawn = problem.draws[0]
         self._table: dict[tuple[str, int], Floats] = {
             (name, tp): self._simulated(name, tp) for name in problem.names for tp in problem.costs[name]
         }
         self._lists = {key: values.tolist() for key, values in self._table.items()}
+        self._shares = [0.0, *(1 / parts for parts in range(self.num_devices, 0, -1))]
         self.plans = cache(self._plans)
 
     def run_s(self, node: str, tp: int, share: float) -> float:
@@ -47,6 +59,17 @@ class RunTimes:
             low, high = seconds[num - at], seconds[num - at + 1]
             from_share, to_share = 1 / (at + 1), 1 / at
         return float(low + (high - low) * (share - from_share) / (to_share - from_share))
+
+    def share_in(self, node: str, tp: int, seconds: float) -> float:
+        """Return the share of the node's calls that a replica does in some seconds; at most 1."""
+        row = self._lists[node, tp]
+        at = bisect_right(row, seconds)
+        if at == len(row):
+            return 1.0
+        if not at:
+            return 0.0
+        low, high = self._shares[at - 1], self._shares[at]
+        return low + (high - low) * (seconds - row[at - 1]) / (row[at] - row[at - 1])
 
     def loading_s(self, node: str, tp: int) -> float:
         """Return the seconds that a replica needs to start."""
@@ -87,15 +110,18 @@ class RunTimes:
             evenly = np.arange(count) * len(requests) // count
             return self._seconds(name, tp, calls, requests[evenly])
 
-        row = [seconds(1)]
-        for parts in range(self.num_devices, 0, -1):
-            count = -(-len(requests) // parts)
-            if count <= _MOST_REQUESTS:
-                row.append(seconds(count))
-                continue
-            whole, half = seconds(_MOST_REQUESTS), seconds(_MOST_REQUESTS // 2)
-            row.append(whole + (whole - half) * (count - _MOST_REQUESTS) / (_MOST_REQUESTS // 2))
-        return np.maximum.accumulate(np.array(row))
+        most = _MOST_REQUESTS_COMPILED if compiled() else _MOST_REQUESTS
+        counts = [1, *(-(-len(requests) // parts) for parts in range(self.num_devices, 0, -1))]
+        halves = {-(-len(requests) // 2**half) for half in range(self.num_devices.bit_length())}
+        known = [n for n in counts if n <= _FEW_REQUESTS or (n in halves and n <= most)]
+        if counts[-1] > most:
+            known = sorted({*known, most // 2, most})
+        known_s = [seconds(count) for count in known]
+        row = np.interp(counts, known, known_s)
+        if counts[-1] > most:
+            each_s = (known_s[-1] - known_s[-2]) / (known[-1] - known[-2])
+            row += np.maximum(0, np.array(counts) - most) * each_s
+        return np.maximum.accumulate(row)
 
     def _seconds(self, name: str, tp: int, drawn: DrawnCalls, requests: Ints) -> float:
         """Simulate one replica with all calls of these requests."""

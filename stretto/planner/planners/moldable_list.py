@@ -13,12 +13,12 @@ from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.planners.stages import Choice
 from stretto.planner.run_times import RunTimes
 
-_NUM_TRIES = 6000
+_NUM_TRIES = 4000
 
 
 def moldable_list(times: RunTimes) -> Plan:
     """Return the plan of the best list found."""
-    return _plan(times, *best_list(times))
+    return plan_of_list(times, *best_list(times))
 
 
 def best_list(times: RunTimes, num_tries: int = _NUM_TRIES) -> tuple[Choice, list[str]]:
@@ -33,6 +33,7 @@ def best_list(times: RunTimes, num_tries: int = _NUM_TRIES) -> tuple[Choice, lis
     order = _by_inputs(times, sorted(names, key=lambda name: -_seconds(times, name, choice[name])))
     now_s = best_s = _makespan_s(times, choice, order)
     best = dict(choice), list(order)
+    has_inputs = any(times.inputs.values())
     for number in range(num_tries):
         heat = 0.03 * best_s * (1 - number / num_tries)
         next_choice, next_order = dict(choice), list(order)
@@ -42,7 +43,8 @@ def best_list(times: RunTimes, num_tries: int = _NUM_TRIES) -> tuple[Choice, lis
         else:
             name = next_order.pop(random.randrange(len(next_order)))
             next_order.insert(random.randrange(len(next_order) + 1), name)
-            next_order = _by_inputs(times, next_order)
+            if has_inputs:
+                next_order = _by_inputs(times, next_order)
         next_s = _makespan_s(times, next_choice, next_order)
         if next_s <= now_s or random.random() < exp((now_s - next_s) / max(1e-9, heat)):
             choice, order, now_s = next_choice, next_order, next_s
@@ -74,13 +76,11 @@ def _seconds(times: RunTimes, name: str, plan: tuple[int, int]) -> float:
 
 def _by_inputs(times: RunTimes, order: Sequence[str]) -> list[str]:
     """Return the order with each node after its inputs."""
-    names = set(order)
     placed: dict[str, None] = {}
     left = list(reversed(order))
     while left:
         name = left[-1]
-        inputs = times.problem.app.node(name).inputs
-        if missing := [source for source in inputs if source in names and source not in placed]:
+        if missing := [source for source in times.inputs[name] if source not in placed]:
             left += reversed(missing)
         else:
             placed[left.pop()] = None
@@ -94,7 +94,7 @@ def _makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
         dp, tp = choice[name]
         groups, start_s = list_devices(free_s, dp, tp)
         end_s = start_s + _seconds(times, name, (dp, tp))
-        for source in times.problem.app.node(name).inputs:
+        for source in times.inputs[name]:
             end_s = max(end_s, ended_s.get(source, 0.0) + times.last_s(name, tp))
         ended_s[name] = end_s
         for at in groups:
@@ -102,7 +102,8 @@ def _makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
     return max(free_s)
 
 
-def _plan(times: RunTimes, choice: Choice, order: Sequence[str]) -> Plan:
+def plan_of_list(times: RunTimes, choice: Choice, order: Sequence[str]) -> Plan:
+    """Return the plan in which nodes start in this order, each on the devices that are free first."""
     free_s = [0.0] * times.num_devices
     replicas: list[PlannedReplica] = []
     for name in order:
@@ -111,4 +112,4 @@ def _plan(times: RunTimes, choice: Choice, order: Sequence[str]) -> Plan:
         for at in groups:
             free_s[at : at + tp] = [start_s + _seconds(times, name, (dp, tp))] * tp
             replicas.append(PlannedReplica(name, tuple(range(at, at + tp))))
-    return Plan("moldable_list", (Stage(tuple(replicas)),))
+    return Plan("moldable_list", (Stage(tuple(replicas)),), _makespan_s(times, choice, order))

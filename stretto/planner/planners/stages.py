@@ -77,8 +77,8 @@ class StageState:
             done[node] = min(self.left[node], max(0.0, worked_s / self.whole_s(node, stage[node])))
         return done
 
-    def advance(self, stage: Choice) -> None:
-        """Run a stage until its first node is finished."""
+    def advance(self, stage: Choice) -> float:
+        """Run a stage until its first node is finished. Returns its seconds."""
         duration_s = self.duration_s(stage)
         ends_s = self.ends_s(stage)
         for node, share in self.done(stage, duration_s).items():
@@ -87,6 +87,7 @@ class StageState:
             else:
                 self.left[node] -= share
         self.chosen = stage
+        return duration_s
 
 
 def plan_stages(name: str, times: RunTimes, choose: Callable[[StageState], Choice]) -> Plan:
@@ -94,10 +95,11 @@ def plan_stages(name: str, times: RunTimes, choose: Callable[[StageState], Choic
     state = StageState(times)
     stages: list[Stage] = []
     before: tuple[PlannedReplica, ...] = ()
+    expected_s = 0.0
     while state.left:
         stage = choose(state)
         wanted = [(node, tp, dp) for node, (dp, tp) in stage.items()]
         before = place(wanted, times.num_devices, before)
         stages.append(Stage(before, ends_at_first=True))
-        state.advance(stage)
-    return Plan(name, tuple(stages))
+        expected_s += state.advance(stage)
+    return Plan(name, tuple(stages), expected_s)
