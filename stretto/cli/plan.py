@@ -20,7 +20,7 @@ from stretto.planner.gantt import gantt, letters
 from stretto.planner.machine import machine_of
 from stretto.planner.plan import Plan
 from stretto.planner.plan_files import read_application, read_requests
-from stretto.planner.planners.table import PLANNERS
+from stretto.planner.planners.table import ALL_PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 
@@ -36,7 +36,7 @@ def plan(
         str, typer.Option("--machine", help="Name of the machine, such as 8xA100-80G.", metavar="NAME")
     ] = "8xA100-80G",
     planner: Annotated[
-        str, typer.Option("--planner", help=f"One of {', '.join(PLANNERS)}.", metavar="NAME")
+        str, typer.Option("--planner", help=f"One of {', '.join(ALL_PLANNERS)}.", metavar="NAME")
     ] = "stretto",
     draws: Annotated[
         int,
@@ -50,7 +50,7 @@ def plan(
     The lengths of answers are not known before, so they are drawn several times; the prediction is the mean
     and the range of the times that the plan takes with each draw.
     """
-    make = PLANNERS[nearest("planner", planner, PLANNERS)]
+    make = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
         raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 from random import Random
 from typing import NamedTuple
 
@@ -73,7 +73,8 @@ def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
     """
     num_calls = sum(len(calls.requests) for calls in problem.workload.calls.values())
     margin = 1 + _MARGIN / num_calls**0.5
-    most_s = (margin + _TABLE_MARGIN) * min(plan.expected_s for plan in plans)
+    lists_s = [plan.expected_s for plan in plans if len(plan.stages) == 1]  # of several stages, too short
+    most_s = (margin + _TABLE_MARGIN) * min(lists_s, default=inf)
     left = list({plan.stages: plan for plan in plans if plan.expected_s <= most_s}.values())
     totals_s = [0.0] * len(left)
     for drawn in problem.draws[: max(_MIN_DRAWS, _MAX_CALLS // num_calls)]:
