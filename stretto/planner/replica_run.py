@@ -58,6 +58,10 @@ class ReplicaRun:
     _starts_s: Floats
     _ends_s: Floats
 
+    def busy_until(self, at_s: float) -> float:
+        """Return the seconds in which the replica computed before a time, in seconds."""
+        return float(np.clip(at_s - self._starts_s, 0.0, self._ends_s - self._starts_s).sum())
+
     def generated_at(self, at_s: float) -> Ints:
         """Return how many tokens of its answer each call has at a time, in seconds.
 

@@ -69,9 +69,7 @@ def solve(times: RunTimes, max_s: float = _MAX_S) -> Solution:
             model.add_hint(is_chosen, listed[0][name] == (dp, tp))
             least = _count(seconds_of(times, name, (dp, tp)))
             length = model.new_int_var(least, high, "") if times.inputs[name] else least
-            intervals.append(
-                model.new_optional_interval_var(starts[name], length, ends[name], is_chosen, "")
-            )
+            intervals.append(model.new_optional_interval_var(starts[name], length, ends[name], is_chosen, ""))
             demands.append(dp * tp)
             areas.append(least * dp * tp * is_chosen)
             for source in times.inputs[name]:

@@ -32,6 +32,13 @@ class StageState:
     def __post_init__(self) -> None:
         self.left = dict.fromkeys(self.times.problem.names, 1.0)
 
+    @property
+    def kept(self) -> Choice:
+        """The unfinished nodes of the stage before, if their replicas may not be ended."""
+        if self.times.problem.preempts:
+            return {}
+        return {node: plan for node, plan in self.chosen.items() if node in self.left}
+
     def inputs(self, node: str) -> list[str]:
         """Return the inputs of a node that are not finished."""
         return [name for name in self.times.problem.app.node(node).inputs if name in self.left]
