@@ -90,11 +90,10 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
             preempts=case.preempts,
         )
         unseen = problem.workload.draw(options.seed * 1000 + _NUM_DRAWS)
-        known = RunTimes(problem.knowing(unseen))
-        bound_s = lower_bound_s(known)
         begin_s = time.process_time()
-        times = known if case.knows_lengths else RunTimes(problem)
+        times = RunTimes(problem.knowing(unseen) if case.knows_lengths else problem)
         table_s = time.process_time() - begin_s
+        bound_s = lower_bound_s(times if case.knows_lengths else RunTimes(problem.knowing(unseen)))
         num_devices = problem.machine.num_devices
         found: dict[str, dict[str, Value]] = {}
         seconds: dict[str, float] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from copy import copy
 
 import numpy as np
 import pytest
@@ -131,6 +132,30 @@ def test_layers_of_nodes_that_wait_for_all_before_are_ordered_at_once() -> None:
 def test_plans_repeat(tables: Mapping[str, RunTimes], plans: dict[tuple[str, str], Plan]) -> None:
     for name in ("moldable_list", "samullm_greedy"):
         assert PLANNERS[name](tables["ensemble"]) == plans["ensemble", name]
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_without_preemption_no_replica_is_ended_early(name: str) -> None:
+    three = problem([ENSEMBLE[0], ENSEMBLE[1], Node("late", "chatglm3-6b", 60)], 30)
+    kept = copy(three)
+    kept.preempts = False
+    stages = PLANNERS[name](RunTimes(kept)).stages
+    for before, after in itertools.pairwise(stages):
+        nodes = {replica.node for replica in before.replicas} & {replica.node for replica in after.replicas}
+        for node in nodes:
+            now, then = ({one for one in s.replicas if one.node == node} for s in (before, after))
+            assert now == then
+    done = execute(kept, Plan(name, stages), kept.draws[0])
+    check(kept, done)
+    assert len({(span.replica.node, span.replica.devices) for span in done.spans}) == len(done.spans)
+
+
+def test_preemption_gives_free_devices_to_what_still_runs() -> None:
+    """With it, a later stage has more replicas of a node that has begun."""
+    slow, fast = Node("slow", "vicuna-13b-v1.5", 1000), Node("fast", "chatglm3-6b", 60)
+    two = problem([slow, fast], 1500, "4xA100-80G")
+    stages = min_heuristic(RunTimes(two)).stages
+    assert [[one.node for one in stage.replicas].count("slow") for stage in stages] == [2, 4]
 
 
 def test_max_gives_all_devices_to_one_node_after_the_other(plans: dict[tuple[str, str], Plan]) -> None:
