@@ -97,7 +97,7 @@ def plan(
     seconds = [one.makespan_s for one in done]
     console.print(
         f"predicted: {sum(seconds) / len(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f} s over "
-        f"{len(seconds)} draws); lower bound of the first: {bound_s:.1f} s; "
+        f"{len(seconds)} draws); lower bound: {bound_s:.1f} s; "
         f"by {found.planner} in {search_s:.1f} s",
         highlight=False,
         soft_wrap=True,

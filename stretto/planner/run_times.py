@@ -21,12 +21,15 @@ from stretto.planner.replica_run import ReplicaLoad, run_replica
 _MOST_REQUESTS = 4096
 _MOST_REQUESTS_COMPILED = 16384
 _FEW_REQUESTS = 256
+_MOST_DRAWS = 3
+_FEW_CALLS = 4096
 
 
 class RunTimes:
     """Seconds that one replica of a node needs for a share of its calls, once it is loaded.
 
-    All inputs are taken to be there. Lengths of answers are those of the first draw.
+    All inputs are taken to be there. The seconds are means over the first draws of the lengths of answers; of
+    many requests, over fewer draws.
 
     Attributes:
         inputs: inputs of each node that have calls.
@@ -38,11 +41,12 @@ class RunTimes:
         self.inputs = {
             name: tuple(set(problem.app.node(name).inputs) & set(problem.names)) for name in problem.names
         }
-        self._drawn = problem.draws[0]
-        self._table: dict[tuple[str, int], Floats] = {
-            (name, tp): self._simulated(name, tp) for name in problem.names for tp in problem.costs[name]
+        self._table = {
+            (name, tp): self._mean(name, tp) for name in problem.names for tp in problem.costs[name]
         }
-        self._lists = {key: values.tolist() for key, values in self._table.items()}
+        self._lists: dict[tuple[str, int], list[float]] = {
+            key: values.tolist() for key, values in self._table.items()
+        }
         self._shares = [0.0, *(1 / parts for parts in range(self.num_devices, 0, -1))]
         self.plans = cache(self._plans)
 
@@ -81,10 +85,10 @@ class RunTimes:
 
     def least_s(self, node: str) -> float:
         """Return a lower bound of the seconds of any single call of a node."""
-        drawn = self._drawn[node]
+        drawn = [draw[node] for draw in self.problem.draws]
         load = ReplicaLoad(
-            np.array([int(drawn.prompts.min())]),
-            np.array([int(drawn.outputs.min())]),
+            np.array([min(int(calls.prompts.min()) for calls in drawn)]),
+            np.array([min(int(calls.outputs.min()) for calls in drawn)]),
             np.zeros(1),
             np.full(1, -1),
         )
@@ -95,11 +99,16 @@ class RunTimes:
         """Return all pairs (dp, tp) with which a node can run on this machine."""
         return [(dp, tp) for tp in self.problem.costs[node] for dp in range(1, self.num_devices // tp + 1)]
 
-    def _simulated(self, name: str, tp: int) -> Floats:
+    def _mean(self, name: str, tp: int) -> Floats:
+        """Return the mean of what `_simulated` returns for some draws."""
+        num = max(1, min(_MOST_DRAWS, _FEW_CALLS // len(self.problem.draws[0][name].outputs)))
+        rows = [self._simulated(draw[name], name, tp) for draw in self.problem.draws[:num]]
+        return np.mean(rows, axis=0)
+
+    def _simulated(self, calls: DrawnCalls, name: str, tp: int) -> Floats:
         """Return the seconds for a single request (the longest, if it is a chain), and then for the shares
         1 / n, 1 / (n - 1), ..., 1 of all requests on a machine with n devices.
         """
-        calls = self._drawn[name]
         requests = np.unique(calls.calls.requests)
         work = np.bincount(calls.calls.requests, weights=calls.prompts + calls.outputs)[requests]
         if np.any(calls.calls.previous >= 0):  # every share has some of the longest chains

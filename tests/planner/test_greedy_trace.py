@@ -33,7 +33,7 @@ class SixModels:
         }
         self.problem = SimpleNamespace(
             names=list(WORK_S),
-            costs=dict.fromkeys(WORK_S, {1: None}),
+            costs={name: {1: None} for name in WORK_S},
             app=SimpleNamespace(node=lambda _: SimpleNamespace(inputs=())),
             draws=[draws],
             workload=SimpleNamespace(models=models),

@@ -20,6 +20,7 @@ from stretto.planner.planners.moldable_list import best_list, moldable_list
 from stretto.planner.planners.stages import StageState
 from stretto.planner.planners.stretto import best_of, search
 from stretto.planner.planners.table import PLANNERS
+from stretto.planner.planners.wrapped import wrapped
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 
@@ -94,7 +95,7 @@ def test_the_plan_of_the_least_mean_is_found_although_the_first_draw_misleads() 
         load_output_lengths(),
         seed=4,
     )
-    times = RunTimes(few)
+    times = RunTimes(few.knowing(few.draws[0]))
     plans = [moldable_list(times), min_heuristic(times)]
     seconds = [[execute(few, plan, drawn).makespan_s for drawn in few.draws] for plan in plans]
     means = [sum(row) / len(row) for row in seconds]
@@ -154,7 +155,7 @@ def test_preemption_gives_free_devices_to_what_still_runs() -> None:
     """With it, a later stage has more replicas of a node that has begun."""
     slow, fast = Node("slow", "vicuna-13b-v1.5", 1000), Node("fast", "chatglm3-6b", 60)
     two = problem([slow, fast], 1500, "4xA100-80G")
-    stages = min_heuristic(RunTimes(two)).stages
+    stages = min_heuristic(RunTimes(two.knowing(two.draws[0]))).stages
     assert [[one.node for one in stage.replicas].count("slow") for stage in stages] == [2, 4]
 
 
@@ -180,7 +181,9 @@ def test_a_lone_replica_takes_its_loading_and_its_run(tables: Mapping[str, RunTi
     lone = problem([ENSEMBLE[1]])
     plan = Plan("hand", (Stage((PlannedReplica(node, (0,)),)),))
     done = execute(lone, plan, lone.draws[0])
-    assert done.makespan_s == pytest.approx(times.loading_s(node, 1) + RunTimes(lone).run_s(node, 1, 1.0))
+    assert done.makespan_s == pytest.approx(
+        times.loading_s(node, 1) + RunTimes(lone.knowing(lone.draws[0])).run_s(node, 1, 1.0)
+    )
 
 
 def test_replicas_take_a_device_in_the_order_of_the_plan() -> None:
@@ -288,6 +291,25 @@ def test_shares_of_a_node_stay_a_whole(tables: Mapping[str, RunTimes]) -> None:
     for replica in search(tables["ensemble"], [(node.name, 1, 1.0) for node in ENSEMBLE]).stages[0].replicas:
         totals[replica.node] = totals.get(replica.node, 0.0) + replica.weight
     assert totals == pytest.approx({node.name: 1.0 for node in ENSEMBLE})
+
+
+def test_filled_devices_split_few_nodes(tables: Mapping[str, RunTimes]) -> None:
+    """Four nodes on eight devices make at most eleven replicas; nodes that wait for others are left alone."""
+    filled = wrapped(tables["ensemble"])
+    shares: dict[str, float] = {}
+    for node, _, share in filled:
+        shares[node] = shares.get(node, 0.0) + share
+    assert shares == pytest.approx({node.name: 1.0 for node in ENSEMBLE})
+    assert len(filled) <= len(ENSEMBLE) + 8 - 1
+    assert wrapped(tables["chain"]) == []
+
+
+def test_the_share_of_a_time_is_the_inverse_of_the_time_of_a_share(tables: Mapping[str, RunTimes]) -> None:
+    times, node = tables["ensemble"], ENSEMBLE[0].name
+    for share in (0.1, 0.3, 0.7):
+        assert times.share_in(node, 1, times.run_s(node, 1, share)) == pytest.approx(share)
+    assert times.share_in(node, 1, 1e9) == 1.0
+    assert times.share_in(node, 1, 0.0) == 0.0
 
 
 def test_times_grow_with_the_share(tables: Mapping[str, RunTimes]) -> None:
