@@ -103,7 +103,8 @@ class RunTimes:
         """Return the mean of what `_simulated` returns for some draws."""
         num = max(1, min(_MOST_DRAWS, _FEW_CALLS // len(self.problem.draws[0][name].outputs)))
         rows = [self._simulated(draw[name], name, tp) for draw in self.problem.draws[:num]]
-        return np.mean(rows, axis=0)
+        mean: Floats = np.mean(rows, axis=0)
+        return mean
 
     def _simulated(self, calls: DrawnCalls, name: str, tp: int) -> Floats:
         """Return the seconds for a single request (the longest, if it is a chain), and then for the shares
