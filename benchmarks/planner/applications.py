@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from stretto.planner.application import Application, Node, Request
@@ -25,6 +27,18 @@ ROUTED = {
     "Mistral-7B-Instruct-v0.2": 2657,
 }
 """Requests of each model of the routing application (Table 1)."""
+
+
+def mixed(*parts: tuple[Application, list[Request]]) -> tuple[Application, list[Request]]:
+    """Return several applications as one (section 5.4); each request is for the nodes of its own."""
+    requests = [
+        replace(
+            request, id=f"{at}.{request.id}", nodes=request.nodes or tuple(node.name for node in app.nodes)
+        )
+        for at, (app, requests) in enumerate(parts)
+        for request in requests
+    ]
+    return Application("mixed", [node for app, _ in parts for node in app.nodes]), requests
 
 
 def ensemble(num_requests: int, cap: int, seed: int) -> tuple[Application, list[Request]]:

@@ -17,10 +17,12 @@ from stretto.errors import CapacityError, ConfigError
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.execute import Execution, Span, execute
 from stretto.planner.gantt import gantt, letters
+from stretto.planner.gantt_page import gantt_page
 from stretto.planner.machine import machine_of
+from stretto.planner.model_graph import model_graph
 from stretto.planner.plan import Plan
 from stretto.planner.plan_files import read_application, read_requests
-from stretto.planner.planners.table import PLANNERS
+from stretto.planner.planners.table import ALL_PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 
@@ -36,13 +38,22 @@ def plan(
         str, typer.Option("--machine", help="Name of the machine, such as 8xA100-80G.", metavar="NAME")
     ] = "8xA100-80G",
     planner: Annotated[
-        str, typer.Option("--planner", help=f"One of {', '.join(PLANNERS)}.", metavar="NAME")
+        str, typer.Option("--planner", help=f"One of {', '.join(ALL_PLANNERS)}.", metavar="NAME")
     ] = "stretto",
     draws: Annotated[
         int,
         typer.Option("--draws", help="How often the lengths of answers are drawn.", metavar="NUMBER"),
     ] = 5,
     seed: Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")] = 0,
+    no_preemption: Annotated[
+        bool, typer.Option("--no-preemption", help="Never end a replica that still has calls.")
+    ] = False,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Print the graph of models only, and plan nothing.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write the chart as a page to this file.", metavar="FILE")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan which models of an application run when, on which GPUs, and predict how long it takes.
@@ -50,7 +61,7 @@ def plan(
     The lengths of answers are not known before, so they are drawn several times; the prediction is the mean
     and the range of the times that the plan takes with each draw.
     """
-    make = PLANNERS[nearest("planner", planner, PLANNERS)]
+    make = ALL_PLANNERS[nearest("planner", planner, ALL_PLANNERS)]
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
         raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
     try:
@@ -61,15 +72,21 @@ def plan(
             load_output_lengths(),
             num_draws=draws,
             seed=seed,
+            preempts=not no_preemption,
         )
     except CapacityError as error:
         raise ConfigError(f"{requests}: {error.message}") from error
+    if graph:
+        print("\n".join(model_graph(problem)))
+        return
     begin_s = time.perf_counter()
     times = RunTimes(problem)
     found = make(times)
     search_s = time.perf_counter() - begin_s
     done = [execute(problem, found, drawn) for drawn in problem.draws]
     bound_s = lower_bound_s(times)
+    if html:
+        _write(html, gantt_page(problem.app.name, done[0], problem.names, problem.machine.num_devices))
     if as_json:
         print(json.dumps(_as_json(problem, found, done, bound_s, search_s), indent=2))
         return
@@ -80,7 +97,7 @@ def plan(
     seconds = [one.makespan_s for one in done]
     console.print(
         f"predicted: {sum(seconds) / len(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f} s over "
-        f"{len(seconds)} draws); lower bound of the first: {bound_s:.1f} s; "
+        f"{len(seconds)} draws); lower bound: {bound_s:.1f} s; "
         f"by {found.planner} in {search_s:.1f} s",
         highlight=False,
         soft_wrap=True,
@@ -91,6 +108,13 @@ def plan(
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"--html: {error}") from error
 
 
 def is_estimated(problem: Problem, span: Span) -> bool:

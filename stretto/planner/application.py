@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -97,14 +98,19 @@ def _sorted(nodes: Sequence[Node]) -> list[Node]:
                 raise ConfigError(
                     f"node {node.name!r} has the unknown input {wanted!r}; nodes are {', '.join(by_name)}"
                 )
-    ordered: dict[str, Node] = {}
-    while len(ordered) < len(by_name):
-        ready = [n for n in nodes if n.name not in ordered and all(i in ordered for i in n.inputs)]
-        if not ready:
-            left = ", ".join(name for name in by_name if name not in ordered)
-            raise ConfigError(f"the inputs of these nodes form a cycle: {left}")
-        ordered.update((node.name, node) for node in ready)
-    return list(ordered.values())
+    places = {name: at for at, name in enumerate(by_name)}
+    sorter = TopologicalSorter({node.name: node.inputs for node in nodes})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        left = ", ".join(sorted(set(error.args[1]), key=places.__getitem__))
+        raise ConfigError(f"the inputs of these nodes form a cycle: {left}") from error
+    ordered: list[Node] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready(), key=places.__getitem__)
+        ordered += (by_name[name] for name in ready)
+        sorter.done(*ready)
+    return ordered
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,7 +285,7 @@ class _Executor:
     def _close(self, runs: list[_Running], now_s: float) -> None:
         for one in runs:
             end_s = min(one.end_s, now_s)
-            busy_s = min(one.run.busy_s, max(0.0, end_s - one.ready_s))
+            busy_s = one.run.busy_until(end_s)
             self.spans.append(Span(one.replica, one.start_s, min(one.ready_s, end_s), end_s, busy_s))
 
 

@@ -8,7 +8,8 @@ the next stage does not have are drained, and what they had begun goes on elsewh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,15 @@ class PlanAction:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan for all nodes of an application, made by the planner of this name."""
+    """A plan for all nodes of an application, made by the planner of this name.
+
+    Attributes:
+        expected_s: makespan by the table of run times, in seconds; infinite if the planner does not know it.
+    """
 
     planner: str
     stages: tuple[Stage, ...]
+    expected_s: float = field(default=inf, compare=False)
 
     def actions(self) -> Iterator[PlanAction]:
         """Yield the plan as a list of (event, add or drain, replica)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 
 from stretto.costs.output_lengths import LengthsBySource
@@ -17,6 +18,7 @@ class Problem:
 
     Attributes:
         costs: costs of one replica, by node and number of its devices.
+        preempts: whether a stage of a plan may end replicas that still have calls.
 
     Raises:
         ConfigError: a model or node is unknown, or a model is too large.
@@ -32,6 +34,7 @@ class Problem:
         *,
         num_draws: int = 5,
         seed: int = 0,
+        preempts: bool = True,
     ) -> None:
         models = {node.name: _model(node, machine) for node in app.nodes}
         self.app = app
@@ -40,12 +43,19 @@ class Problem:
         self.costs: dict[str, dict[int, ReplicaCost]] = {
             name: costs_by_tp(model, machine, model.max_context_tokens) for name, model in models.items()
         }
+        self.preempts = preempts
         self._seeds = [seed * 1000 + number for number in range(num_draws)]
 
     @cached_property
     def draws(self) -> list[dict[str, DrawnCalls]]:
         """Draws of the lengths of all answers, by node."""
         return [self.workload.draw(seed) for seed in self._seeds]
+
+    def knowing(self, drawn: dict[str, DrawnCalls]) -> Problem:
+        """Return the problem of a planner that knows the lengths of all answers."""
+        known = copy(self)
+        known.draws = [drawn]
+        return known
 
     @cached_property
     def names(self) -> list[str]:

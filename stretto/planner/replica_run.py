@@ -20,7 +20,8 @@ from stretto.costs.step import StepCost
 from stretto.costs.step_arrays import Floats, Ints, steps_s
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.planner.fast_scheduler import FastScheduler
-from stretto.planner.step_log import StepLog
+from stretto.planner.simulate import simulate_steps
+from stretto.planner.step_log import StepColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,14 @@ class ReplicaRun:
     load: ReplicaLoad
     ended_s: Floats
     busy_s: float
-    _log: StepLog
+    _log: StepColumns
     _order: Ints
     _starts_s: Floats
     _ends_s: Floats
+
+    def busy_until(self, at_s: float) -> float:
+        """Return the seconds in which the replica computed before a time, in seconds."""
+        return float(np.clip(at_s - self._starts_s, 0.0, self._ends_s - self._starts_s).sum())
 
     def generated_at(self, at_s: float) -> Ints:
         """Return how many tokens of its answer each call has at a time, in seconds.
@@ -66,16 +71,16 @@ class ReplicaRun:
         generated = np.zeros(len(self.load.prompts), np.int64)
         if not num or not len(log.requests):
             return np.where(self.ended_s <= at_s, self.load.outputs, generated)
-        repeats = np.array(log.repeats)
+        repeats = log.repeats
         now = int(np.searchsorted(self._ends_s, at_s, "right"))
-        steps = np.append(np.array(log.first), log.first[-1] + repeats[-1])
+        steps = np.append(log.first, log.first[-1] + repeats[-1])
         num_steps = int(steps[now])
         if now < num and log.num_decodes[now]:
             share = (at_s - self._starts_s[now]) / max(1e-12, self._ends_s[now] - self._starts_s[now])
             num_steps += int(max(0.0, share) * repeats[now])
-        begins, offsets = np.array(log.begins), np.array(log.offsets)
-        ends = np.array([end if end >= 0 else num for end in log.ends])
-        calls = self._order[np.array(log.requests)]
+        begins, offsets = log.begins, log.offsets
+        ends = np.where(log.ends < 0, num, log.ends)
+        calls = self._order[log.requests]
         reached = np.where(ends <= now, steps[ends], num_steps)
         tokens = offsets + reached - self.load.prompts[calls]
         some = begins <= now
@@ -98,15 +103,11 @@ def run_replica(load: ReplicaLoad, config: SchedulerConfig, cost: StepCost, begi
 def _run_at_once(
     load: ReplicaLoad, order: Ints, config: SchedulerConfig, cost: StepCost, begin_s: float
 ) -> ReplicaRun:
-    scheduler = FastScheduler(config)
-    scheduler.add(load.prompts[order].tolist(), load.outputs[order].tolist())
-    log = scheduler.run()
+    log = simulate_steps(config, load.prompts[order], load.outputs[order])
     seconds = steps_s(cost, log.shapes())
     ends_s = begin_s + np.cumsum(seconds)
     ended_s = np.full(len(load.prompts), inf)
-    if log.ended:
-        requests, intervals = np.array(log.ended).T
-        ended_s[order[requests]] = ends_s[intervals]
+    ended_s[order[log.ended[:, 0]]] = ends_s[log.ended[:, 1]]
     busy_s = float(seconds.sum())
     return ReplicaRun(load, ended_s, busy_s, log, order, ends_s - seconds, ends_s)
 
@@ -153,7 +154,7 @@ class _Arrivals:
         starts_s, ends_s = np.array(self._starts_s), np.array(self._ends_s)
         busy_s = float((ends_s - starts_s).sum())
         order = np.array(self._order, np.int64)
-        return ReplicaRun(self._load, self._ended_s, busy_s, log, order, starts_s, ends_s)
+        return ReplicaRun(self._load, self._ended_s, busy_s, log.columns(), order, starts_s, ends_s)
 
     def _add_arrived(self) -> None:
         while self._coming and self._coming[0][0] <= self._now_s:

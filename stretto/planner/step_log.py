@@ -23,7 +23,7 @@ class StepLog:
         prefills: (interval, prompts, tokens, tokens of the longest, pairs of tokens) of steps with prefills.
         single: (interval, context) of prefills of one generated token, which cost as much as a decode.
         requests, begins, ends, offsets: each stay's request, first interval, interval after the last, and
-            offset.
+            offset; -1 for the last interval of a stay that goes on.
         ended: (request, interval at whose end it ended).
     """
 
@@ -38,23 +38,39 @@ class StepLog:
     offsets: list[int] = field(default_factory=list)
     ended: list[tuple[int, int]] = field(default_factory=list)
 
+    def columns(self) -> StepColumns:
+        """Return the log as arrays."""
+        return StepColumns(*(np.array(getattr(self, name), np.int64) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class StepColumns:
+    """A finished `StepLog` as arrays; its tables have a row for each entry."""
+
+    first: Ints
+    repeats: Ints
+    num_decodes: Ints
+    prefills: Ints
+    single: Ints
+    requests: Ints
+    begins: Ints
+    ends: Ints
+    offsets: Ints
+    ended: Ints
+
     def shapes(self) -> ShapeArrays:
         """Return the sizes of the first step of each interval."""
-        num = len(self.repeats)
-        first, decodes = np.array(self.first, np.int64), np.array(self.num_decodes, np.int64)
-        begins, offsets = np.array(self.begins, np.int64), np.array(self.offsets, np.int64)
-        ends = np.array([end if end >= 0 else num for end in self.ends], np.int64)
-        change = np.zeros(num + 1, np.int64)
-        np.add.at(change, begins, offsets)
-        np.subtract.at(change, ends, offsets)
+        num, first, decodes = len(self.repeats), self.first, self.num_decodes.copy()
+        begins, offsets = self.begins, self.offsets
+        ends = np.where(self.ends < 0, num, self.ends)
+        change = np.bincount(begins, offsets, num + 1) - np.bincount(ends, offsets, num + 1)
         is_decode = decodes > 0
-        context = np.where(is_decode, np.cumsum(change)[:num] + decodes * first, 0)
+        context = np.where(is_decode, np.cumsum(change.astype(np.int64))[:num] + decodes * first, 0)
         longest = np.where(is_decode, _largest(begins, ends, offsets, num) + first, 0)
         prefills = np.zeros((4, num), np.int64)
-        if self.prefills:
-            table = np.array(self.prefills, np.int64)
-            prefills[:, table[:, 0]] = table[:, 1:].T
-        for interval, tokens in self.single:
+        if len(self.prefills):
+            prefills[:, self.prefills[:, 0]] = self.prefills[:, 1:].T
+        for interval, tokens in self.single.tolist():
             decodes[interval] += 1
             context[interval] += tokens
             longest[interval] = max(longest[interval], tokens)
@@ -66,7 +82,7 @@ class StepLog:
             decodes,
             context,
             longest,
-            np.array(self.repeats, np.int64),
+            self.repeats,
         )
 
 

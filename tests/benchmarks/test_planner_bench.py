@@ -30,4 +30,4 @@ def test_requests_have_the_published_sizes() -> None:
     chunks = sorted(len(request.chunks) for request in chain_summary(100, 900, 1, 0)[1])
     assert chunks[-1] == 60
     assert 2 <= chunks[50] <= 4
-    assert len(list(cases(0, quick=True))) == 4
+    assert len(list(cases(0, quick=True))) == 7

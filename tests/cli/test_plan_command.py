@@ -48,6 +48,32 @@ def test_plan_as_json_is_the_plan_as_data(stretto: CommandLine, files: tuple[Pat
     assert found["lower_bound_s"] <= 1.01 * found["predicted_s"][0]
 
 
+def test_graph_shows_the_models_and_plans_nothing(stretto: CommandLine, files: tuple[Path, Path]) -> None:
+    app, requests = files
+    ended = stretto("plan", app, "--requests", requests, "--graph")
+    assert ended.out.splitlines() == [
+        "short (mpt-7b-chat, 30 calls) -> judge",
+        "judge (Llama-2-70b-chat-hf, 30 calls)",
+    ]
+
+
+def test_the_chart_as_a_page(stretto: CommandLine, files: tuple[Path, Path]) -> None:
+    app, requests = files
+    app.write_text(APP.replace("short", "<short>"), "utf-8")
+    page = app.parent / "plan.html"
+    options = ("--planner", "min_heuristic", "--draws", "1", "--no-preemption")
+    ended = stretto("plan", app, "--requests", requests, *options, "--html", page)
+    assert ended.code == 0, ended
+    text = page.read_text("utf-8")
+    assert text.count("<text") == 8 + 2
+    assert text.count("<rect") % 2 == 0
+    assert "&lt;short&gt;: starts at 0.0 s" in text
+    assert "<short>" not in text
+    ended = stretto("plan", app, "--requests", requests, *options, "--html", app.parent)
+    assert ended.code != 0
+    assert "--html" in ended.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

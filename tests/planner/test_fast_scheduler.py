@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
 from stretto.costs.shape import StepShape
@@ -13,11 +16,15 @@ from stretto.errors import CapacityError, ConfigError
 from stretto.llm.local_scheduler import LocalScheduler
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import TokenSequence
+from stretto.planner.compiled import compiled
 from stretto.planner.fast_scheduler import FastScheduler
+from stretto.planner.simulate import simulate_steps
+from stretto.planner.step_log import StepColumns
+from stretto.planner.whole_prefills import Simulated, simulate
 from stretto.sim.step_times import batch_shape
 
 NUM_LOADS = int(os.environ.get("STRETTO_EXAMPLES", "150"))
-Load = tuple[SchedulerConfig, list[int], list[int]]
+Load = tuple[SchedulerConfig, Any, Any]
 
 
 def random_load(seed: int) -> Load:
@@ -70,17 +77,48 @@ def fast(load: Load) -> tuple[list[StepShape], dict[int, int], int]:
     scheduler = FastScheduler(config)
     scheduler.add(prompts, outputs)
     log = scheduler.run()
+    return told(log.columns(), scheduler.num_preemptions)
+
+
+def told(log: StepColumns, num_preemptions: int) -> tuple[list[StepShape], dict[int, int], int]:
     shapes = log.shapes()
     steps_by = shapes.repeats.cumsum().tolist()
-    ended = {request: steps_by[interval] for request, interval in log.ended}
-    return expanded(shapes), ended, scheduler.num_preemptions
+    ended = {request: steps_by[interval] for request, interval in log.ended.tolist()}
+    return expanded(shapes), ended, num_preemptions
+
+
+def at_once(load: Load, run: Callable[..., Simulated]) -> tuple[list[StepShape], dict[int, int], int]:
+    config, prompts, outputs = load
+    *columns, num_preemptions = run(
+        prompts,
+        outputs,
+        config.num_blocks,
+        config.block_tokens,
+        config.max_running,
+        config.max_batch_tokens,
+        config.lookahead,
+    )
+    return told(StepColumns(*columns), num_preemptions)
 
 
 @pytest.mark.parametrize("first", range(0, NUM_LOADS, 25))
 def test_any_load_takes_the_same_steps(first: int) -> None:
     for seed in range(first, first + 25):
         load = random_load(seed)
-        assert fast(load) == production(load), f"seed {seed}: {load}"
+        expected = production(load)
+        assert fast(load) == expected, f"seed {seed}: {load}"
+        if load[0].policy == "prefill_first":
+            assert at_once(load, simulate) == expected, f"seed {seed}: {load}"
+
+
+def test_the_compiled_simulation_is_the_same() -> None:
+    pytest.importorskip("numba")
+    run = compiled()
+    assert run is not None
+    for seed in range(NUM_LOADS):
+        config, prompts, outputs = load = random_load(seed)
+        arrays = config, np.array(prompts), np.array(outputs)
+        assert at_once(arrays, run) == at_once(load, simulate), f"seed {seed}: {load}"
 
 
 def test_random_loads_preempt_often_enough_to_test_it() -> None:
@@ -93,3 +131,8 @@ def test_a_request_that_never_fits_is_refused() -> None:
         scheduler.add([5], [4])
     with pytest.raises(ConfigError, match="answer"):
         scheduler.add([5], [0])
+    whole = SchedulerConfig(num_blocks=2, block_tokens=4, policy="prefill_first")
+    with pytest.raises(CapacityError, match="9 tokens"):
+        simulate_steps(whole, np.array([1, 5]), np.array([1, 4]))
+    with pytest.raises(ConfigError, match="answer"):
+        simulate_steps(whole, np.array([5]), np.array([0]))

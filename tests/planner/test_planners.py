@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from copy import copy
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from stretto.planner.planners.moldable_list import best_list, moldable_list
 from stretto.planner.planners.stages import StageState
 from stretto.planner.planners.stretto import best_of, search
 from stretto.planner.planners.table import PLANNERS
+from stretto.planner.planners.wrapped import wrapped
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 
@@ -93,7 +95,7 @@ def test_the_plan_of_the_least_mean_is_found_although_the_first_draw_misleads() 
         load_output_lengths(),
         seed=4,
     )
-    times = RunTimes(few)
+    times = RunTimes(few.knowing(few.draws[0]))
     plans = [moldable_list(times), min_heuristic(times)]
     seconds = [[execute(few, plan, drawn).makespan_s for drawn in few.draws] for plan in plans]
     means = [sum(row) / len(row) for row in seconds]
@@ -133,6 +135,30 @@ def test_plans_repeat(tables: Mapping[str, RunTimes], plans: dict[tuple[str, str
         assert PLANNERS[name](tables["ensemble"]) == plans["ensemble", name]
 
 
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_without_preemption_no_replica_is_ended_early(name: str) -> None:
+    three = problem([ENSEMBLE[0], ENSEMBLE[1], Node("late", "chatglm3-6b", 60)], 30)
+    kept = copy(three)
+    kept.preempts = False
+    stages = PLANNERS[name](RunTimes(kept)).stages
+    for before, after in itertools.pairwise(stages):
+        nodes = {replica.node for replica in before.replicas} & {replica.node for replica in after.replicas}
+        for node in nodes:
+            now, then = ({one for one in s.replicas if one.node == node} for s in (before, after))
+            assert now == then
+    done = execute(kept, Plan(name, stages), kept.draws[0])
+    check(kept, done)
+    assert len({(span.replica.node, span.replica.devices) for span in done.spans}) == len(done.spans)
+
+
+def test_preemption_gives_free_devices_to_what_still_runs() -> None:
+    """With it, a later stage has more replicas of a node that has begun."""
+    slow, fast = Node("slow", "vicuna-13b-v1.5", 1000), Node("fast", "chatglm3-6b", 60)
+    two = problem([slow, fast], 1500, "4xA100-80G")
+    stages = min_heuristic(RunTimes(two.knowing(two.draws[0]))).stages
+    assert [[one.node for one in stage.replicas].count("slow") for stage in stages] == [2, 4]
+
+
 def test_max_gives_all_devices_to_one_node_after_the_other(plans: dict[tuple[str, str], Plan]) -> None:
     stages = plans["ensemble", "max_heuristic"].stages
     assert [{replica.node for replica in stage.replicas} for stage in stages] == [
@@ -155,7 +181,9 @@ def test_a_lone_replica_takes_its_loading_and_its_run(tables: Mapping[str, RunTi
     lone = problem([ENSEMBLE[1]])
     plan = Plan("hand", (Stage((PlannedReplica(node, (0,)),)),))
     done = execute(lone, plan, lone.draws[0])
-    assert done.makespan_s == pytest.approx(times.loading_s(node, 1) + RunTimes(lone).run_s(node, 1, 1.0))
+    assert done.makespan_s == pytest.approx(
+        times.loading_s(node, 1) + RunTimes(lone.knowing(lone.draws[0])).run_s(node, 1, 1.0)
+    )
 
 
 def test_replicas_take_a_device_in_the_order_of_the_plan() -> None:
@@ -260,9 +288,28 @@ def test_actions_add_and_drain() -> None:
 def test_shares_of_a_node_stay_a_whole(tables: Mapping[str, RunTimes]) -> None:
     """Thousands of changes split, remove and shift shares; no error grows."""
     totals: dict[str, float] = {}
-    for replica in search(tables["ensemble"], 0).stages[0].replicas:
+    for replica in search(tables["ensemble"], [(node.name, 1, 1.0) for node in ENSEMBLE]).stages[0].replicas:
         totals[replica.node] = totals.get(replica.node, 0.0) + replica.weight
     assert totals == pytest.approx({node.name: 1.0 for node in ENSEMBLE})
+
+
+def test_filled_devices_split_few_nodes(tables: Mapping[str, RunTimes]) -> None:
+    """Four nodes on eight devices make at most eleven replicas; nodes that wait for others are left alone."""
+    filled = wrapped(tables["ensemble"])
+    shares: dict[str, float] = {}
+    for node, _, share in filled:
+        shares[node] = shares.get(node, 0.0) + share
+    assert shares == pytest.approx({node.name: 1.0 for node in ENSEMBLE})
+    assert len(filled) <= len(ENSEMBLE) + 8 - 1
+    assert wrapped(tables["chain"]) == []
+
+
+def test_the_share_of_a_time_is_the_inverse_of_the_time_of_a_share(tables: Mapping[str, RunTimes]) -> None:
+    times, node = tables["ensemble"], ENSEMBLE[0].name
+    for share in (0.1, 0.3, 0.7):
+        assert times.share_in(node, 1, times.run_s(node, 1, share)) == pytest.approx(share)
+    assert times.share_in(node, 1, 1e9) == 1.0
+    assert times.share_in(node, 1, 0.0) == 0.0
 
 
 def test_times_grow_with_the_share(tables: Mapping[str, RunTimes]) -> None:

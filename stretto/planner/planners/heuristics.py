@@ -13,6 +13,8 @@ def max_heuristic(times: RunTimes) -> Plan:
     """Give all devices to one model after the other, each with its fastest (dp, tp)."""
 
     def choose(state: StageState) -> Choice:
+        if kept := state.kept:
+            return kept
         node = state.ready({})[0]
         return {node: _fastest(state, node, times.num_devices)}
 
@@ -27,14 +29,18 @@ def min_heuristic(times: RunTimes) -> Plan:
     """
 
     def choose(state: StageState) -> Choice:
+        kept = state.kept
+        num_devices = num_free = times.num_devices - sum(dp * tp for dp, tp in kept.values())
         nodes: dict[str, int] = {}
-        num_free = times.num_devices
         for node in state.left:
             least = min(state.times.problem.costs[node])
-            if least <= num_free and node in state.ready(nodes):
+            if node not in kept and least <= num_free and node in state.ready({**kept, **nodes}):
                 nodes[node] = least
                 num_free -= least
-        return min(_partitions(state, nodes, times.num_devices), key=lambda stage: _slowest(state, stage))
+        if not nodes:
+            return kept
+        choices = [{**kept, **chosen} for chosen in _partitions(state, nodes, num_devices)]
+        return min(choices, key=lambda stage: _slowest(state, stage))
 
     return plan_stages("min_heuristic", times, choose)
 

@@ -13,26 +13,27 @@ from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.planners.stages import Choice
 from stretto.planner.run_times import RunTimes
 
-_NUM_TRIES = 6000
+_NUM_TRIES = 4000
 
 
 def moldable_list(times: RunTimes) -> Plan:
     """Return the plan of the best list found."""
-    return _plan(times, *best_list(times))
+    return plan_of_list(times, *best_list(times))
 
 
 def best_list(times: RunTimes, num_tries: int = _NUM_TRIES) -> tuple[Choice, list[str]]:
     """Search the (dp, tp) of each node, and the order in which nodes are placed."""
     random = Random(0)
     names = times.problem.names
-    options = {name: _useful(times, name) for name in names}
+    options = {name: useful(times, name) for name in names}
     choice = {
-        name: min(options[name], key=lambda plan: (plan[0] * plan[1], _seconds(times, name, plan)))
+        name: min(options[name], key=lambda plan: (plan[0] * plan[1], seconds_of(times, name, plan)))
         for name in names
     }
-    order = _by_inputs(times, sorted(names, key=lambda name: -_seconds(times, name, choice[name])))
-    now_s = best_s = _makespan_s(times, choice, order)
+    order = _by_inputs(times, sorted(names, key=lambda name: -seconds_of(times, name, choice[name])))
+    now_s = best_s = makespan_s(times, choice, order)
     best = dict(choice), list(order)
+    has_inputs = any(times.inputs.values())
     for number in range(num_tries):
         heat = 0.03 * best_s * (1 - number / num_tries)
         next_choice, next_order = dict(choice), list(order)
@@ -42,8 +43,9 @@ def best_list(times: RunTimes, num_tries: int = _NUM_TRIES) -> tuple[Choice, lis
         else:
             name = next_order.pop(random.randrange(len(next_order)))
             next_order.insert(random.randrange(len(next_order) + 1), name)
-            next_order = _by_inputs(times, next_order)
-        next_s = _makespan_s(times, next_choice, next_order)
+            if has_inputs:
+                next_order = _by_inputs(times, next_order)
+        next_s = makespan_s(times, next_choice, next_order)
         if next_s <= now_s or random.random() < exp((now_s - next_s) / max(1e-9, heat)):
             choice, order, now_s = next_choice, next_order, next_s
         if next_s < best_s:
@@ -57,44 +59,44 @@ def list_devices(free_s: list[float], dp: int, tp: int) -> tuple[list[int], floa
     return [at for _, at in groups], groups[-1][0]
 
 
-def _useful(times: RunTimes, name: str) -> list[tuple[int, int]]:
+def useful(times: RunTimes, name: str) -> list[tuple[int, int]]:
     """Return the (dp, tp) of a node that no other beats with as few devices."""
-    plans = sorted(times.plans(name), key=lambda plan: (plan[0] * plan[1], _seconds(times, name, plan)))
+    plans = sorted(times.plans(name), key=lambda plan: (plan[0] * plan[1], seconds_of(times, name, plan)))
     useful: list[tuple[int, int]] = []
     for plan in plans:
-        if not useful or _seconds(times, name, plan) < _seconds(times, name, useful[-1]):
+        if not useful or seconds_of(times, name, plan) < seconds_of(times, name, useful[-1]):
             useful.append(plan)
     return useful
 
 
-def _seconds(times: RunTimes, name: str, plan: tuple[int, int]) -> float:
+def seconds_of(times: RunTimes, name: str, plan: tuple[int, int]) -> float:
+    """Return the seconds from the start of a node's replicas until they have done all its calls."""
     dp, tp = plan
     return times.loading_s(name, tp) + times.run_s(name, tp, 1 / dp)
 
 
 def _by_inputs(times: RunTimes, order: Sequence[str]) -> list[str]:
     """Return the order with each node after its inputs."""
-    names = set(order)
     placed: dict[str, None] = {}
     left = list(reversed(order))
     while left:
         name = left[-1]
-        inputs = times.problem.app.node(name).inputs
-        if missing := [source for source in inputs if source in names and source not in placed]:
+        if missing := [source for source in times.inputs[name] if source not in placed]:
             left += reversed(missing)
         else:
             placed[left.pop()] = None
     return list(placed)
 
 
-def _makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
+def makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
+    """Return the seconds that nodes take if each starts on the devices that are free first, in this order."""
     free_s = [0.0] * times.num_devices
     ended_s: dict[str, float] = {}
     for name in order:
         dp, tp = choice[name]
         groups, start_s = list_devices(free_s, dp, tp)
-        end_s = start_s + _seconds(times, name, (dp, tp))
-        for source in times.problem.app.node(name).inputs:
+        end_s = start_s + seconds_of(times, name, (dp, tp))
+        for source in times.inputs[name]:
             end_s = max(end_s, ended_s.get(source, 0.0) + times.last_s(name, tp))
         ended_s[name] = end_s
         for at in groups:
@@ -102,13 +104,14 @@ def _makespan_s(times: RunTimes, choice: Choice, order: Sequence[str]) -> float:
     return max(free_s)
 
 
-def _plan(times: RunTimes, choice: Choice, order: Sequence[str]) -> Plan:
+def plan_of_list(times: RunTimes, choice: Choice, order: Sequence[str]) -> Plan:
+    """Return the plan in which nodes start in this order, each on the devices that are free first."""
     free_s = [0.0] * times.num_devices
     replicas: list[PlannedReplica] = []
     for name in order:
         dp, tp = choice[name]
         groups, start_s = list_devices(free_s, dp, tp)
         for at in groups:
-            free_s[at : at + tp] = [start_s + _seconds(times, name, (dp, tp))] * tp
+            free_s[at : at + tp] = [start_s + seconds_of(times, name, (dp, tp))] * tp
             replicas.append(PlannedReplica(name, tuple(range(at, at + tp))))
-    return Plan("moldable_list", (Stage(tuple(replicas)),))
+    return Plan("moldable_list", (Stage(tuple(replicas)),), makespan_s(times, choice, order))

@@ -24,11 +24,13 @@ def samullm_greedy(times: RunTimes) -> Plan:
         return sum(flops[node] * share for node, share in done.items()) / max(1e-9, duration_s)
 
     def choose(state: StageState) -> Choice:
-        best: dict[str, tuple[int, int]] = {}  # line 3
+        best = dict(state.kept)  # line 3; empty with preemption
         while True:
             used = _num_devices(best)
             candidates: list[dict[str, tuple[int, int]]] = []  # line 7
             for node in state.ready(best):  # line 5
+                if node in state.kept:
+                    continue
                 for plan in times.plans(node):  # lines 6 and 8
                     stage = {**best, node: plan}  # lines 9 to 14
                     if used < _num_devices(stage) <= times.num_devices:

@@ -32,6 +32,13 @@ class StageState:
     def __post_init__(self) -> None:
         self.left = dict.fromkeys(self.times.problem.names, 1.0)
 
+    @property
+    def kept(self) -> Choice:
+        """The unfinished nodes of the stage before, if their replicas may not be ended."""
+        if self.times.problem.preempts:
+            return {}
+        return {node: plan for node, plan in self.chosen.items() if node in self.left}
+
     def inputs(self, node: str) -> list[str]:
         """Return the inputs of a node that are not finished."""
         return [name for name in self.times.problem.app.node(node).inputs if name in self.left]
@@ -77,8 +84,8 @@ class StageState:
             done[node] = min(self.left[node], max(0.0, worked_s / self.whole_s(node, stage[node])))
         return done
 
-    def advance(self, stage: Choice) -> None:
-        """Run a stage until its first node is finished."""
+    def advance(self, stage: Choice) -> float:
+        """Run a stage until its first node is finished. Returns its seconds."""
         duration_s = self.duration_s(stage)
         ends_s = self.ends_s(stage)
         for node, share in self.done(stage, duration_s).items():
@@ -87,6 +94,7 @@ class StageState:
             else:
                 self.left[node] -= share
         self.chosen = stage
+        return duration_s
 
 
 def plan_stages(name: str, times: RunTimes, choose: Callable[[StageState], Choice]) -> Plan:
@@ -94,10 +102,11 @@ def plan_stages(name: str, times: RunTimes, choose: Callable[[StageState], Choic
     state = StageState(times)
     stages: list[Stage] = []
     before: tuple[PlannedReplica, ...] = ()
+    expected_s = 0.0
     while state.left:
         stage = choose(state)
         wanted = [(node, tp, dp) for node, (dp, tp) in stage.items()]
         before = place(wanted, times.num_devices, before)
         stages.append(Stage(before, ends_at_first=True))
-        state.advance(stage)
-    return Plan(name, tuple(stages))
+        expected_s += state.advance(stage)
+    return Plan(name, tuple(stages), expected_s)

@@ -1,47 +1,44 @@
 """Stretto's own planner: replicas are jobs of their own, which start and end by themselves.
 
 A node's calls are shared by replicas that may differ in tensor parallelism, start and share, so that all
-devices end at about the same time. The search improves the makespan itself, by random changes: another
-number or size of replicas, another order, another share. It begins with the best list of moldable jobs. The
-plans found, and those of the other planners, are then simulated over several draws of the lengths of answers.
+devices end at about the same time. The search begins with the best list of moldable jobs, or with devices
+filled one after the other, and improves the makespan itself by random changes: another number or size of
+replicas, another order, another share. The plans found, and those of the other planners that the table does
+not rule out, are then simulated over several draws of the lengths of answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 from random import Random
 from typing import NamedTuple
 
 from stretto.planner.execute import execute
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.planners.heuristics import max_heuristic, min_heuristic
-from stretto.planner.planners.moldable_list import best_list, moldable_list
+from stretto.planner.planners.moldable_list import best_list, plan_of_list
 from stretto.planner.planners.samullm_greedy import samullm_greedy
+from stretto.planner.planners.wrapped import wrapped
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 
-_NUM_TRIES = 12000
-_NUM_ROUNDS = 2
+_NUM_TRIES = 5000
 _LEAST_SHARE = 0.02
 _MIN_DRAWS = 2
 _MAX_CALLS = 50_000
 _MARGIN = 10.0
-OTHERS: tuple[Callable[[RunTimes], Plan], ...] = (
-    moldable_list,
-    samullm_greedy,
-    min_heuristic,
-    max_heuristic,
-)
+_TABLE_MARGIN = 3000.0
 
 
 class _Job(NamedTuple):
-    """One replica: its node, devices, share of the node's calls; and where it was placed."""
+    """One replica: its node, devices, share of the node's calls; and its seconds, with those to load."""
 
     node: str
     tp: int
     share: float
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,48 +53,61 @@ class _Placed:
 
 def stretto(times: RunTimes) -> Plan:
     """Return the plan with the least mean makespan over the draws, found or taken from another planner."""
-    candidates = [make(times) for make in OTHERS]
-    candidates += [search(times, seed) for seed in range(_NUM_ROUNDS)]
+    choice, order = best_list(times)
+    jobs = [(name, choice[name][1], 1 / choice[name][0]) for name in order for _ in range(choice[name][0])]
+    listed = plan_of_list(times, choice, order)
+    filled = wrapped(times)
+    if filled and search(times, filled, 0).expected_s < listed.expected_s:
+        jobs = filled
+    candidates = [listed, search(times, jobs)]
+    candidates += [make(times) for make in (samullm_greedy, min_heuristic, max_heuristic)]
     return Plan("stretto", best_of(times.problem, candidates).stages)
 
 
 def best_of(problem: Problem, plans: Sequence[Plan]) -> Plan:
     """Return the plan with the least mean makespan over the draws; of many calls, over the first draws only.
 
-    A plan that takes much longer than another, with the draws so far, is not simulated with the rest. What is
-    much shrinks with the root of the number of calls, as the differences between draws do: 10 % for 10,000.
+    A plan that takes much longer than another, by the table or with the draws so far, is not simulated with
+    the rest. What is much shrinks with the root of the number of calls, as the differences between draws do:
+    10 % for 10,000. The table may err by 2 % for very many calls, and by 32 % for 10,000.
     """
     num_calls = sum(len(calls.requests) for calls in problem.workload.calls.values())
     margin = 1 + _MARGIN / num_calls**0.5
-    left = list({plan.stages: plan for plan in plans}.values())
+    lists_s = [plan.expected_s for plan in plans if len(plan.stages) == 1]  # of several stages, too short
+    most_s = (1.02 + _TABLE_MARGIN / num_calls) * min(lists_s, default=inf)
+    left = list({plan.stages: plan for plan in plans if plan.expected_s <= most_s}.values())
     totals_s = [0.0] * len(left)
     for drawn in problem.draws[: max(_MIN_DRAWS, _MAX_CALLS // num_calls)]:
+        if len(left) == 1:
+            break
         totals_s = [
             total_s + execute(problem, plan, drawn).makespan_s
             for plan, total_s in zip(left, totals_s, strict=True)
         ]
         kept = [at for at, total_s in enumerate(totals_s) if total_s <= margin * min(totals_s)]
         left, totals_s = [left[at] for at in kept], [totals_s[at] for at in kept]
-        if len(left) == 1:
-            break
     return left[totals_s.index(min(totals_s))]
 
 
-def search(times: RunTimes, seed: int) -> Plan:
-    """Return the plan with the least makespan by the table, found by random changes of the best list."""
-    random = Random(seed)
-    choice, order = best_list(times, 2000)
-    jobs = [
-        _Job(name, choice[name][1], 1 / choice[name][0]) for name in order for _ in range(choice[name][0])
-    ]
+def search(times: RunTimes, start: Sequence[tuple[str, int, float]], num_tries: int = _NUM_TRIES) -> Plan:
+    """Return the plan with the least makespan by the table, found by random changes.
+
+    Args:
+        start: node, tensor parallelism and share of each replica to begin with, in the order of their starts.
+    """
+    random = Random(0)
+    jobs = [_job(times, *replica) for replica in start]
     now, placed = jobs, _place(times, jobs)
     best, best_placed = now, placed
-    for number in range(_NUM_TRIES):
-        changed = _balanced(now, placed, random) if random.random() < 0.3 else _changed(times, now, random)
+    for number in range(num_tries):
+        if random.random() < 0.3:
+            changed = _balanced(times, now, placed, random)
+        else:
+            changed = _changed(times, now, random)
         if changed is None:
             continue
         changed_placed = _place(times, changed)
-        heat = 0.01 * best_placed.score * (1 - number / _NUM_TRIES)
+        heat = 0.01 * best_placed.score * (1 - number / num_tries)
         loss = changed_placed.score - placed.score
         if loss <= 0 or random.random() < exp(-loss / max(1e-9, heat)):
             now, placed = changed, changed_placed
@@ -107,7 +117,11 @@ def search(times: RunTimes, seed: int) -> Plan:
         PlannedReplica(job.node, tuple(range(at, at + job.tp)), job.share)
         for job, at in zip(best, best_placed.at, strict=True)
     )
-    return Plan("stretto", (Stage(replicas),))
+    return Plan("stretto", (Stage(replicas),), best_placed.makespan_s)
+
+
+def _job(times: RunTimes, node: str, tp: int, share: float) -> _Job:
+    return _Job(node, tp, share, times.loading_s(node, tp) + times.run_s(node, tp, share))
 
 
 def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
@@ -118,24 +132,27 @@ def _place(times: RunTimes, jobs: Sequence[_Job]) -> _Placed:
     free_s = [0.0] * times.num_devices
     ended_s: dict[str, float] = {}
     places, ends = [], []
-    for node, tp, share in jobs:
+    for node, tp, _, seconds in jobs:
         if tp == 1:
             start_s = min(free_s)
             at = free_s.index(start_s)
         else:
             start_s, at = min((max(free_s[at : at + tp]), at) for at in range(0, len(free_s) - tp + 1, tp))
-        end_s = start_s + times.loading_s(node, tp) + times.run_s(node, tp, share)
-        for source in times.problem.app.node(node).inputs:
-            end_s = max(end_s, ended_s.get(source, 0.0) + times.last_s(node, tp))
+        end_s = start_s + seconds
+        for source in times.inputs[node]:
+            end_s = max(end_s, ended_s[source] + times.last_s(node, tp))
         ended_s[node] = max(end_s, ended_s.get(node, 0.0))
-        free_s[at : at + tp] = [end_s] * tp
+        if tp == 1:
+            free_s[at] = end_s
+        else:
+            free_s[at : at + tp] = [end_s] * tp
         places.append(at)
         ends.append(end_s)
     makespan_s = max(free_s)
     return _Placed(makespan_s, makespan_s + 0.1 * sum(free_s) / len(free_s), tuple(places), tuple(ends))
 
 
-def _balanced(jobs: list[_Job], placed: _Placed, random: Random) -> list[_Job] | None:
+def _balanced(times: RunTimes, jobs: list[_Job], placed: _Placed, random: Random) -> list[_Job] | None:
     """Move calls of a node from its replica that ends last to the one that ends first."""
     late = [at for at, end_s in enumerate(placed.ends_s) if end_s > 0.98 * placed.makespan_s]
     node = jobs[random.choice(late)].node
@@ -148,8 +165,8 @@ def _balanced(jobs: list[_Job], placed: _Placed, random: Random) -> list[_Job] |
     if last == first or jobs[last].share - moved < _LEAST_SHARE:
         return None
     changed = list(jobs)
-    changed[last] = jobs[last]._replace(share=jobs[last].share - moved)
-    changed[first] = jobs[first]._replace(share=jobs[first].share + moved)
+    changed[last] = _job(times, node, jobs[last].tp, jobs[last].share - moved)
+    changed[first] = _job(times, node, jobs[first].tp, jobs[first].share + moved)
     return changed
 
 
@@ -164,17 +181,17 @@ def _changed(times: RunTimes, jobs: list[_Job], random: Random) -> list[_Job] | 
         if job.share < 2 * _LEAST_SHARE:
             return None
         part = job.share * random.choice((0.25, 0.5, 0.75))
-        changed[at] = job._replace(share=job.share - part)
-        changed.insert(random.randrange(len(changed) + 1), job._replace(share=part))
+        changed[at] = _job(times, job.node, job.tp, job.share - part)
+        changed.insert(random.randrange(len(changed) + 1), _job(times, job.node, job.tp, part))
     elif kind < 0.45:
         if not mine:
             return None
         left = sum(jobs[other].share for other in mine)
         for other in mine:
-            changed[other] = jobs[other]._replace(share=jobs[other].share / left)
+            changed[other] = _job(times, job.node, jobs[other].tp, jobs[other].share / left)
         del changed[at]
     elif kind < 0.6:
-        changed[at] = job._replace(tp=random.choice(list(times.problem.costs[job.node])))
+        changed[at] = _job(times, job.node, random.choice(list(times.problem.costs[job.node])), job.share)
     else:
         changed.insert(random.randrange(len(jobs)), changed.pop(at))
     return changed if _respects_inputs(times, changed) else None
@@ -182,9 +199,7 @@ def _changed(times: RunTimes, jobs: list[_Job], random: Random) -> list[_Job] | 
 
 def _respects_inputs(times: RunTimes, jobs: Sequence[_Job]) -> bool:
     """Return whether all replicas of a node's inputs come before its own."""
+    if not any(times.inputs.values()):
+        return True
     last = {job.node: at for at, job in enumerate(jobs)}
-    return all(
-        last.get(source, -1) < at
-        for at, job in enumerate(jobs)
-        for source in times.problem.app.node(job.node).inputs
-    )
+    return all(last[source] < at for at, job in enumerate(jobs) for source in times.inputs[job.node])

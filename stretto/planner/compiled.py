@@ -1,0 +1,27 @@
+"""Compiles the fast simulation with numba, if that is installed (extra `planner`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+
+from stretto.planner import whole_prefills
+
+Simulation = Callable[..., whole_prefills.Simulated]
+
+
+@cache
+def compiled() -> Simulation | None:
+    """Return the compiled `whole_prefills.simulate`; its requests are arrays. None without numba.
+
+    The first call compiles it, for some seconds; later processes find it on disk.
+    """
+    if find_spec("numba") is None:
+        return None
+    import numba
+
+    for part in (whole_prefills.evict, whole_prefills.replay):
+        numba.extending.register_jitable(part)
+    simulation: Simulation = numba.njit(cache=True)(whole_prefills.simulate)
+    return simulation

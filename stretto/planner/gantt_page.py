@@ -1,0 +1,52 @@
+"""Draws a carried-out plan as a page of HTML: a row for each device, a bar for each replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from stretto.planner.execute import Execution, Span
+
+_WIDTH, _ROW, _LEFT = 1000, 28, 60
+_STYLE = (
+    "body{font:13px system-ui,sans-serif;margin:24px;color:#1f2328;background:#fff}"
+    "text{font-size:11px;fill:#1f2328}.loading{fill-opacity:.3}"
+)
+
+
+def gantt_page(title: str, done: Execution, nodes: Sequence[str], num_devices: int) -> str:
+    """Return the page; a bar is pale while its replica loads, and has a tooltip."""
+    scale = _WIDTH / max(1e-9, done.makespan_s)
+    colours = {node: f"hsl({at * 360 // len(nodes)} 55% 62%)" for at, node in enumerate(nodes)}
+    height = _ROW * num_devices + 20
+    rows = [f'<text x="0" y="{_ROW * at + 18}">GPU {at}</text>' for at in range(num_devices)]
+    for span in done.spans:
+        for device in span.replica.devices:
+            rows += _bar(span, device, scale, colours[span.replica.node])
+    rows.append(f'<text x="{_LEFT}" y="{height - 4}">0</text>')
+    rows.append(
+        f'<text x="{_LEFT + _WIDTH}" y="{height - 4}" text-anchor="end">{done.makespan_s:.0f} s</text>'
+    )
+    keys = "".join(
+        f'<span style="background:{colour};padding:2px 8px;margin-right:8px">{escape(node)}</span>'
+        for node, colour in colours.items()
+    )
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style><h1>{escape(title)}</h1><p>{keys}</p>"
+        f'<svg width="{_LEFT + _WIDTH}" height="{height}" role="img">{"".join(rows)}</svg></html>\n'
+    )
+
+
+def _bar(span: Span, device: int, scale: float, colour: str) -> Iterator[str]:
+    tip = (
+        f"{escape(span.replica.node)}: starts at {span.start_s:.1f} s, loaded at {span.ready_s:.1f} s, "
+        f"ends at {span.end_s:.1f} s"
+    )
+    parts = ((span.start_s, span.ready_s, ' class="loading"'), (span.ready_s, span.end_s, ""))
+    for begin_s, end_s, kind in parts:
+        yield (
+            f'<rect{kind} x="{_LEFT + begin_s * scale:.1f}" y="{_ROW * device + 2}" '
+            f'width="{(end_s - begin_s) * scale:.1f}" height="{_ROW - 4}" fill="{colour}">'
+            f"<title>{tip}</title></rect>"
+        )

@@ -1,0 +1,60 @@
+"""The exact planner, and how near the others come to it."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import pytest
+
+from stretto.costs.presets import load_output_lengths
+from stretto.errors import ConfigError
+from stretto.planner.application import Application, Node, Request
+from stretto.planner.execute import execute
+from stretto.planner.machine import MACHINES
+from stretto.planner.planners.exact import exact, solve
+from stretto.planner.planners.moldable_list import best_list, makespan_s, useful
+from stretto.planner.planners.stretto import search
+from stretto.planner.problem import Problem
+from stretto.planner.run_times import RunTimes
+
+
+@pytest.fixture(scope="module")
+def times() -> RunTimes:
+    """Return four models, one of which takes the answers of another, on four devices."""
+    nodes = [
+        Node("a", "vicuna-13b-v1.5", 60),
+        Node("b", "mpt-7b-chat", 60),
+        Node("c", "chatglm3-6b", 60, inputs=("b",)),
+        Node("d", "Llama-2-70b-chat-hf", 60),
+    ]
+    requests = [Request(str(at), 10 + at % 30) for at in range(40)]
+    machine = MACHINES["4xA100-80G"]
+    return RunTimes(Problem(Application("app", nodes), requests, machine, load_output_lengths(), num_draws=1))
+
+
+def test_without_the_solver_the_extra_is_named(times: RunTimes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    with pytest.raises(ConfigError, match=r"stretto\[planner\]"):
+        exact(times)
+
+
+def test_the_optimum_is_that_of_all_lists(times: RunTimes) -> None:
+    """All choices of (dp, tp) that are of use, in all orders with inputs first."""
+    pytest.importorskip("ortools")
+    names = times.problem.names
+    orders = [order for order in itertools.permutations(names) if order.index("b") < order.index("c")]
+    least_s = min(
+        makespan_s(times, dict(zip(names, plans, strict=True)), order)
+        for plans in itertools.product(*(useful(times, name) for name in names))
+        for order in orders
+    )
+    found = solve(times)
+    assert found.least_s == pytest.approx(least_s, abs=0.01)
+    assert makespan_s(times, *best_list(times)) <= 1.01 * least_s
+    choice, order = best_list(times, 100)
+    start = [(name, choice[name][1], 1 / choice[name][0]) for name in order for _ in range(choice[name][0])]
+    assert search(times, start).expected_s <= 1.01 * least_s
+    plan = exact(times)
+    assert plan.expected_s == pytest.approx(least_s, abs=0.01)
+    assert execute(times.problem, plan, times.problem.draws[0]).makespan_s == pytest.approx(least_s, rel=0.1)
