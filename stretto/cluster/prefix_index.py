@@ -21,6 +21,7 @@ from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import (
     Bound,
     Dispatched,
+    Emptied,
     Ended,
     Joined,
     Left,
@@ -203,14 +204,21 @@ class PrefixIndex:
                     _keep_running(member)
             case Joined(instance, space, cache_tokens):
                 self._join(instance, space, cache_tokens)
+            case Emptied(instance):
+                self.forget(instance)
             case Left(instance):
                 self._leave(instance)
 
     def forget(self, instance: InstanceId) -> None:
-        """Forget what an instance holds, for example because it has restarted."""
+        """Forget what an instance holds, for example because it has restarted. Requests that run there teach
+        nothing about its cache when they end.
+        """
         self.reported.forget(instance)
-        member = self._members.get(instance)
-        if member is not None and member.tree is not None:
+        if (member := self._members.get(instance)) is None:
+            return
+        member.sent.clear()
+        member.num_running = 0
+        if member.tree is not None:
             member.tree.clear(instance)
 
     def check_invariants(self) -> None:
