@@ -181,7 +181,12 @@ class PrefixIndex:
         """Return how many tokens an instance held of a request that runs or waits there, when it came."""
         member = self._members.get(instance)
         sent = None if member is None else member.sent.get(id(request))
-        return 0 if sent is None else sent.num_held * sent.key.block_tokens
+        if sent is None:
+            return 0
+        num_held = sent.num_held
+        if instance in self._reporting:
+            num_held = max(num_held, self.reported.num_held(instance, sent.key.blocks))
+        return num_held * sent.key.block_tokens
 
     def observe(self, event: PlacementEvent) -> None:
         """Update the index after an event: an instance joined or left, reported its cache, or a request was
