@@ -49,15 +49,17 @@ class Held:
 
     Attributes:
         tokens: the number for the instances that hold most, about 16 of them for each space.
+        is_complete: whether all others hold nothing.
     """
 
-    __slots__ = ("_of_others", "tokens")
+    __slots__ = ("_of_others", "is_complete", "tokens")
 
     def __init__(
         self, tokens: dict[InstanceId, int], of_others: Callable[[InstanceView], int] | None = None
     ) -> None:
         self.tokens = tokens
         self._of_others = of_others
+        self.is_complete = of_others is None
 
     def of(self, view: InstanceView) -> int:
         """Return how many tokens of the prompt an instance holds."""

@@ -7,11 +7,10 @@ what one cache for all of them would evict: what was used least recently.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Emptied, Joined, Left, PlacementEvent
+from stretto.cluster.placement import Emptied, Joined, Left
 from stretto.cluster.prefix_index import PrefixIndex
 
 _FULL = 0.95
@@ -61,7 +60,7 @@ class Renewal:
         self._index = index
         self._fillings: dict[InstanceId, _Filling] = {}
 
-    def observe(self, event: PlacementEvent) -> None:
+    def observe(self, event: Joined | Emptied | Left) -> None:
         """Update the instances after an event."""
         match event:
             case Joined(instance, _, cache_tokens) if cache_tokens:
@@ -72,18 +71,12 @@ class Renewal:
                 self._fillings.pop(instance, None)
 
     def add(self, instance: InstanceId, num_tokens: int, now_s: float) -> None:
-        """Note that an instance computes so many tokens of a prompt."""
-        if (filling := self._fillings.get(instance)) is not None:
+        """Note that an instance computes so many tokens of a prompt. It counts where caches are reported."""
+        filling = self._fillings.get(instance)
+        if filling is not None and self._index.has_reports(instance):
             filling.add(num_tokens, now_s)
 
-    def relative(self, instances: Iterable[InstanceId], now_s: float) -> dict[InstanceId, float]:
-        """Return the speeds of some instances over their mean; empty if no cache is full."""
-        speeds = {instance: self._speed(instance, now_s) for instance in instances}
-        if not (total := sum(speeds.values())):
-            return {}
-        return {instance: speed * len(speeds) / total for instance, speed in speeds.items()}
-
-    def _speed(self, instance: InstanceId, now_s: float) -> float:
+    def speed(self, instance: InstanceId, now_s: float) -> float:
         """Return one over the seconds for which a cache keeps what is not used; 0 while it is not full."""
         cache, filling = self._index.caches.get(instance), self._fillings.get(instance)
         if filling is None or cache is None:

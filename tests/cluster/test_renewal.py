@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from stretto.cluster.kv_events import BlockStored
 from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import Dispatched, Emptied, Joined, Left, PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
-from stretto.cluster.renewal import Renewal
 
 
 def request(name: str, num_blocks: int) -> PlacementRequest:
@@ -24,26 +25,25 @@ def policy(num: int, cache_tokens: int = 100) -> Stretto:
     return made
 
 
-def renewal_of(made: Stretto) -> Renewal:
-    return made._renewal
+def speeds(made: Stretto, instances: Sequence[int], now_s: float) -> list[float]:
+    return [made._renewal.speed(instance, now_s) for instance in instances]
 
 
 def test_a_cache_that_is_not_full_has_no_speed() -> None:
     made = policy(2)
     made.observe(Dispatched(0, request("a", 9), 1.0))
-    assert renewal_of(made).relative((0, 1), 2.0) == {}
+    assert speeds(made, (0, 1), 2.0) == [0.0, 0.0]
 
 
 def test_a_full_cache_is_as_fast_as_its_oldest_prefix_is_young() -> None:
     made = policy(3)
     made.observe(Dispatched(0, request("a", 10), 1.0))
     made.observe(Dispatched(1, request("b", 10), 4.0))
-    assert renewal_of(made).relative((0, 1), 5.0) == pytest.approx({0: 0.4, 1: 1.6})
-    assert renewal_of(made).relative((0, 1, 2), 5.0) == pytest.approx({0: 0.6, 1: 2.4, 2: 0.0})
+    assert speeds(made, (0, 1, 2), 5.0) == pytest.approx([0.25, 1.0, 0.0])
     made.observe(Emptied(1))
-    assert renewal_of(made).relative((0, 1), 5.0) == pytest.approx({0: 2.0, 1: 0.0})
+    assert speeds(made, (0, 1), 5.0) == pytest.approx([0.25, 0.0])
     made.observe(Left(0))
-    assert renewal_of(made).relative((0, 1), 5.0) == {}
+    assert speeds(made, (0, 1), 5.0) == [0.0, 0.0]
 
 
 def test_a_reported_cache_is_as_fast_as_its_capacity_is_computed() -> None:
@@ -58,7 +58,7 @@ def test_a_reported_cache_is_as_fast_as_its_capacity_is_computed() -> None:
         if second % 2 == 0:
             made.observe(Dispatched(1, request(f"b{second:02}", 1), float(second)))
         made.observe(Dispatched(1, held, float(second)))
-    found = renewal_of(made).relative((0, 1), 40.0)
-    assert found[0] / found[1] == pytest.approx(2.0, rel=0.15)
+    fast, slow = speeds(made, (0, 1), 40.0)
+    assert (fast, slow) == pytest.approx((0.1, 0.05), rel=0.1)
     made.observe(Emptied(0))
-    assert renewal_of(made).relative((0, 1), 40.0) == {0: 0.0, 1: 2.0}
+    assert speeds(made, (0, 1), 40.0) == [0.0, slow]
