@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from benchmarks.placement.hits import HitScene, hit_scenes, measure_hits
 from benchmarks.placement.latency import goals, rows, simulate_scenes, where_we_lose
 from benchmarks.placement.scenes import Scene, full_scenes, quick_scenes
 from benchmarks.placement.speed import (
@@ -65,6 +66,8 @@ class PlacementSize:
         requests: requests of each workload that is compared with the paper.
         scenes: what is simulated; None for all that the data allow.
         seeds: number of seeds of each simulation.
+        hits: scenes whose hits are counted; None for all that the data allow.
+        hit_seeds: number of seeds of each of them.
     """
 
     policies: tuple[str, ...] = ("round_robin", "lmetric", "prefix_threshold", "e2", "stretto")
@@ -76,6 +79,8 @@ class PlacementSize:
     )
     scenes: tuple[Scene, ...] | None = None
     seeds: int = 5
+    hits: tuple[HitScene, ...] | None = None
+    hit_seeds: int = 3
 
 
 QUICK = PlacementSize(
@@ -86,6 +91,8 @@ QUICK = PlacementSize(
     requests=dict.fromkeys(SHAPES, 400),
     scenes=tuple(quick_scenes()),
     seeds=1,
+    hits=(HitScene("50 tools", "toolbench", 400, 24.0, 50, 20_000),),
+    hit_seeds=1,
 )
 
 
@@ -100,6 +107,9 @@ def measure(size: PlacementSize, options: BenchmarkOptions) -> Report:
     likeness, furthest = _workloads(size, options)
     has_azure = options.data is not None and (options.data / "traces").is_dir()
     scenes = tuple(full_scenes(has_azure)) if size.scenes is None else size.scenes
+    hit_rows, hit_goals = measure_hits(
+        tuple(hit_scenes(options.data)) if size.hits is None else size.hits, size.hit_seeds, options
+    )
     results = simulate_scenes(scenes, size.seeds, options)
     notes = (
         "speeds are of CPU time, the best of several runs; a decision includes hashing, choosing, noting it",
@@ -110,8 +120,9 @@ def measure(size: PlacementSize, options: BenchmarkOptions) -> Report:
         *where_we_lose(results),
     )
     config = {**asdict(size), "scenes": [asdict(scene) for scene in scenes]}
-    reached = (*to_reach, furthest, *goals(results))
-    return Report("placement", options.seed, config, (*made, *likeness, *rows(results)), reached, notes)
+    reached = (*to_reach, furthest, *hit_goals, *goals(results))
+    tables = (*made, *likeness, *hit_rows, *rows(results))
+    return Report("placement", options.seed, config, tables, reached, notes)
 
 
 def _speed(size: PlacementSize, options: BenchmarkOptions) -> tuple[list[Row], list[Goal]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
@@ -147,13 +147,20 @@ class Request:
 
 
 def make_requests(
-    name: str, num: int, seed: int = 0, data: Path | None = None, zipf: float | None = None
+    name: str,
+    num: int,
+    seed: int = 0,
+    data: Path | None = None,
+    zipf: float | None = None,
+    *,
+    num_groups: int | None = None,
 ) -> list[Request]:
     """Return requests of a workload, in random order.
 
     Args:
         data: folder with the texts; None makes texts up.
         zipf: exponent of the popularity of groups; None takes the workload's own numbers of requests.
+        num_groups: number of groups with more than one request; None takes the workload's own.
 
     Raises:
         UserError: there is no such workload, or its texts are missing.
@@ -161,6 +168,9 @@ def make_requests(
     if name not in SHAPES:
         raise UserError(f"there is no workload {name!r}; there are {', '.join(SHAPES)}")
     shape = SHAPES[name]
+    if num_groups is not None:
+        mean, deviation = shape.sharers
+        shape = replace(shape, sharers=(num / num_groups, deviation / mean * num / num_groups))
     draw = np.random.Generator(np.random.PCG64(seed))
     pool = read_pool(shape.corpus, data)
     groups = _groups(shape, num, draw, zipf)

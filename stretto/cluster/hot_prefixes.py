@@ -164,7 +164,7 @@ class HotPrefixes:
             self._forget_oldest()
 
     def left(self, instance: InstanceId) -> None:
-        """Forget the copies of an instance that takes no more work."""
+        """Forget the copies of an instance that takes no more work, or whose cache is empty."""
         for found in self._prefixes.values():
             found.copies.pop(instance, None)
             found.retired.discard(instance)

@@ -196,7 +196,18 @@ class Left:
     instance: InstanceId
 
 
-PlacementEvent: TypeAlias = Joined | Bound | Unbound | Dispatched | Ended | Left | KVReport | LoadReport
+@record
+class Emptied:
+    """Event for a placement policy (the rule that chooses instances): what an instance's cache holds is no
+    longer known, for example because the cache was cleared. The instance goes on, with all its requests.
+    """
+
+    instance: InstanceId
+
+
+PlacementEvent: TypeAlias = (
+    Joined | Bound | Unbound | Dispatched | Ended | Emptied | Left | KVReport | LoadReport
+)
 
 
 class Placement(Protocol):

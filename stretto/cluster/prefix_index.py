@@ -21,6 +21,7 @@ from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import (
     Bound,
     Dispatched,
+    Emptied,
     Ended,
     Joined,
     Left,
@@ -48,15 +49,17 @@ class Held:
 
     Attributes:
         tokens: the number for the instances that hold most, about 16 of them for each space.
+        is_complete: whether all others hold nothing.
     """
 
-    __slots__ = ("_of_others", "tokens")
+    __slots__ = ("_of_others", "is_complete", "tokens")
 
     def __init__(
         self, tokens: dict[InstanceId, int], of_others: Callable[[InstanceView], int] | None = None
     ) -> None:
         self.tokens = tokens
         self._of_others = of_others
+        self.is_complete = of_others is None
 
     def of(self, view: InstanceView) -> int:
         """Return how many tokens of the prompt an instance holds."""
@@ -180,7 +183,12 @@ class PrefixIndex:
         """Return how many tokens an instance held of a request that runs or waits there, when it came."""
         member = self._members.get(instance)
         sent = None if member is None else member.sent.get(id(request))
-        return 0 if sent is None else sent.num_held * sent.key.block_tokens
+        if sent is None:
+            return 0
+        num_held = sent.num_held
+        if instance in self._reporting:
+            num_held = max(num_held, self.reported.num_held(instance, sent.key.blocks))
+        return num_held * sent.key.block_tokens
 
     def observe(self, event: PlacementEvent) -> None:
         """Update the index after an event: an instance joined or left, reported its cache, or a request was
@@ -203,14 +211,21 @@ class PrefixIndex:
                     _keep_running(member)
             case Joined(instance, space, cache_tokens):
                 self._join(instance, space, cache_tokens)
+            case Emptied(instance):
+                self.forget(instance)
             case Left(instance):
                 self._leave(instance)
 
     def forget(self, instance: InstanceId) -> None:
-        """Forget what an instance holds, for example because it has restarted."""
+        """Forget what an instance holds, for example because it has restarted. Requests that run there teach
+        nothing about its cache when they end.
+        """
         self.reported.forget(instance)
-        member = self._members.get(instance)
-        if member is not None and member.tree is not None:
+        if (member := self._members.get(instance)) is None:
+            return
+        member.sent.clear()
+        member.num_running = 0
+        if member.tree is not None:
             member.tree.clear(instance)
 
     def check_invariants(self) -> None:

@@ -80,9 +80,9 @@ class ScoredPlacement(Placement):
         lowest, chosen_tokens = math.inf, 0
         self.lowest = math.inf
         chosen_terms: tuple[float, ...] = ()
-        known = held.tokens
+        known, is_complete = held.tokens, held.is_complete
         for view in options:
-            tokens = known[view.id] if view.id in known else held.of(view)
+            tokens = known.get(view.id, 0) if is_complete or view.id in known else held.of(view)
             terms = self.terms(request, view, tokens, now_s)
             score = sum(terms)
             if score > lowest:

@@ -83,6 +83,14 @@ class Exchange:
         register(self)
         self._act(actions)
 
+    def fail(self, message: str) -> None:
+        """End everything after a bug of the router, with status 500. Nothing happens if it has ended."""
+        if self.journey.ended_s is not None:
+            return
+        self.stop()
+        self.refuse(500, message, None)
+        self._act(self._desk.left(self.ticket, monotonic()))
+
     # --- what the desk asks for
 
     def send(self, action: Send, connections: WorkerConnections) -> None:
@@ -326,4 +334,9 @@ class Exchange:
         self._ended(self)
 
 
-_KINDS = {429: "RateLimitError", 503: "ServiceUnavailableError", 502: "UpstreamError"}
+_KINDS = {
+    500: "InternalServerError",
+    429: "RateLimitError",
+    503: "ServiceUnavailableError",
+    502: "UpstreamError",
+}

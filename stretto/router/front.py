@@ -146,12 +146,20 @@ class Front:
         if routed.text and self.tokens is not None:
 
             def begin(ids: Sequence[int]) -> None:
-                exchange.begin(replace(routed, ids=ids) if ids else routed, self._register)
+                self._begin(exchange, replace(routed, ids=ids) if ids else routed)
 
             self.tokens.read(routed.text, begin)
         else:
-            exchange.begin(routed, self._register)
+            self._begin(exchange, routed)
         return exchange
+
+    def _begin(self, exchange: Exchange, routed: RoutedRequest) -> None:
+        """Bring a request to the desk; if that fails, the client gets an error, whatever called this."""
+        try:
+            exchange.begin(routed, self._register)
+        except Exception:
+            _log.exception("a request could not be placed")
+            exchange.fail("the router could not place the request")
 
     def _refuse(self, client: ClientConnection, request: ClientRequest, error: ApiError) -> None:
         headers, body = error_headers(error), error_body(error)

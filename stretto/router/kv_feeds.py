@@ -1,7 +1,8 @@
 """The KV events of workers on their way to the desk: one subscription for each worker that publishes them.
 
 Events that were missed are asked for again; where that fails, what the worker has reported is forgotten. A
-worker whose messages cannot be understood is followed no more, with a warning in the log.
+worker whose messages cannot be understood, or fail to be applied, is followed no more, with a warning in the
+log; what it has reported is forgotten.
 """
 
 from __future__ import annotations
@@ -57,9 +58,12 @@ class KVFeeds:
             async with aclosing(stream.events()) as batches:
                 async for events in batches:
                     self._front.desk.reported(worker.id, events)
-        except StrettoError as error:
+        except Exception as error:
             self._front.desk.forget_reports(worker.id)
-            _log.warning("KV events of worker %s are followed no more: %s", worker.config.url, error.message)
+            reason, bug = (error.message, None) if isinstance(error, StrettoError) else (repr(error), error)
+            _log.warning(
+                "KV events of worker %s are followed no more: %s", worker.config.url, reason, exc_info=bug
+            )
 
     async def _compare(self, worker: Worker) -> None:
         """Compare the tokenizer with the worker's, once it answers; only if they agree are texts looked up

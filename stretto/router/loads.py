@@ -12,6 +12,7 @@ from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.placement import (
     Choice,
     Dispatched,
+    Emptied,
     Ended,
     Joined,
     Left,
@@ -96,8 +97,7 @@ class Loads:
     def forget(self, worker: Worker) -> None:
         """Forget what a worker was believed to hold in its cache, because that is empty."""
         if self.uses_keys and self._table.get(worker.id) is not None:
-            self._placement.observe(Left(worker.id))
-            self._placement.observe(Joined(worker.id, BYTES.name, worker.kv_tokens))
+            self._placement.observe(Emptied(worker.id))
 
     def refresh(self, worker: Worker) -> None:
         """Bring the view of a worker in step with its state and its trial."""

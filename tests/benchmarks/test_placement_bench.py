@@ -11,6 +11,8 @@ import pytest
 
 from benchmarks.placement.benchmark import OUTPUTS, QUICK, SHARERS, SPEED, TABLE_1, WORKLOADS, measure
 from benchmarks.placement.contestants import key_portions, new_policy
+from benchmarks.placement.hit_replay import Keyed, LRUCache, pooled_share, replay_hits
+from benchmarks.placement.hits import HitScene, table_of
 from benchmarks.placement.latency import BOUND, RATIOS, Simulated, goals, simulate_scenes, where_we_lose
 from benchmarks.placement.machines import machine
 from benchmarks.placement.scenes import ABLATION, POLICIES, Scene, full_scenes, quick_scenes
@@ -20,6 +22,7 @@ from benchmarks.registry import BenchmarkOptions
 from stretto.agent_traces.formats import read_agent_trace
 from stretto.agent_traces.known_prompts import known_prompts
 from stretto.agent_traces.sharing import quantities, study_prompts
+from stretto.cluster.placements.table import PLACEMENTS
 from stretto.errors import UserError
 
 PAIR = ("A6000",) * 2
@@ -84,7 +87,7 @@ def test_all_tables_at_toy_size(tmp_path: Path) -> None:
     size = replace(QUICK, decisions=40, runs=2, history=(50, 100), requests=requests, scenes=scenes)
     report = measure(size, BenchmarkOptions(cells=tmp_path))
     tables = {row.table for row in report.rows}
-    assert {SPEED, WORKLOADS, RATIOS} <= tables
+    assert {SPEED, WORKLOADS, RATIOS, *map(table_of, QUICK.hits or ())} <= tables
     for scene in scenes:
         simulated = report.table(f"{scene.group}: {scene.name}")
         assert list(simulated) == [BOUND, *scene.contestants]
@@ -95,6 +98,31 @@ def test_all_tables_at_toy_size(tmp_path: Path) -> None:
             assert values["failed"] == 0
             assert float(values["first_mean_s"] or 0) < float(values["mean_s"] or 0)
     assert {goal.better for goal in report.goals} == {"higher", "lower"}
+
+
+def test_a_cache_evicts_the_end_of_the_prompt_that_was_not_used_for_longest() -> None:
+    cache = LRUCache(6 * 64, 64)
+    first, second = (Keyed(0.0, 200, 1, [b"%d%d" % (n, at) for at in range(4)], 64) for n in range(2))
+    assert [cache.use(one)[0] for one in (first, first, second, first)] == [0, 200, 0, 128]
+
+
+@pytest.mark.parametrize("has_events", [False, True])
+def test_hits_of_a_replay_are_bounded_by_one_cache_for_all(has_events: bool) -> None:
+    requests = HitScene("tools", "toolbench", 300, 20.0, 20).requests(3, None)
+    for size, least in ((None, 0.97), (20_000, 0.75)):
+        pool = pooled_share(requests, None if size is None else 4 * size)
+        found = {
+            name: replay_hits(
+                requests, PLACEMENTS[name](), machine("A6000").profile, 4, size, has_events=has_events
+            )
+            for name in ("round_robin", "stretto")
+        }
+        ours, plain = found["stretto"], found["round_robin"]
+        assert plain.hit_share < 0.9 * ours.hit_share
+        assert least * pool < ours.hit_share
+        assert size is not None or ours.hit_share <= pool
+        assert plain.requests_imbalance == 1.0
+        assert 1.0 <= ours.work_imbalance < 2.0
 
 
 def test_finished_cells_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

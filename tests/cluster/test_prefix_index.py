@@ -12,6 +12,7 @@ from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import (
     Bound,
     Dispatched,
+    Emptied,
     Ended,
     Joined,
     Left,
@@ -162,3 +163,16 @@ def test_who_has_left_holds_nothing_and_late_events_change_nothing() -> None:
 def test_a_hint_counts() -> None:
     hinted = PlacementRequest(num_tokens=50, hints={2: 80})
     assert index().held(hinted).tokens == {2: 50}
+
+
+def test_an_emptied_cache_is_forgotten_and_its_requests_go_on() -> None:
+    made, request = index(1, 1000), ask(LONG)
+    made.observe(Dispatched(0, request))
+    made.observe(Emptied(0))
+    assert made.held(ask(LONG)).tokens == {}
+    made.check_invariants()
+    made.observe(Ended(0, request, 0))
+    assert made.caches[0].capacity == 250, "a cache that was emptied does not count as small"
+    made.observe(Dispatched(0, ask(LONG)))
+    assert made.held(ask(LONG)).tokens == {0: 100}
+    made.check_invariants()

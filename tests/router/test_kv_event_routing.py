@@ -102,6 +102,54 @@ def test_a_prompt_goes_to_the_server_that_has_reported_it(
     run(main())
 
 
+def test_events_that_fail_to_be_applied_end_a_subscription_with_a_warning(
+    workers: tuple[WorkerConfig, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def main() -> None:
+        await reset(workers)
+        await warm(workers[0].url, PROMPT)
+        async with routed(workers, None) as (router, client):
+            desk = router.front.desk
+            desk.reported = broken  # type: ignore[method-assign]
+            for worker in workers:
+                await warm(worker.url, f"{worker.url} {PROMPT}")
+            await until(lambda: caplog.text.count("are followed no more: RuntimeError('a bug')") == 2)
+            assert not desk.has_reports
+            asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
+            assert (await client.post("/v1/completions", json=asked)).status_code == 200
+
+    run(main())
+
+
+@pytest.mark.parametrize("has_late_ids", [False, True])
+def test_a_request_that_fails_to_be_placed_is_answered(
+    workers: tuple[WorkerConfig, ...], has_late_ids: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def main() -> None:
+        await warm(workers[0].url, PROMPT)
+        async with routed(workers, str(MINI) if has_late_ids else None) as (router, client):
+            front = router.front
+            if has_late_ids:
+                front.tokens = TokenReader(MINI, patience_s=1e-6)
+            arrive, front.desk.arrive = front.desk.arrive, broken  # type: ignore
+            asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
+            reply = await client.post("/v1/completions", json=asked)
+            assert reply.status_code == 500
+            assert "could not place the request" in reply.json()["error"]["message"]
+            assert "a request could not be placed" in caplog.text
+            front.desk.arrive = arrive  # type: ignore
+            assert (await client.post("/v1/completions", json=asked)).status_code == 200
+            assert front.desk.num_clients == 0
+
+    run(main())
+
+
 def test_another_tokenizer_than_the_servers_is_not_used(
     workers: tuple[WorkerConfig, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

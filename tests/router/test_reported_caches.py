@@ -8,6 +8,8 @@ import pytest
 
 from stretto.cluster.block_hashes import Hasher
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from stretto.cluster.placement import PromptKey
+from stretto.cluster.placements.e2 import E2
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.desk import Desk
@@ -118,6 +120,24 @@ def test_a_cleared_cache_is_forgotten_while_requests_run(placement: str) -> None
     desk.answered(running.ticket, 200, Usage(700, 5, 0), 3.0)
     desk.check_invariants()
     assert sent(desk, request, 4.0).choice.held_tokens == 0
+
+
+def test_a_cleared_cache_costs_a_worker_no_history_of_its_load() -> None:
+    """A gap in its events that cannot be filled says nothing about the work that it got."""
+    policy = E2()
+    desk = Desk(RouterConfig(), policy)
+    worker = desk.add_worker(WorkerConfig(url="http://w")).id
+    desk.check_passed(worker, {"m": {"id": "m"}}, 100_000, 0.0)
+    for number in range(3):
+        key = PromptKey((b"block %d" % number,), 64)
+        desk.arrive(RoutedRequest(model="m", num_tokens=64, key=key), 1.0)
+    view = desk._loads.view(worker)
+    assert view is not None
+    load_s = policy.load_s(view)
+    desk.reported(worker, [AllBlocksCleared()])
+    assert policy.load_s(view) == load_s > 0
+    policy.check_invariants()
+    policy.index.check_invariants()
 
 
 @pytest.mark.parametrize(

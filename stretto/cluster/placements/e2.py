@@ -26,6 +26,7 @@ from stretto.cluster.placement import (
     Bound,
     Choice,
     Dispatched,
+    Emptied,
     Left,
     PlacementEvent,
     PlacementRequest,
@@ -157,6 +158,8 @@ class E2(ScoredPlacement):
                 exploit = _of(request, before) or self._exploit_of(instance, request, at_s)
                 if exploit is not None:
                     self._sent(instance, exploit, at_s)
+            case Emptied(instance):
+                self.hot.left(instance)
             case Left(instance):
                 self._history = deque(past for past in self._history if past.instance != instance)
                 self._num_output = sum(past.num_output for past in self._history)

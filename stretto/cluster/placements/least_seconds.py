@@ -17,7 +17,15 @@ from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import KVReport
-from stretto.cluster.placement import Choice, KeyUse, Left, Placement, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import (
+    Choice,
+    Emptied,
+    KeyUse,
+    Left,
+    Placement,
+    PlacementEvent,
+    PlacementRequest,
+)
 
 _MAX_HOLDERS = 8
 """Number of holders of a prefix to compare for each space, besides the least loaded instances."""
@@ -76,7 +84,7 @@ class LeastSeconds(Placement):
         match event:
             case KVReport(instance=instance, events=events):
                 self.held.apply(instance, events)
-            case Left(instance):
+            case Left(instance) | Emptied(instance):
                 self.held.forget(instance)
 
     def _holders(self, request: PlacementRequest) -> list[int]:

@@ -5,7 +5,9 @@ The terms, all in seconds:
 
 - wait: until its prefill begins there, in the queue and behind what is left of the prefills of others;
 - prefill: of what the instance does not hold;
-- eviction: the prefills that what it evicts will cost, as far as others are likely to ask for it again;
+- eviction: the prefills that what it evicts will cost, as far as others are likely to ask for it again, and
+  where all caches are full, a price of each new token: the faster the instance's cache is renewed compared
+  with the others, the higher, so that all keep prefixes for about the same time;
 - slowdown: the delay of all requests that run there, by the prefill in as many of their steps as are left,
   and by one more sequence in each step;
 - decode: of its own answer, beside those that run there;
@@ -22,13 +24,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TypeAlias
 
 from stretto.cluster.eviction import victims
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Binds, PlacementRequest
+from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
 from stretto.cluster.prefix_index import Held, PrefixIndex
+from stretto.cluster.renewal import Renewal
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.costs.profile import Profile
 
@@ -42,6 +46,10 @@ _LEAST_SEEN_S = 5.0
 _MOST_UTILISATION = 0.5
 _MOVE_S = 0.05
 """Seconds that a move must save."""
+_RENEWAL_PRICE = 3.0
+"""Price of a token that is new to a full cache of mean renewal, in prefills of a token. Found by trial: with
+1, four caches have 2 % fewer hits together than one of their size, and with 3 about 1 % fewer."""
+_OF_RENEWAL = (Joined, Emptied, Left)
 _Speeds: TypeAlias = tuple[float, float, float, float, float, float]
 
 
@@ -55,6 +63,9 @@ class Stretto(ScoredPlacement):
 
     def __init__(self, index: PrefixIndex | None = None) -> None:
         super().__init__(index)
+        self._renewal = Renewal(self.index)
+        self._options: Sequence[InstanceView] = ()
+        self._mean_speed: float | None = None
         self._usual_slowness = 1.0
         self._speeds: dict[InstanceId, tuple[Profile, _Speeds]] = {}
         self._num_requests = self._missing_tokens = 0.0
@@ -67,8 +78,14 @@ class Stretto(ScoredPlacement):
     ) -> None:
         """Find the usual slowness of the instances, with which each is compared, and how busy they are."""
         if len(options) > 1:
-            self._usual_slowness = sorted([view.slowness for view in options])[(len(options) - 1) // 2]
+            self._usual_slowness = 1.0
+            for view in options:
+                if view.slowness != 1.0:
+                    slownesses = sorted([view.slowness for view in options])
+                    self._usual_slowness = slownesses[(len(options) - 1) // 2]
+                    break
         self._measure_rates(now_s)
+        self._options, self._mean_speed = options, None
 
     def terms(
         self, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
@@ -105,11 +122,18 @@ class Stretto(ScoredPlacement):
     def _evicted_tokens(
         self, request: PlacementRequest, view: InstanceView, held_tokens: int, now_s: float
     ) -> float:
-        """Return how many tokens of what an instance would evict are likely to be computed again there."""
+        """Return how many tokens of what an instance would evict are likely to be computed again there, and
+        the price in tokens of those that are new to a full cache.
+        """
+        tokens = 0.0
+        if speed := self._renewal.speed(view.id, now_s):
+            if self._mean_speed is None:
+                speeds = [self._renewal.speed(one.id, now_s) for one in self._options]
+                self._mean_speed = fmean(speeds) if all(speeds) else math.inf
+            tokens = _RENEWAL_PRICE * speed / self._mean_speed * (request.num_tokens - held_tokens)
         cache = self.index.caches.get(view.id)
         if cache is None or cache.num_blocks + request.num_tokens <= cache.capacity:
-            return 0.0
-        tokens = 0.0
+            return tokens
         for victim in victims(self.index, request, view, held_tokens, now_s):
             if victim.uses > 1.0:
                 tokens += (1.0 - math.exp(1.0 - victim.uses)) * victim.num_tokens / victim.num_holders
@@ -137,6 +161,13 @@ class Stretto(ScoredPlacement):
         self._num_requests = self._num_requests * faded + 1.0
         self._missing_tokens = self._missing_tokens * faded + missing
         self._counted_s = now_s
+        self._renewal.add(instance, missing, now_s)
+
+    def observe(self, event: PlacementEvent) -> None:
+        """Update the index, the rates, and how fast caches are renewed."""
+        if isinstance(event, _OF_RENEWAL):
+            self._renewal.observe(event)
+        super().observe(event)
 
     def left(self, instance: InstanceId) -> None:
         """Forget the speed of an instance."""
