@@ -85,7 +85,7 @@ class EngineTier:
             return ()
         scheduler = self.schedulers[event.engine]
         if isinstance(event, LLMReport) and isinstance(scheduler, LLMScheduler):
-            return scheduler.queries_in(event.instance, event.event.task)
+            return scheduler.queries_of(event.instance, event.event.task)
         return scheduler.queries_in(event.instance)
 
     def handle(self, event: EngineEvent, now_s: float) -> tuple[list[Report], list[Action]]:

@@ -352,13 +352,14 @@ class LLMScheduler:
             *(query for query, tasks in self._of_query.items() if any(tasks.values())),
         ]
 
-    def queries_in(self, instance: InstanceId, task: int | None = None) -> list[str]:
-        """Return the queries (runs of an app) with work on an instance; if `task` is given, only the query
-        that it belongs to.
-        """
-        running = self._loads.of(instance)
-        found = running.values() if task is None else filter(None, (running.get(task),))
-        return [one.entry.query for one in found]
+    def queries_in(self, instance: InstanceId) -> list[str]:
+        """Return the queries (runs of an app) with work on an instance."""
+        return [running.entry.query for running in self._loads.of(instance).values()]
+
+    def queries_of(self, instance: InstanceId, task: int) -> tuple[str, ...]:
+        """Return the query (run of an app) that a task on an instance belongs to; empty if it has ended."""
+        running = self._loads.of(instance).get(task)
+        return () if running is None else (running.entry.query,)
 
     def end_query(self, query: str) -> list[Action]:
         """Drop all requests of a query (one run of an app) that has ended; return actions that stop the

@@ -58,7 +58,8 @@ def token_ids(text: str) -> list[int]:
         ids = []
         for start in range(0, end, _PIECE_CHARS):
             ids += _kept_ids(text[start : min(end, start + _PIECE_CHARS)])
-    return ids + _ascii_ids(text[end:].ljust(4, "\0"))
+    ids += _ascii_ids(text[end:].ljust(4, "\0"))
+    return ids
 
 
 @lru_cache(maxsize=4096)
@@ -79,7 +80,9 @@ def _ids_of_piece(text: str) -> list[int]:
     if begin < 0 or text[begin:last] != filling * (last - begin):
         return _ascii_ids(text)
     first = -(-begin // 4) * 4
-    return _ascii_ids(text[:first]) + _ascii_ids(filling * 4) * ((last - first) // 4) + _ascii_ids(text[last:])
+    return (
+        _ascii_ids(text[:first]) + _ascii_ids(filling * 4) * ((last - first) // 4) + _ascii_ids(text[last:])
+    )
 
 
 def _ascii_ids(text: str) -> list[int]:
