@@ -134,9 +134,7 @@ class LocalScheduler:
         decodes, prefills = self._policy(self)
         slices = decodes + prefills
         num_repeats = 1
-        if (
-            self._preempted
-        ):  # perhaps some that have their slices already; the room they left may let others in
+        if self._preempted:  # perhaps some that have their slices already; others may take their room
             slices = [piece for piece in slices if piece.sequence not in self._preempted]
         elif max_repeats > 1 and decodes and len(decodes) == len(self.running):
             size, is_awaited = self.config.block_tokens, bool(self.waiting)
@@ -236,7 +234,7 @@ class LocalScheduler:
         return slices
 
     def _prefilling(self) -> list[TokenSequence]:
-        """Return the running sequences that are not decoding; `is_decoding` is written out, as in `decodes`."""
+        """Return the running sequences that do not decode; `is_decoding` is written out, as in `decodes`."""
         return [
             s
             for s in self.running

@@ -361,8 +361,11 @@ class System:
             if (not_before_s := scheduler.not_before_s) is not None:
                 self._arm(not_before_s)
             timeout_s, armed_s = scheduler.engine.timeout_s, self._armed_s
-            is_late = timeout_s is not None and (armed_s is None or armed_s > now_s + timeout_s)
-            if timeout_s is not None and is_late and not scheduler.is_idle():
+            if (
+                timeout_s is not None
+                and (armed_s is None or now_s + timeout_s < armed_s)
+                and not scheduler.is_idle()
+            ):
                 self._arm(now_s + timeout_s)
             if instances.may_fail_waiting and (due_s := instances.next_due_s(queue, now_s)) is not None:
                 self._arm(due_s)

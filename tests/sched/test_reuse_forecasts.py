@@ -181,3 +181,12 @@ def test_only_an_engine_that_keeps_state_is_told(keeps_state: bool) -> None:
     scheduler.add(llm_request("q", "later", 10), 2.0)
     scheduler.end_query("q")
     assert not any(isinstance(action, Retain) for action in scheduler.schedule(2.0))
+
+
+def test_nothing_is_expected_after_the_only_request_of_a_whole_graph() -> None:
+    """Whatever was learned of other queries of this template does not count."""
+    graph = "graph one(%q: text)\n  %k = prefill([%q]) : kv @llm\n  %a = decode(%k) : text @llm\n  return %a"
+    node = nodes(graph)["k"]
+    assert node.reuse is not None
+    assert node.reuse.is_whole
+    assert uses(ReuseForecasts(), request(node, "question"), "search: x") is None
