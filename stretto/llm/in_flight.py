@@ -16,7 +16,7 @@ class InFlight:
 
     Args:
         running: the running sequences; the list is read again at each question.
-        prefilling: those of them whose prefill is not over now.
+        prefilling: the running sequences whose prefill is not over now.
     """
 
     def __init__(
