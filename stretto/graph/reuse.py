@@ -66,8 +66,8 @@ class _Beginning:
 def find_reuse(
     graph: Graph, fused_into: Mapping[int, int], own_s: Mapping[str, float]
 ) -> dict[int, PromptReuse]:
-    """Return, by the node number of each LLM request, which others begin like it; requests of graphs with a
-    single one are left out.
+    """Return, by the node number of each LLM request, which others begin like it. A single request is left
+    out, unless the graph cannot grow and it is applied once: then nothing will ever begin like it.
 
     Args:
         fused_into: number of the prefill with which a decode runs as one request, by the decode's number.
@@ -75,7 +75,8 @@ def find_reuse(
     """
     kinds = [primitive.op for primitive in graph]
     requests = [i for i, op in enumerate(kinds) if op in ("prefill", "decode") and i not in fused_into]
-    if len(requests) < 2:
+    is_whole = _NO_END not in kinds
+    if len(requests) < 2 and not (is_whole and requests and not graph.primitives[requests[0]].is_mapped()):
         return {}
     starts_s = _starts_s(graph, own_s)
     fused = {prefill: decode for decode, prefill in fused_into.items()}
@@ -89,7 +90,6 @@ def find_reuse(
         if _writes_text(last) and len(keys) == len(_prompt_of(graph, primitive).prompt):
             keys.append((Ref(last.name),))
         paths[number] = _enter(root, (primitive.engine, *keys), number, starts_s[primitive.name])
-    is_whole = _NO_END not in kinds
     found: dict[int, PromptReuse] = {}
     members_of: dict[int, tuple[tuple[int, float], ...]] = {}
     for number, path in paths.items():

@@ -16,13 +16,16 @@ class InFlight:
 
     Args:
         running: the running sequences; the list is read again at each question.
+        prefilling: the running sequences whose prefill is not over now.
     """
 
-    def __init__(self, running: Sequence[TokenSequence], block_tokens: int) -> None:
+    def __init__(
+        self, running: Sequence[TokenSequence], prefilling: Sequence[TokenSequence], block_tokens: int
+    ) -> None:
         """Start from the running sequences."""
         self._running = running
         self._block_tokens = block_tokens
-        self._prefills = [(s, s.num_shared_blocks) for s in running if not s.is_decoding]
+        self._prefills = [(s, s.num_shared_blocks) for s in prefilling]
 
     def has_next(self, sequence: TokenSequence, hit: CacheHit) -> bool:
         """Return whether a running prefill is computing KV that `sequence` needs right after its cached

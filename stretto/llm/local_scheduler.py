@@ -133,22 +133,17 @@ class LocalScheduler:
                 only while all sequences decode and none of them ends.
         """
         self._preempted = []
-        slices = self._policy(self)
-        if self._preempted:  # perhaps some that have their slices already
+        decodes, prefills = self._policy(self)
+        slices = decodes + prefills
+        num_repeats = 1
+        if self._preempted:  # perhaps some that have their slices already; others may take their room
             slices = [piece for piece in slices if piece.sequence not in self._preempted]
-            max_repeats = 1  # the room they left may let others in
-        num_repeats = self._num_repeats(slices, max_repeats) if max_repeats > 1 else 1
+        elif max_repeats > 1 and decodes and len(decodes) == len(self.running):
+            size, is_awaited = self.config.block_tokens, bool(self.waiting)
+            num_repeats = grow_for_repeats(
+                self.running, self._tables, size, max_repeats, is_awaited=is_awaited
+            )
         return StepBatch(tuple(slices), self._tables.take_copies(), num_repeats)
-
-    def _num_repeats(self, slices: list[Slice], max_repeats: int) -> int:
-        if not slices or len(slices) < len(self.running):
-            return 1
-        if not all(s and n == 1 and start >= seq.num_prompt_tokens for seq, start, n, s in slices):
-            return 1  # some are no decodes
-        batch = [piece.sequence for piece in slices]
-        return grow_for_repeats(
-            batch, self._tables, self.config.block_tokens, max_repeats, is_awaited=bool(self.waiting)
-        )
 
     def complete(self, batch: StepBatch, sampled: Mapping[int, list[int]]) -> None:
         """Record that a step has been computed: append the sampled tokens to their sequences, and add the KV
@@ -171,8 +166,7 @@ class LocalScheduler:
 
     def shorten(self, batch: StepBatch, num_repeats: int) -> None:
         """Cut a batch of several decode steps to `num_repeats` steps, and free the blocks of the others."""
-        for piece in batch.slices:
-            self._tables.shrink(piece.sequence, len(piece.sequence.tokens) + num_repeats - 1)
+        self._tables.shrink([piece.sequence for piece in batch.slices], num_repeats - 1)
 
     def finish(self, sequence: TokenSequence) -> None:
         """End a running sequence. The KV that it computed stays in the prefix cache.
@@ -216,7 +210,8 @@ class LocalScheduler:
         it exceeds the budget. Returns one slice (a range of a sequence's tokens) for each prefill.
         """
         slices: list[Slice] = []
-        for sequence in [s for s in self.running if not s.is_decoding]:
+        prefilling = self._prefilling()
+        for sequence in prefilling:
             if budget_tokens > 0 and (piece := self._prefill(sequence, budget_tokens, whole, bool(slices))):
                 slices.append(piece)
                 budget_tokens -= piece.num_tokens
@@ -224,7 +219,7 @@ class LocalScheduler:
             return slices
         if self._preempted:  # there is no room; and who comes back in the same step would be in it twice
             return slices
-        in_flight = InFlight(self.running, self.config.block_tokens)
+        in_flight = InFlight(self.running, prefilling, self.config.block_tokens)
         for sequence in self.waiting.candidates(self._cached_share, self.config.num_groups):
             if budget_tokens <= 0 or len(self.running) >= self.config.max_running:
                 break
@@ -239,6 +234,14 @@ class LocalScheduler:
                 budget_tokens -= piece.num_tokens
             in_flight.add(sequence, hit)
         return slices
+
+    def _prefilling(self) -> list[TokenSequence]:
+        """Return the running sequences that do not decode; `is_decoding` is written out, as in `decodes`."""
+        return [
+            s
+            for s in self.running
+            if s.num_computed != len(s.tokens) - 1 or len(s.tokens) == s.num_prompt_tokens
+        ]
 
     def _prefill(
         self, sequence: TokenSequence, budget_tokens: int, whole: bool, may_wait: bool
@@ -316,20 +319,21 @@ def _place(sequence: TokenSequence) -> tuple[tuple[float, ...], int]:
     return sequence.place
 
 
-def _chunked(scheduler: LocalScheduler) -> list[Slice]:
-    slices = scheduler.decodes()
-    if len(slices) == len(scheduler.running) and not scheduler.waiting:
-        return slices
-    budget_tokens = scheduler.config.max_batch_tokens - len(slices)
-    return slices + scheduler.prefills(budget_tokens, whole=False)
+def _chunked(scheduler: LocalScheduler) -> tuple[list[Slice], list[Slice]]:
+    decodes = scheduler.decodes()
+    if len(decodes) == len(scheduler.running) and not scheduler.waiting:
+        return decodes, []
+    budget_tokens = scheduler.config.max_batch_tokens - len(decodes)
+    return decodes, scheduler.prefills(budget_tokens, whole=False)
 
 
-def _prefill_first(scheduler: LocalScheduler) -> list[Slice]:
-    slices = scheduler.prefills(scheduler.config.max_batch_tokens, whole=True)
-    return slices or scheduler.decodes()
+def _prefill_first(scheduler: LocalScheduler) -> tuple[list[Slice], list[Slice]]:
+    prefills = scheduler.prefills(scheduler.config.max_batch_tokens, whole=True)
+    return ([], prefills) if prefills else (scheduler.decodes(), [])
 
 
-STEP_POLICIES: Mapping[str, Callable[[LocalScheduler], list[Slice]]] = {
+STEP_POLICIES: Mapping[str, Callable[[LocalScheduler], tuple[list[Slice], list[Slice]]]] = {
     "chunked": _chunked,
     "prefill_first": _prefill_first,
 }
+"""Functions that return the decodes and the prefills of the next step, by the name of the policy."""

@@ -20,12 +20,14 @@ def grow_for_repeats(
     num_repeats = min(max_repeats, *remaining)
     if is_awaited:
         num_repeats = min(num_repeats, *(block_tokens - s.num_computed % block_tokens for s in batch))
-    growing: dict[int, list[TokenSequence]] = {}
-    for sequence in batch:
+    needed: list[tuple[int, int]] = []  # (first repeat that needs one more block, place in the batch)
+    for place, sequence in enumerate(batch):
         first = len(sequence.blocks) * block_tokens - len(sequence.tokens) + 1
-        for repeat in range(first, num_repeats, block_tokens):
-            growing.setdefault(repeat, []).append(sequence)
-    for repeat in sorted(growing):
-        if not tables.append_free(growing[repeat]):
-            return repeat
+        if first < num_repeats:
+            needed += [(repeat, place) for repeat in range(first, num_repeats, block_tokens)]
+    needed.sort()
+    if len(needed) > tables.num_free:
+        num_repeats = needed[tables.num_free][0]
+        needed = [one for one in needed if one[0] < num_repeats]
+    tables.append_free([batch[place] for _, place in needed])
     return num_repeats

@@ -215,13 +215,13 @@ class BatchScheduler:
         return next(iter(self._running.values())).started_s + self.engine.timeout_s
 
     def schedule(self, now_s: float) -> list[Action]:
-        """Start a batch on every idle instance, as long as work waits; return the actions to carry out.
+        """Start a batch on every idle instance, as long as work waits; return the actions to carry out, with
+        `releases` first.
 
         Work that is put into a batch counts as started only when all batches are filled, so that sort keys of
         the rest do not change while batches are being filled.
         """
-        actions: list[Action] = []
-        self._decided = actions
+        self._decided = actions = self.releases()
         taken: list[tuple[Entry, int, int]] = []
         self.not_before_s = None
         while self._idle_keys and self.queue:

@@ -85,15 +85,22 @@ class EngineTier:
             return ()
         scheduler = self.schedulers[event.engine]
         if isinstance(event, LLMReport) and isinstance(scheduler, LLMScheduler):
-            return scheduler.queries_in(event.instance, event.event.task)
+            return scheduler.queries_of(event.instance, event.event.task)
         return scheduler.queries_in(event.instance)
 
     def handle(self, event: EngineEvent, now_s: float) -> tuple[list[Report], list[Action]]:
         """Pass an event (what has happened to an instance) on to its engine's scheduler; return reports that
         tell queries (runs of an app) about their work, and the actions to carry out.
         """
-        self.dirty[event.engine] = None
         scheduler = self.schedulers[event.engine]
+        if isinstance(event, LLMReport):
+            assert isinstance(scheduler, LLMScheduler)
+            try:
+                return scheduler.report(event.instance, event.event, now_s), []
+            finally:
+                if scheduler.may_decide:
+                    self.dirty[event.engine] = None
+        self.dirty[event.engine] = None
         match event:
             case BatchDone():
                 assert isinstance(scheduler, BatchScheduler)
@@ -102,9 +109,6 @@ class EngineTier:
             case BatchFailed(_, instance, batch, error):
                 assert isinstance(scheduler, BatchScheduler)
                 return scheduler.failed(instance, batch, error), []
-            case LLMReport():
-                assert isinstance(scheduler, LLMScheduler)
-                return scheduler.report(event.instance, event.event, now_s), []
             case AddInstance(_, replica):
                 return [], scheduler.add_instance(replica, now_s)
             case Drain(_, instance, how):

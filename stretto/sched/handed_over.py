@@ -60,6 +60,12 @@ class HandedOver:
         if not entries:
             del self._unstarted[entry.query]
 
+    def has_unstarted(self, query: str) -> bool:
+        """Return whether some request of a query (run of an app) was sent to an instance and has not started
+        there.
+        """
+        return query in self._unstarted
+
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Note that some steps of a query (run of an app) have become more or less urgent: the next
         `reprioritise` gives new ranks (priorities) to those of their requests that instances have not

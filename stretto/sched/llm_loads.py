@@ -258,6 +258,11 @@ class InstanceLoads:
         """
         self._bug = self._bug or bug
 
+    @property
+    def has_bug(self) -> bool:
+        """Whether `raise_bug` would raise an exception."""
+        return self._bug is not None
+
     def raise_bug(self) -> None:
         """Raise the exception of a placement policy that `note_bug` has kept since the last call; nothing
         happens if there was none.

@@ -77,6 +77,7 @@ class LLMScheduler:
         )
         self._handed_over = HandedOver(engine.name)
         self._num_changes: dict[str, int] = {}
+        self._has_left = False
         self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
         self._of_node: dict[tuple[str, int], dict[int, Running]] = {}
         self._touched: dict[InstanceId, set[str]] = {}
@@ -96,6 +97,21 @@ class LLMScheduler:
         if held_until_s is None or due_s is None:
             return due_s if held_until_s is None else held_until_s
         return min(held_until_s, due_s)
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether `schedule` may have something to decide after a report: something waits or has left its
+        instance, or an instance is to be told something.
+        """
+        return bool(
+            self._has_left
+            or self._num_changes
+            or self.queue
+            or self._placing.bound()
+            or self._retains
+            or self._drained
+            or self._loads.has_bug
+        )
 
     # --- instances
 
@@ -291,6 +307,7 @@ class LLMScheduler:
         self._retains.clear()
         actions += self._handed_over.reprioritise(self._num_changes)
         self._num_changes.clear()
+        self._has_left = False
         for instance in [i for i in self._drained if not self._loads.of(i)]:
             del self._drained[instance]
             actions += self.instances.fleet.idle(instance)
@@ -335,13 +352,14 @@ class LLMScheduler:
             *(query for query, tasks in self._of_query.items() if any(tasks.values())),
         ]
 
-    def queries_in(self, instance: InstanceId, task: int | None = None) -> list[str]:
-        """Return the queries (runs of an app) with work on an instance; if `task` is given, only the query
-        that it belongs to.
-        """
-        running = self._loads.of(instance)
-        found = running.values() if task is None else filter(None, (running.get(task),))
-        return [one.entry.query for one in found]
+    def queries_in(self, instance: InstanceId) -> list[str]:
+        """Return the queries (runs of an app) with work on an instance."""
+        return [running.entry.query for running in self._loads.of(instance).values()]
+
+    def queries_of(self, instance: InstanceId, task: int) -> tuple[str, ...]:
+        """Return the query (run of an app) that a task on an instance belongs to; empty if it has ended."""
+        running = self._loads.of(instance).get(task)
+        return () if running is None else (running.entry.query,)
 
     def end_query(self, query: str) -> list[Action]:
         """Drop all requests of a query (one run of an app) that has ended; return actions that stop the
@@ -362,12 +380,6 @@ class LLMScheduler:
         self._reuse.forget(query)
         self._retains = [one for one in self._retains if one.reuse.query != query]
         return actions
-
-    def releases(self) -> list[Action]:
-        """Return the actions that let instances free what they keep for ended queries: none, as `end_query`
-        has cancelled the query's sequences, and an instance frees the KV of those at once.
-        """
-        return []
 
     def picture(self) -> EnginePicture:
         """Return a snapshot of the engine: how many requests wait in its queue, and what its instances are
@@ -463,8 +475,9 @@ class LLMScheduler:
             self._leave_queue(running)
 
     def _leave_queue(self, running: Running) -> None:
-        self._note_change(running.entry.query)
         self._handed_over.remove(running)
+        if self._handed_over.has_unstarted(running.entry.query):
+            self._note_change(running.entry.query)
         try:
             running.queue.started(running.entry, running.item, running.item + 1)
         except Exception as bug:
@@ -479,6 +492,7 @@ class LLMScheduler:
         self._loads.remove(running, held_tokens)
         self._apart.remove(running.entry)
         self._placing.freed(running.instance)
+        self._has_left = True
         self._heard_tasks.forget((running.instance, running.task))
         if not self._loads.of(running.instance):
             self._heard_instances.forget(running.instance)

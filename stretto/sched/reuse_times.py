@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from stretto.sched.request import Request
 
-_TOOL = re.compile(r"\s*(\w+)\s*[:(\[]")
+_TOOL = re.compile(r"\s*+(\w++)\s*+[:(\[]")  # possessive: a long text costs no search
 _MAX_SOURCES = 1024
 _MAX_TIMES = 32
 _MIN_OWN = 3

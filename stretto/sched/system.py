@@ -172,8 +172,10 @@ class System:
             case Submit(query=query) | Open(query=query):
                 if query in self.queries:
                     raise InternalError(f"query {query!r} is running already")
-                with self._bugs_end([query]):
+                try:
                     self._open(event, now_s)
+                except Exception as error:
+                    self._end_all([query], error)
             case Cancel(query) | Close(query):
                 if query in self.queries:
                     is_closed = isinstance(event, Close)
@@ -355,12 +357,15 @@ class System:
         try:
             if instances.may_fail_waiting:
                 self._apply(instances.fail_waiting(queue, now_s, self._has_deadline), now_s)
-            self._actions += scheduler.releases()
             self._actions += scheduler.schedule(now_s)
             if (not_before_s := scheduler.not_before_s) is not None:
                 self._arm(not_before_s)
-            timeout_s = scheduler.engine.timeout_s
-            if timeout_s is not None and not scheduler.is_idle():
+            timeout_s, armed_s = scheduler.engine.timeout_s, self._armed_s
+            if (
+                timeout_s is not None
+                and (armed_s is None or now_s + timeout_s < armed_s)
+                and not scheduler.is_idle()
+            ):
                 self._arm(now_s + timeout_s)
             if instances.may_fail_waiting and (due_s := instances.next_due_s(queue, now_s)) is not None:
                 self._arm(due_s)

@@ -233,10 +233,7 @@ class VirtualDriver(VirtualTime):
         return self.replies
 
     def _run(self) -> None:
-        while not self.is_over():
-            events = self.next_events()
-            if not events:
-                continue
+        while events := self.next_events():
             if self._is_faulty:
                 events = [event for event in events if not self._lost.takes(event)]
             for action in self._actions_of(events):

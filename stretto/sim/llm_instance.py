@@ -68,6 +68,7 @@ class LLMInstance:
         self._model = model
         self._rank = rank
         self._jitter = Jitter(jitter, f"{seed}/{engine.name}/{instance}")
+        self._reports_kv = model.scheduler.with_events
         self._is_steady = not jitter and not surroundings.may_be_slow(engine.name, instance)
         self._progress = ProgressTable(math.inf if engine.timeout_s is None else engine.timeout_s / 4)
         self._jump: StepJump | None = None
@@ -321,11 +322,10 @@ class LLMInstance:
         return self._report(told)
 
     def _report(self, told: Sequence[LLMEvent]) -> Sequence[Event]:
-        if self._is_dead:
+        if self._is_dead or not told:
             return ()
         return [LLMReport(self._engine.name, self._instance, event) for event in told]
 
     def _tell_kv(self) -> None:
-        events = self.scheduler.cache.take_events()
-        if events:
+        if self._reports_kv and (events := self.scheduler.cache.take_events()):
             self._around.on_kv(self._engine.name, self._instance, events)

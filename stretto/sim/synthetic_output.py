@@ -25,6 +25,7 @@ from stretto.tasks import Decode, Done, Failed, LLMTask, Piece
 
 _FILLER = "x" * 4096
 _PIECE_CHARS = 2048
+_LEAST_FILLING = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ def token_ids(text: str) -> list[int]:
         ids = []
         for start in range(0, end, _PIECE_CHARS):
             ids += _kept_ids(text[start : min(end, start + _PIECE_CHARS)])
-    return ids + _ascii_ids(text[end:].ljust(4, "\0"))
+    ids += _ascii_ids(text[end:].ljust(4, "\0"))
+    return ids
 
 
 @lru_cache(maxsize=4096)
@@ -69,14 +71,18 @@ def _kept_ids(piece: str) -> list[int]:
 
 
 def _ids_of_piece(text: str) -> list[int]:
-    """Return the ids of an ASCII text of whole tokens. The id of filling, one character repeated up to the
-    last token, is computed once.
+    """Return the ids of an ASCII text of whole tokens. The id of long filling, one character repeated up to
+    the last token, is computed once.
     """
     last = max(0, len(text) - 4)
-    body = text[:last]
-    first = -(-len(body.rstrip(body[-1:])) // 4) * 4
-    filling = _ascii_ids(body[-4:]) * ((last - first) // 4)
-    return _ascii_ids(body[:first]) + filling + _ascii_ids(text[last:])
+    filling = text[max(0, last - 1) : last]
+    begin = text.find(filling * _LEAST_FILLING, 0, last)
+    if begin < 0 or text[begin:last] != filling * (last - begin):
+        return _ascii_ids(text)
+    first = -(-begin // 4) * 4
+    return (
+        _ascii_ids(text[:first]) + _ascii_ids(filling * 4) * ((last - first) // 4) + _ascii_ids(text[last:])
+    )
 
 
 def _ascii_ids(text: str) -> list[int]:

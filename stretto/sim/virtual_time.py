@@ -36,19 +36,17 @@ class VirtualTime:
         """
         heapq.heappush(self._heap, (self.now_s, True, rank, next(self._order), happen))
 
-    def is_over(self) -> bool:
-        """Return whether the simulation is over, that is, no more calls are planned."""
-        return not self._heap
-
     def next_events(self) -> list[Event]:
-        """Advance the clock to the next planned time, make the calls of that time, and return the events that
-        they return.
+        """Advance the clock to the next planned time at which calls return events, and return these; they
+        are empty only if the simulation is over.
 
         The calls planned by `at_last` come in a round of their own, after all others of that time.
         """
         heap = self._heap
-        self.now_s, is_last = heap[0][:2]
         events: list[Event] = []
-        while heap and heap[0][0] == self.now_s and heap[0][1] == is_last:
-            events += heapq.heappop(heap)[4]()
+        while heap and not events:
+            now_s, is_last = heap[0][:2]
+            self.now_s = now_s
+            while heap and heap[0][0] == now_s and heap[0][1] == is_last:
+                events += heapq.heappop(heap)[4]()
         return events

@@ -110,3 +110,27 @@ def test_any_number_of_requests_may_have_to_wait_for_one_that_runs_apart() -> No
     scheduler.lost(0, EngineUnavailable("died"), 1.0)
     add_ready(scheduler, deployment.replicas[0], 1.0)
     assert len([action for action in scheduler.schedule(1.0) if isinstance(action, Admit)]) == 1
+
+
+def test_only_reports_that_may_let_the_scheduler_decide_say_so() -> None:
+    """While nothing waits, only an end does; while something waits, every report does."""
+    deployment = llm_engine(max_batch=1000)
+    placement = PLACEMENTS[deployment.engine.placement]()
+    scheduler = serving(
+        LLMScheduler(deployment.engine, deployment.profile, placement, count(1), ORDERS), deployment
+    )
+    scheduler.add(llm_request("1", "a", 700), 0.0)
+    assert len(scheduler.schedule(0.0)) == 1
+    for report in (Started(1), Piece(1, "some text")):
+        scheduler.report(0, report, 0.2)
+        assert not scheduler.may_decide
+        assert scheduler.schedule(0.2) == []
+    scheduler.report(0, Done(1, "some text"), 0.3)
+    assert scheduler.may_decide
+    scheduler.schedule(0.3)
+    assert not scheduler.may_decide
+    scheduler.add(llm_request("2", "b", 700), 0.4)
+    scheduler.add(llm_request("3", "c", 700), 0.4)
+    scheduler.schedule(0.4)
+    scheduler.report(0, Piece(2, "some text"), 0.5)
+    assert scheduler.may_decide

@@ -202,3 +202,12 @@ def test_a_request_that_fails_for_good_needs_nothing_again() -> None:
         (*_, retain) = (action for action in scheduler.schedule(1.0) if isinstance(action, Retain))
         told[is_lost] = retain.reuse.uses
     assert told == {False: ((2, 0.0), (1, None)), True: ((1, None),)}
+
+
+def test_nothing_is_expected_after_the_only_request_of_a_whole_graph() -> None:
+    """Whatever was learned of other queries of this template does not count."""
+    graph = "graph one(%q: text)\n  %k = prefill([%q]) : kv @llm\n  %a = decode(%k) : text @llm\n  return %a"
+    node = nodes(graph)["k"]
+    assert node.reuse is not None
+    assert node.reuse.is_whole
+    assert uses(ReuseForecasts(), request(node, "question"), "search: x") is None

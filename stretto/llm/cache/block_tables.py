@@ -76,23 +76,29 @@ class BlockTables:
             sequence.blocks += self._cache.acquire(num_needed)
         return True
 
-    def append_free(self, sequences: list[TokenSequence]) -> bool:
-        """Append one free block to each sequence.
+    @property
+    def num_free(self) -> int:
+        """Number of free blocks; nothing has to be evicted for them."""
+        return self._pool.num_free
 
-        Returns False, and gives no sequence a block, if fewer are free: nothing is evicted for this.
+    def append_free(self, sequences: list[TokenSequence]) -> None:
+        """Append one free block to each sequence, in this order; a sequence may be given several times. At
+        least as many blocks must be free.
         """
-        if len(sequences) > self._pool.num_free:
-            return False
         for sequence, block in zip(sequences, self._pool.acquire(len(sequences)), strict=True):
             sequence.blocks.append(block)
-        return True
 
-    def shrink(self, sequence: TokenSequence, num_tokens: int) -> None:
-        """Free the last blocks of a sequence, which it does not need for its first `num_tokens` tokens."""
-        num_blocks = self.num_blocks(num_tokens)
-        if len(sequence.blocks) > num_blocks:
-            self._pool.release(sequence.blocks[num_blocks:])
-            del sequence.blocks[num_blocks:]
+    def shrink(self, sequences: list[TokenSequence], num_ahead: int) -> None:
+        """Free the last blocks of sequences that they do not need for their tokens and `num_ahead` more."""
+        size = self._block_tokens
+        unused: list[int] = []
+        for sequence in sequences:
+            blocks = sequence.blocks
+            num_blocks = -(-(len(sequence.tokens) + num_ahead) // size)
+            if len(blocks) > num_blocks:
+                unused += blocks[num_blocks:]
+                del blocks[num_blocks:]
+        self._pool.release(unused)
 
     def share_full(self, sequence: TokenSequence) -> None:
         """Add a sequence's full blocks to the prefix cache, so that other sequences can share them.

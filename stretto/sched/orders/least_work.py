@@ -53,6 +53,7 @@ class _Query:
     def __init__(self, config: OrderConfig) -> None:
         self._config = config
         self._num_unstarted: dict[Entry, int] = {}
+        self._ways: dict[Entry, tuple[float, int, float, int]] = {}  # of the same entries
         self._seconds = 0.0
         self._unstarted = Earliest()
         self._waiting = SortedQueue[Entry]()
@@ -60,18 +61,19 @@ class _Query:
     def add(self, entry: Entry) -> None:
         self._num_unstarted[entry] = entry.hi - entry.lo
         self._seconds += self._price_s(entry, entry.lo, entry.hi)
-        waits_since_s = (entry.since_s + entry.arrival_s) / 2
-        self._unstarted.add(entry, waits_since_s - self._hurry_s(entry))
-        self._waiting.add(self._way(entry), entry)
+        waits_since_s, hurry_s = (entry.since_s + entry.arrival_s) / 2, self._hurry_s(entry)
+        self._unstarted.add(entry, waits_since_s - hurry_s)
+        self._ways[entry] = way = _way(entry, hurry_s)
+        self._waiting.add(way, entry)
 
     def all_taken(self, entry: Entry) -> None:
-        self._waiting.remove(self._way(entry))
+        self._waiting.remove(self._ways[entry])
 
     def started(self, entry: Entry, lo: int, hi: int) -> None:
         self._seconds -= self._price_s(entry, lo, hi)
         self._num_unstarted[entry] -= hi - lo
         if self._num_unstarted[entry] == 0:
-            del self._num_unstarted[entry]
+            del self._num_unstarted[entry], self._ways[entry]
             self._unstarted.remove(entry)
 
     def is_empty(self) -> bool:
@@ -89,7 +91,7 @@ class _Query:
             yield key, self._waiting
 
     def rank(self, entry: Entry) -> Rank:
-        return self._key_s(), *self._way(entry)[:2]
+        return self._key_s(), *self._ways[entry][:2]
 
     def _key_s(self) -> float:
         return self._seconds + self._config.ageing * self._unstarted.first_s
@@ -99,16 +101,12 @@ class _Query:
         num_output = entry.num_output * (hi - lo)
         return self._config.unit_s * entry.num_units(lo, hi) + self._config.output_s * num_output
 
-    def _way(self, entry: Entry) -> tuple[float, int, float, int]:
-        """Key within a query: the longest way first."""
-        return (
-            -(entry.path_s + self._hurry_s(entry)),
-            -entry.request.node.depth,
-            entry.arrival_s,
-            entry.number,
-        )
-
     def _hurry_s(self, entry: Entry) -> float:
         """Seconds that its slack fell short of the age limit when it arrived; 0 without a deadline."""
         slack_s = entry.sorted_as.start_by_s - entry.arrival_s
         return max(0.0, self._config.age_limit_s - slack_s)
+
+
+def _way(entry: Entry, hurry_s: float) -> tuple[float, int, float, int]:
+    """Return the key of an entry within its query: the longest way first."""
+    return -(entry.path_s + hurry_s), -entry.request.node.depth, entry.arrival_s, entry.number
