@@ -24,7 +24,7 @@ LAYERS = (
     "engines_file trace",
     "agent_traces",
     "runtime sim",
-    "apps emulate router",
+    "apps emulate programs router",
     "planner",
     "cli",
 )

@@ -12,6 +12,7 @@ from stretto.core import Failure
 from stretto.errors import DeadlineExceeded, QueryEnded, UserError
 from stretto.frontend.template import Configuration, Template
 from stretto.graph.compile import ExecutionGraph
+from stretto.graph.graph import Graph
 from stretto.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
 from stretto.runtime.input_checks import check_bind, check_criteria, check_deadline, check_variable
 from stretto.tasks import Objective
@@ -29,7 +30,7 @@ class _Variable:
     pieces: list[str] = field(default_factory=list)
 
 
-Plan = Callable[[Template | ExecutionGraph, Configuration | None], ExecutionGraph]
+Plan = Callable[[Template | Graph | ExecutionGraph, Configuration | None], ExecutionGraph]
 
 
 class Session:
@@ -66,7 +67,7 @@ class Session:
 
     def extend(
         self,
-        app: Template | ExecutionGraph,
+        app: Template | Graph | ExecutionGraph,
         bind: Mapping[str, str] | None = None,
         *,
         configuration: Configuration | None = None,
@@ -77,6 +78,7 @@ class Session:
         come of itself, through other graphs, fails.
 
         Args:
+            app: a template or a graph, which is compiled with the passes of the session, or what that gave.
             bind: names of variables for inputs and outputs whose own names differ.
             configuration: settings of a template, by component.
 
@@ -116,6 +118,12 @@ class Session:
         check_criteria(criteria)
         self._variable(name)
         self._post(Want(self.id, name, criteria))
+
+    def unwant(self, name: str, criteria: Objective | None = None) -> None:
+        """Withdraw one `want` with the same criteria. This cancels no work."""
+        check_criteria(criteria)
+        if not self._end.done() and not self._variable(name).coming.done():
+            self._post(Unwant(self.id, name, criteria))
 
     async def get(
         self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None

@@ -1,0 +1,317 @@
+"""Client of a runtime in the same process: it collects the calls of a program and submits them in fragments.
+
+A client has one session. Calls wait until the event loop of the runtime has its next turn, so that calls
+which a program makes one after the other go together; `together` makes sure of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import Token
+from types import TracebackType
+from typing import Any
+
+from stretto.core import Failure
+from stretto.errors import ConfigError, StrettoError, UserError
+from stretto.programs.current import CURRENT
+from stretto.programs.fragment import Call, Work, fragment
+from stretto.programs.values import check_value
+from stretto.programs.variable import SemanticVariable, produced
+from stretto.runtime.runtime import Runtime
+from stretto.runtime.session import Session
+from stretto.tasks import Objective
+
+
+class Client:
+    """A client of a runtime, in whose `with` or `async with` block semantic functions are called:
+
+        with Runtime([llm_engine(None)]) as runtime, Client(runtime):
+            print(joke("a student").get("latency"))
+
+    `async with` is for code on the event loop of the runtime, `with` for all other code. Leaving the block
+    closes the session: variables that have no value then never get one.
+
+    Args:
+        options: keywords of `Runtime.open_session`.
+    """
+
+    def __init__(self, runtime: Runtime, **options: Any) -> None:
+        if not isinstance(runtime, Runtime):
+            raise UserError(f"a client needs a Runtime, got {runtime!r:.80}")
+        self._runtime = runtime
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._session: Session | None = None
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._made: dict[str, tuple[str, ...]] = {}
+        self._pending: list[Call] = []
+        self._num_holding = 0
+        self._token: Token[Client | None] | None = None
+
+    def __enter__(self) -> Client:
+        self._runtime.run_on_loop(self._open)
+        self._token = CURRENT.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave()
+        self._runtime.run_on_loop(self._opened().close)
+
+    async def __aenter__(self) -> Client:
+        await self._open()
+        self._token = CURRENT.set(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave()
+        await self._opened().close()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Submit all calls that are made in this `with` block together, as one fragment, when it ends."""
+        with self._lock:
+            self._num_holding += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_holding -= 1
+            self._soon(self._flush)
+
+    def call(
+        self,
+        work: Work,
+        inputs: Mapping[str, object],
+        outputs: Sequence[str],
+        *,
+        given: Mapping[str, SemanticVariable] | None = None,
+        each: str | None = None,
+        when: SemanticVariable | None = None,
+    ) -> dict[str, SemanticVariable]:
+        """Submit a call, and return the variables that it produces, by output.
+
+        Args:
+            inputs: variables or Python values by input.
+            given: variables to use for outputs, where these exist already.
+            each: input to each of whose items the call is applied.
+            when: variable without whose value the call is skipped.
+
+        Raises:
+            UserError: a value cannot stand in a prompt, a given variable has a value already or is also an
+                input, or calls would wait for each other in a circle.
+            ConfigError: there is no engine that the call needs.
+        """
+        self._check_engines(work)
+        if when is not None and not isinstance(when, SemanticVariable):
+            raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
+        for name, value in inputs.items():
+            if not isinstance(value, SemanticVariable):
+                check_value(value, f"{work.name}: {name}")
+        guard = None if when is None else when.name_in(self)
+        given = {} if given is None else given
+        made = {name: variable.name_in(self) for name, variable in given.items()}
+        read = {
+            name: value.name_in(self) if isinstance(value, SemanticVariable) else self._constant(name, value)
+            for name, value in inputs.items()
+        }
+        results = {name: given[name] if name in given else produced(self, name) for name in outputs}
+        call = Call(
+            work, read, {name: made.get(name) or results[name].name_in(self) for name in outputs}, each, guard
+        )
+        with self._lock:
+            self._claim(call, made)
+            self._pending.append(call)
+            is_first = len(self._pending) == 1
+        if is_first:
+            self._soon(self._flush)
+        return results
+
+    def provide(self, name: str, value: object) -> None:
+        """Set a variable to a value.
+
+        Raises:
+            UserError: it has one already, a call produces it, or the value cannot stand in a prompt.
+        """
+        check_value(value, f"the variable {name!r}")
+        with self._lock:
+            if name in self._made:
+                raise UserError(f"the variable {name!r} has a value, or a call produces it, already")
+            self._made[name] = ()
+        self._soon(lambda: self._opened().provide(name, value))
+
+    def get(self, name: str, perf: Objective | None, timeout_s: float | None) -> Any:
+        """Wait for a variable from code that is not asynchronous; see `SemanticVariable.get`."""
+        if self._is_on_loop():
+            raise UserError("get would block the runtime's own event loop; use `await variable`, or aget")
+        return self._runtime.run_on_loop(lambda: self._get(name, perf, timeout_s))
+
+    async def aget(self, name: str, perf: Objective | None, timeout_s: float | None) -> Any:
+        """Wait for a variable; see `SemanticVariable.aget`."""
+        waiting = self._get(name, perf, timeout_s)
+        if self._is_on_loop():
+            return await waiting
+        assert self._loop is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, self._loop))
+
+    async def stream(self, name: str, perf: Objective | None) -> AsyncIterator[str]:
+        """Yield the text of a variable as it is generated; see `SemanticVariable.stream`."""
+        if not self._is_on_loop():
+            raise UserError("text streams on the event loop of the runtime alone: use `async with Client(…)`")
+        self._flush()
+        async for piece in self._opened().stream(name, perf):
+            yield piece
+
+    def drop(self, name: str) -> None:
+        """Give a variable up; see `SemanticVariable.drop`."""
+        with self._lock:
+            self._made.pop(name, None)
+
+        def drop() -> None:
+            self._flush()
+            self._opened().drop(name)
+
+        self._soon(drop)
+
+    def new_name(self, stem: str, *, is_given: bool = False) -> str:
+        """Return a name that no variable of this client has: `stem`, `stem.2`, `stem.3`…
+
+        Raises:
+            UserError: the user has given the name, and it is taken.
+        """
+        with self._lock:
+            number = self._counts[stem] = self._counts.get(stem, 0) + 1
+        if is_given and number > 1:
+            raise UserError(f"there is a variable {stem!r} already")
+        return stem if number == 1 else f"{stem}.{number}"
+
+    async def _open(self) -> None:
+        if self._session is not None:
+            raise UserError("a client is entered once")
+        self._loop = asyncio.get_running_loop()
+        self._session = await self._runtime.open_session(**self._options)
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            raise UserError("the client has no session yet: use it with `with` or `async with`")
+        return self._session
+
+    def _leave(self) -> None:
+        if self._token is not None:
+            CURRENT.reset(self._token)
+            self._token = None
+
+    def _constant(self, stem: str, value: object) -> str:
+        name = self.new_name(stem)
+        self.provide(name, value)
+        return name
+
+    def _check_engines(self, work: Work) -> None:
+        self._opened()
+        deployments = self._runtime.deployments
+        for engine, kind in work.engines.items():
+            if engine not in deployments:
+                raise ConfigError(
+                    f"{work.name}: there is no engine {engine!r}; there are {', '.join(deployments)}"
+                )
+            if deployments[engine].engine.contract != kind:
+                raise ConfigError(f"{work.name}: the engine {engine!r} is no {kind} engine")
+
+    def _claim(self, call: Call, given: Mapping[str, str]) -> None:
+        """Note what a call produces. Raises UserError if something else does, or it would wait for itself."""
+        for name, variable in given.items():
+            if variable in self._made:
+                raise UserError(
+                    f"{call.work.name}: the variable {variable!r} for the output {name!r} has a value, or a "
+                    "call produces it, already"
+                )
+        if given and (through := self._circle(call)):
+            raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
+        for variable in call.outputs.values():
+            self._made[variable] = call.reads
+
+    def _circle(self, call: Call) -> list[str]:
+        """Return the variables on a way from an output of a call back to it; empty if there is none."""
+        ends = set(call.outputs.values())
+        came_from: dict[str, str] = dict.fromkeys(call.reads, "")
+        stack = list(came_from)
+        while stack:
+            name = stack.pop()
+            if name in ends:
+                way = [name]
+                while came_from[way[-1]]:
+                    way.append(came_from[way[-1]])
+                return way
+            for source in self._made.get(name, ()):
+                if source not in came_from:
+                    came_from[source] = name
+                    stack.append(source)
+        return []
+
+    def _soon(self, action: Callable[[], None]) -> None:
+        """Run an action on the event loop of the runtime: at once if this is it and nothing is to be
+        collected, else in its next turn.
+        """
+        if self._loop is None:
+            raise UserError("the client has no session yet: use it with `with` or `async with`")
+
+        def act() -> None:
+            if not self._opened().is_closed():
+                action()
+
+        self._loop.call_soon_threadsafe(act)
+
+    def _is_on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    async def _get(self, name: str, perf: Objective | None, timeout_s: float | None) -> object:
+        session = self._opened()
+        if not self._pending:
+            return await session.get(name, perf, deadline_s=timeout_s)
+        session.want(name, perf)  # before the calls are there, so that none of them starts as if unwanted
+        self._flush(is_wanted=True)
+        waiting = asyncio.create_task(session.get(name, perf, deadline_s=timeout_s))
+        try:
+            await asyncio.sleep(0)  # it wants the variable itself by now
+            session.unwant(name, perf)
+            return await waiting
+        finally:
+            waiting.cancel()
+
+    def _flush(self, *, is_wanted: bool = False) -> None:
+        """Submit the calls that wait. A fragment that is refused fails its own variables."""
+        with self._lock:
+            if self._num_holding and not is_wanted:
+                return
+            calls, self._pending = self._pending, []
+        if calls:
+            self._submit(calls)
+
+    def _submit(self, calls: list[Call]) -> None:
+        graph, bind = fragment(calls)
+        try:
+            self._opened().extend(graph, bind)
+        except StrettoError as error:
+            if len(calls) > 1:
+                for call in calls:
+                    self._submit([call])
+                return
+            for variable in calls[0].outputs.values():
+                with suppress(UserError):  # the session has ended, and all its variables have failed
+                    self._opened().provide(variable, Failure(error.at(calls[0].work.name)))

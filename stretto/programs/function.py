@@ -1,0 +1,255 @@
+"""Semantic functions: Python functions whose docstring is a prompt, executed by an LLM.
+
+Source: Parrot §4.1. Differs: an output may stand anywhere and has settings of its own; values are data and
+are never parsed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, overload
+
+from stretto.errors import ConfigError, TemplateError, UserError
+from stretto.graph.graph import HINT, WHEN, Arg, Constant, Ref, Slot
+from stretto.programs.current import needed_client
+from stretto.programs.fragment import Build
+from stretto.programs.outputs import Output, checked
+from stretto.programs.prompt_text import Part, Place, dedent, parse
+from stretto.programs.variable import SemanticVariable
+
+_RESERVED = frozenset({HINT, WHEN, "kv"})
+
+
+class SemanticFunction:
+    """A function whose docstring is a prompt with placeholders; calling it submits a call to the LLM.
+
+        @SemanticFunction
+        def write_code(task: SemanticVariable) -> None:
+            \"\"\"You are an expert engineer. Write Python code of {{input:task}}. Code: {{output:code}}\"\"\"
+
+        code = write_code("a snake game")
+
+    Arguments are variables, or Python values, which are data. A call returns the variable of its output; a
+    tuple of them if there are several. A variable for an output may be given by keyword. `when=` names a
+    variable without whose value the call is skipped. The body of the Python function is not executed.
+
+    Args:
+        function: the Python function. Parameters whose default is an `Output` are outputs, all others inputs.
+        engine: name of the LLM engine.
+        settings: settings of all outputs, the fields of `stretto.tasks.Decode`.
+
+    Raises:
+        TemplateError: the prompt does not fit the parameters; the message names the place.
+        ConfigError: a setting is unknown, or its value cannot be used.
+    """
+
+    def __init__(self, function: Callable[..., object], *, engine: str = "llm", **settings: object) -> None:
+        self.name = getattr(function, "__name__", "")
+        self.__doc__ = function.__doc__
+        if not self.name or not function.__doc__:
+            raise TemplateError(
+                f"{self.name or repr(function)}: a semantic function needs a docstring, its prompt"
+            )
+        self.engine = engine
+        try:
+            settings = checked(settings)
+            declared = _declared_outputs(function)
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error.message}") from error
+        self._signature = _input_signature(function, declared)
+        parts = parse(dedent(function.__doc__), self.name)
+        self._parts = _with_kinds(self.name, parts, self._signature.parameters, declared)
+        places = [part for part in self._parts if isinstance(part, Place) and part.kind == "output"]
+        self.outputs: Mapping[str, Output] = {
+            place.name: Output(**declared.get(place.name, Output()).within(settings)) for place in places
+        }
+        _check_places(self.name, self._parts, self._signature.parameters, declared)
+
+    @property
+    def engines(self) -> Mapping[str, str]:
+        """The engines that a call needs, and the kind of each."""
+        return {self.engine: "llm"}
+
+    def __call__(self, *args: object, when: SemanticVariable | None = None, **keywords: object) -> Any:
+        """Submit a call and return the variables of its outputs; see the class."""
+        return self._call(None, args, keywords, when)
+
+    def map(self, *args: object, when: SemanticVariable | None = None, **keywords: object) -> Any:
+        """Submit a call for each item of a list, which is the first argument; all other arguments are the
+        same for each. Return a variable whose value is the list of outputs, or a tuple of such variables.
+
+        Raises:
+            UserError: as a call does; or an output stands before the first input, so that it would not
+                depend on the item.
+        """
+        if not self._signature.parameters:
+            raise UserError(f"{self.name}: map needs an input to take items from")
+        each = next(iter(self._signature.parameters))
+        first = next(part for part in self._parts if isinstance(part, Place) and part.name == each)
+        before = self._parts[: self._parts.index(first)]
+        if any(isinstance(part, Place) and part.kind == "output" for part in before):
+            raise UserError(f"{self.name}: map takes items of {each!r}, but an output stands before it")
+        return self._call(each, args, keywords, when)
+
+    def lower(self, build: Build, inputs: Mapping[str, Arg], when: Ref | None) -> Mapping[str, Ref]:
+        """Add the steps of a call to the graph of a fragment: a prefill and a decode for each output.
+
+        What an earlier output of the same prompt stands for is its text, as data.
+        """
+        known = dict(inputs)
+        prompt: list[Constant | Slot] = []
+        refs: dict[str, Ref] = {}
+        for part in self._parts:
+            if isinstance(part, Constant):
+                prompt.append(part)
+            elif part.kind == "input":
+                prompt.append(Slot(part.name))
+            else:
+                ref, is_mapped = self._generate(build, part.name, prompt, known, when)
+                refs[part.name] = ref
+                known[part.name] = Arg(part.name, ref, is_mapped)
+                prompt.append(Slot(part.name))
+        return refs
+
+    def _generate(
+        self,
+        build: Build,
+        output: str,
+        prompt: list[Constant | Slot],
+        known: Mapping[str, Arg],
+        when: Ref | None,
+    ) -> tuple[Ref, bool]:
+        """Add the steps that generate one output after a prompt; return it, and whether it is a list."""
+        parts = tuple(prompt)
+        if parts and parts[-1] == Constant("", "assistant"):  # the model's markup begins that message itself
+            parts = parts[:-1]
+        parts = parts or (Constant(""),)
+        ports = dict.fromkeys(part.port for part in parts if isinstance(part, Slot))
+        args = [known[port] for port in ports]
+        is_mapped = any(arg.each for arg in args)
+        if when is not None:
+            args.append(Arg(WHEN, when))
+        name = f"{self.name}.{output}"
+        kv = build.add(f"{name}.prompt", "prefill", args, engine=self.engine, prompt=parts)
+        settings = self.outputs[output].settings
+        decoded = build.add(name, "decode", [Arg("kv", kv, is_mapped)], engine=self.engine, config=settings)
+        return decoded, is_mapped
+
+    def _call(
+        self,
+        each: str | None,
+        args: tuple[object, ...],
+        keywords: Mapping[str, object],
+        when: SemanticVariable | None,
+    ) -> Any:
+        client = needed_client(self.name)
+        given: dict[str, SemanticVariable] = {}
+        for name in keywords.keys() & self.outputs.keys():
+            variable = keywords[name]
+            if not isinstance(variable, SemanticVariable):
+                raise UserError(
+                    f"{self.name}: the output {name!r} goes to a SemanticVariable, got {variable!r:.80}"
+                )
+            given[name] = variable
+        rest = {name: value for name, value in keywords.items() if name not in given}
+        try:
+            bound = self._signature.bind(*args, **rest)
+        except TypeError as error:
+            raise UserError(f"{self.name}: {error}") from error
+        bound.apply_defaults()
+        results = client.call(self, bound.arguments, tuple(self.outputs), given=given, each=each, when=when)
+        found = tuple(results[name] for name in self.outputs)
+        return found[0] if len(found) == 1 else found
+
+
+@overload
+def semantic_function(function: Callable[..., object], /) -> SemanticFunction: ...
+
+
+@overload
+def semantic_function(
+    *, engine: str = ..., **settings: object
+) -> Callable[[Callable[..., object]], SemanticFunction]: ...
+
+
+def semantic_function(
+    function: Callable[..., object] | None = None, /, **settings: Any
+) -> SemanticFunction | Callable[[Callable[..., object]], SemanticFunction]:
+    """Decorate a Python function to be a `SemanticFunction`, with or without settings in parentheses."""
+    if function is not None:
+        return SemanticFunction(function)
+    return lambda function: SemanticFunction(function, **settings)
+
+
+def _declared_outputs(function: Callable[..., object]) -> dict[str, Output]:
+    return {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(function).parameters.values()
+        if isinstance(parameter.default, Output)
+    }
+
+
+def _input_signature(function: Callable[..., object], outputs: Mapping[str, Output]) -> inspect.Signature:
+    """Return the signature of the inputs alone, which positional arguments are bound to."""
+    name = getattr(function, "__name__", "")
+    parameters = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TemplateError(f"{name}: *{parameter.name} cannot be a place of a prompt")
+        if parameter.name not in outputs:
+            parameters.append(parameter)
+    kinds = inspect.Parameter
+    without_default = [one for one in parameters if one.default is kinds.empty]
+    with_default = [one for one in parameters if one.default is not kinds.empty]
+    parameters = sorted([*without_default, *with_default], key=lambda one: one.kind)
+    return inspect.Signature(parameters)
+
+
+def _with_kinds(
+    function: str, parts: tuple[Part, ...], inputs: Mapping[str, object], outputs: Mapping[str, Output]
+) -> tuple[Part, ...]:
+    """Return parts whose places are inputs or outputs."""
+    found: list[Part] = []
+    made: set[str] = set()
+    for part in parts:
+        if isinstance(part, Place) and part.kind == "either":
+            if part.name not in inputs and part.name not in outputs:
+                known = ", ".join([*inputs, *outputs]) or "none"
+                raise TemplateError(
+                    f"{function}, {part.position}: there is no parameter {part.name!r}; there are {known}. "
+                    f"Write {{{{output:{part.name}}}}} for an output"
+                )
+            part = Place(part.name, "output" if part.name in outputs else "input", part.position)
+        if isinstance(part, Place) and part.kind == "output":
+            if part.name in made:
+                raise TemplateError(
+                    f"{function}, {part.position}: the output {part.name!r} stands there twice; "
+                    f"write {{{{input:{part.name}}}}} to repeat its text"
+                )
+            made.add(part.name)
+        found.append(part)
+    return tuple(found)
+
+
+def _check_places(
+    function: str, parts: tuple[Part, ...], inputs: Mapping[str, object], outputs: Mapping[str, Output]
+) -> None:
+    places = [part for part in parts if isinstance(part, Place)]
+    made: set[str] = set()
+    for place in places:
+        where = f"{function}, {place.position}"
+        if place.name in _RESERVED:
+            raise TemplateError(f"{where}: {place.name!r} is a reserved name")
+        if place.kind == "output":
+            if place.name in inputs:
+                raise TemplateError(f"{where}: the output {place.name!r} is also an input")
+            made.add(place.name)
+        elif place.name not in inputs and place.name not in made:
+            known = ", ".join([*inputs, *made]) or "none"
+            raise TemplateError(f"{where}: there is no input {place.name!r}; there are {known}")
+    used = {place.name for place in places}
+    if unused := [name for name in (*inputs, *outputs) if name not in used]:
+        raise TemplateError(f"{function}: the prompt does not use the parameter {unused[0]!r}")
+    if not made:
+        raise TemplateError(f"{function}: the prompt has no output; write {{{{output:name}}}} where it goes")
