@@ -15,7 +15,7 @@ CLONE = ROOT.parent
 LAYERS = (
     "core errors record sorted_queue",
     "tasks references",
-    "costs",
+    "costs transforms",
     "cluster deployment",
     "graph messages",
     "frontend components sched observer vocabulary",
