@@ -6,8 +6,11 @@ Source: Parrot §4.1, with its names: `P.SemanticFunction`, `P.SemanticVariable`
 from typing import Final
 
 from stretto.programs.client import Client
+from stretto.programs.conversations import CHAT, VICUNA, Conversation
 from stretto.programs.function import SemanticFunction, semantic_function
-from stretto.programs.outputs import Output
+from stretto.programs.native import NativeFunction
+from stretto.programs.operators import Branches, condition, first_present, gather, join, transform
+from stretto.programs.outputs import Input, Output
 from stretto.programs.variable import SemanticVariable
 from stretto.tasks import Objective
 
@@ -15,11 +18,22 @@ LATENCY: Final[Objective] = "latency"
 THROUGHPUT: Final[Objective] = "throughput"
 
 __all__ = [
+    "CHAT",
     "LATENCY",
     "THROUGHPUT",
+    "VICUNA",
+    "Branches",
     "Client",
+    "Conversation",
+    "Input",
+    "NativeFunction",
     "Output",
     "SemanticFunction",
     "SemanticVariable",
+    "condition",
+    "first_present",
+    "gather",
+    "join",
     "semantic_function",
+    "transform",
 ]

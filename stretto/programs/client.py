@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Token
 from types import TracebackType
@@ -50,6 +50,7 @@ class Client:
         self._made: dict[str, tuple[str, ...]] = {}
         self._pending: list[Call] = []
         self._num_holding = 0
+        self._running: set[asyncio.Future[None]] = set()
         self._token: Token[Client | None] | None = None
 
     def __enter__(self) -> Client:
@@ -64,7 +65,7 @@ class Client:
         traceback: TracebackType | None,
     ) -> None:
         self._leave()
-        self._runtime.run_on_loop(self._opened().close)
+        self._runtime.run_on_loop(self._close)
 
     async def __aenter__(self) -> Client:
         await self._open()
@@ -78,7 +79,7 @@ class Client:
         traceback: TracebackType | None,
     ) -> None:
         self._leave()
-        await self._opened().close()
+        await self._close()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -139,6 +140,37 @@ class Client:
         if is_first:
             self._soon(self._flush)
         return results
+
+    def run_native(
+        self,
+        name: str,
+        variables: Sequence[SemanticVariable],
+        run: Callable[[], Coroutine[Any, Any, object]],
+    ) -> SemanticVariable:
+        """Run a coroutine function of the client on the event loop of the runtime; return the variable of its
+        result. It waits for `variables`.
+        """
+        reads = tuple(variable.name_in(self) for variable in variables)
+        result = produced(self, name)
+        made = result.name_in(self)
+        with self._lock:
+            self._made[made] = reads
+
+        async def settle() -> None:
+            try:
+                value = await run()
+            except StrettoError as error:
+                value = Failure(error)
+            with suppress(UserError):  # the session has ended
+                self._opened().provide(made, value)
+
+        def begin() -> None:
+            task = asyncio.ensure_future(settle())
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+        self._soon(begin)
+        return result
 
     def provide(self, name: str, value: object) -> None:
         """Set a variable to a value.
@@ -203,6 +235,11 @@ class Client:
             raise UserError("a client is entered once")
         self._loop = asyncio.get_running_loop()
         self._session = await self._runtime.open_session(**self._options)
+
+    async def _close(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await self._opened().close()
 
     def _opened(self) -> Session:
         if self._session is None:

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from dataclasses import replace
+from typing import Any, TypeVar, overload
 
 from stretto.errors import ConfigError, TemplateError, UserError
 from stretto.graph.graph import HINT, WHEN, Arg, Constant, Ref, Slot
+from stretto.programs.conversations import Conversation
 from stretto.programs.current import needed_client
 from stretto.programs.fragment import Build
-from stretto.programs.outputs import Output, checked
+from stretto.programs.operators import TRANSFORMS
+from stretto.programs.outputs import Input, Output, checked
 from stretto.programs.prompt_text import Part, Place, dedent, parse
 from stretto.programs.variable import SemanticVariable
+
+T = TypeVar("T")
 
 _RESERVED = frozenset({HINT, WHEN, "kv"})
 
@@ -37,6 +42,7 @@ class SemanticFunction:
     Args:
         function: the Python function. Parameters whose default is an `Output` are outputs, all others inputs.
         engine: name of the LLM engine.
+        conversation: form of conversation that the prompt is put into; None for none.
         settings: settings of all outputs, the fields of `stretto.tasks.Decode`.
 
     Raises:
@@ -44,7 +50,14 @@ class SemanticFunction:
         ConfigError: a setting is unknown, or its value cannot be used.
     """
 
-    def __init__(self, function: Callable[..., object], *, engine: str = "llm", **settings: object) -> None:
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *,
+        engine: str = "llm",
+        conversation: Conversation | None = None,
+        **settings: object,
+    ) -> None:
         self.name = getattr(function, "__name__", "")
         self.__doc__ = function.__doc__
         if not self.name or not function.__doc__:
@@ -54,22 +67,25 @@ class SemanticFunction:
         self.engine = engine
         try:
             settings = checked(settings)
-            declared = _declared_outputs(function)
+            declared = _declared(function, Output)
         except ConfigError as error:
             raise ConfigError(f"{self.name}: {error.message}") from error
         self._signature = _input_signature(function, declared)
+        self._steps = {name: one.steps for name, one in _declared(function, Input).items()}
         parts = parse(dedent(function.__doc__), self.name)
-        self._parts = _with_kinds(self.name, parts, self._signature.parameters, declared)
+        parts = _with_kinds(self.name, parts, self._signature.parameters, declared)
+        self._parts = parts if conversation is None else conversation.apply(parts, self.name)
         places = [part for part in self._parts if isinstance(part, Place) and part.kind == "output"]
         self.outputs: Mapping[str, Output] = {
-            place.name: Output(**declared.get(place.name, Output()).within(settings)) for place in places
+            place.name: declared.get(place.name, Output()).within(settings) for place in places
         }
         _check_places(self.name, self._parts, self._signature.parameters, declared)
 
     @property
     def engines(self) -> Mapping[str, str]:
         """The engines that a call needs, and the kind of each."""
-        return {self.engine: "llm"}
+        transforms = any(self._steps.values()) or any(output.steps for output in self.outputs.values())
+        return {self.engine: "llm", **({TRANSFORMS: "batch"} if transforms else {})}
 
     def __call__(self, *args: object, when: SemanticVariable | None = None, **keywords: object) -> Any:
         """Submit a call and return the variables of its outputs; see the class."""
@@ -97,7 +113,7 @@ class SemanticFunction:
 
         What an earlier output of the same prompt stands for is its text, as data.
         """
-        known = dict(inputs)
+        known = {port: self._transformed(build, arg) for port, arg in inputs.items()}
         prompt: list[Constant | Slot] = []
         refs: dict[str, Ref] = {}
         for part in self._parts:
@@ -106,11 +122,25 @@ class SemanticFunction:
             elif part.kind == "input":
                 prompt.append(Slot(part.name))
             else:
-                ref, is_mapped = self._generate(build, part.name, prompt, known, when)
-                refs[part.name] = ref
-                known[part.name] = Arg(part.name, ref, is_mapped)
+                output = self._generate(build, part.name, prompt, known, when)
+                steps = self.outputs[part.name].steps
+                refs[part.name] = self._add_transform(build, output, steps) if steps else output.ref
+                known[part.name] = output
                 prompt.append(Slot(part.name))
         return refs
+
+    def _transformed(self, build: Build, arg: Arg) -> Arg:
+        steps = self._steps.get(arg.port)
+        return replace(arg, ref=self._add_transform(build, arg, steps)) if steps else arg
+
+    def _add_transform(self, build: Build, arg: Arg, steps: tuple[str, ...]) -> Ref:
+        return build.add(
+            f"{self.name}.{arg.port}.transform",
+            "transform",
+            [replace(arg, port="value")],
+            engine=TRANSFORMS,
+            config={"steps": steps},
+        )
 
     def _generate(
         self,
@@ -119,8 +149,8 @@ class SemanticFunction:
         prompt: list[Constant | Slot],
         known: Mapping[str, Arg],
         when: Ref | None,
-    ) -> tuple[Ref, bool]:
-        """Add the steps that generate one output after a prompt; return it, and whether it is a list."""
+    ) -> Arg:
+        """Add the steps that generate one output after a prompt; return it as an argument of later ones."""
         parts = tuple(prompt)
         if parts and parts[-1] == Constant("", "assistant"):  # the model's markup begins that message itself
             parts = parts[:-1]
@@ -134,7 +164,7 @@ class SemanticFunction:
         kv = build.add(f"{name}.prompt", "prefill", args, engine=self.engine, prompt=parts)
         settings = self.outputs[output].settings
         decoded = build.add(name, "decode", [Arg("kv", kv, is_mapped)], engine=self.engine, config=settings)
-        return decoded, is_mapped
+        return Arg(output, decoded, is_mapped)
 
     def _call(
         self,
@@ -169,7 +199,7 @@ def semantic_function(function: Callable[..., object], /) -> SemanticFunction: .
 
 @overload
 def semantic_function(
-    *, engine: str = ..., **settings: object
+    *, engine: str = ..., conversation: Conversation | None = ..., **settings: object
 ) -> Callable[[Callable[..., object]], SemanticFunction]: ...
 
 
@@ -182,11 +212,12 @@ def semantic_function(
     return lambda function: SemanticFunction(function, **settings)
 
 
-def _declared_outputs(function: Callable[..., object]) -> dict[str, Output]:
+def _declared(function: Callable[..., object], kind: type[T]) -> dict[str, T]:
+    """Return the parameters whose default is of a kind, such as an `Output`."""
     return {
         parameter.name: parameter.default
         for parameter in inspect.signature(function).parameters.values()
-        if isinstance(parameter.default, Output)
+        if isinstance(parameter.default, kind)
     }
 
 
@@ -197,12 +228,11 @@ def _input_signature(function: Callable[..., object], outputs: Mapping[str, Outp
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise TemplateError(f"{name}: *{parameter.name} cannot be a place of a prompt")
+        if isinstance(parameter.default, Input):
+            parameter = parameter.replace(default=parameter.empty)
         if parameter.name not in outputs:
             parameters.append(parameter)
-    kinds = inspect.Parameter
-    without_default = [one for one in parameters if one.default is kinds.empty]
-    with_default = [one for one in parameters if one.default is not kinds.empty]
-    parameters = sorted([*without_default, *with_default], key=lambda one: one.kind)
+    parameters.sort(key=lambda one: (one.kind, one.default is not one.empty))
     return inspect.Signature(parameters)
 
 

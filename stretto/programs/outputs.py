@@ -1,13 +1,14 @@
-"""Settings of what an LLM generates at one place of a prompt."""
+"""Declarations of outputs and inputs of semantic functions: settings of what an LLM generates, transforms."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stretto.errors import ConfigError
 from stretto.tasks import Decode
+from stretto.transforms.table import steps_of
 
 _KNOWN: Mapping[str, dataclasses.Field[object]] = {
     field.name: field
@@ -21,18 +22,36 @@ class Output:
 
         def joke(topic: Input, text: Output = Output(max_tokens=50, stop=("\\n",))) -> None: ...
 
-    The keywords are the fields of `stretto.tasks.Decode` that say how to generate a text.
+    Args:
+        transform: chain of transforms that makes the output's value of its text, such as 'json_path "$.name"'
+            (see `stretto.transforms.table`). Within the same prompt the output stays as it is.
+        settings: fields of `stretto.tasks.Decode` that say how to generate a text.
 
     Raises:
-        ConfigError: there is no such setting, or its value cannot be used.
+        ConfigError: there is no such setting or transform, or a value cannot be used.
     """
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, *, transform: str | Sequence[str] = (), **settings: object) -> None:
+        self.steps = steps_of(transform)
         self.settings = checked(settings)
 
-    def within(self, settings: Mapping[str, object]) -> dict[str, object]:
-        """Return the settings of this output, with `settings` where it has none of its own."""
-        return {**settings, **self.settings}
+    def within(self, settings: Mapping[str, object]) -> Output:
+        """Return this output with `settings` where it has none of its own."""
+        return Output(transform=self.steps, **{**settings, **self.settings})
+
+
+class Input:
+    """The declaration of an input of a semantic function whose value is transformed before it stands in the
+    prompt: the default value of the parameter with its name.
+
+        def sum_up(parts: Input = Input(transform='join ", "')) -> None: ...
+
+    Raises:
+        ConfigError: there is no such transform, or its argument cannot be used.
+    """
+
+    def __init__(self, *, transform: str | Sequence[str]) -> None:
+        self.steps = steps_of(transform)
 
 
 def checked(settings: Mapping[str, object]) -> dict[str, object]:

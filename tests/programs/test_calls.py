@@ -12,7 +12,7 @@ from support.programs import Desk, desk_llm
 from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import ABSENT, Runtime
-from stretto import programs as P  # noqa: N812 - the name that the paper's programs use
+from stretto import programs as P
 from stretto.errors import ConfigError, DeadlineExceeded, EngineFailure, QueryEnded, UserError
 from stretto.programs import LATENCY
 

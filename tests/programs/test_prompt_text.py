@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto import programs as P  # noqa: N812
+from stretto import programs as P
 from stretto.errors import ConfigError, TemplateError
 from stretto.graph.graph import Constant
 from stretto.programs.prompt_text import Place, dedent, parse
