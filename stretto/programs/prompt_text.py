@@ -14,15 +14,19 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from stretto.errors import TemplateError
 from stretto.graph.graph import ROLES, Constant
 
+Kind: TypeAlias = Literal["input", "output", "either"]
+
 _GAP = "[ \t]{0,8}"
 _KIND = f"input|output|{'|'.join(ROLES)}"
 _PLACE = rf"\{{\{{{_GAP}(?:({_KIND}){_GAP}:{_GAP})?([A-Za-z_]\w*)?{_GAP}\}}\}}"
+_KINDS: Mapping[str | None, Kind] = {None: "either", "input": "input", "output": "output"}
 _TOKEN = re.compile(rf"\{{\{{\{{\{{|{_PLACE}|\{{(?={_PLACE})|\{{\{{")
 """An escape, a placeholder, a single brace before a placeholder, or two braces that are neither."""
 
@@ -37,7 +41,7 @@ class Place:
     """
 
     name: str
-    kind: Literal["input", "output", "either"]
+    kind: Kind
     position: str
 
 
@@ -95,7 +99,7 @@ def parse(text: str, function: str) -> tuple[Part, ...]:
             )
         else:
             close(is_message_end=False)
-            parts.append(Place(name, kind or "either", _position(text, match.start())))
+            parts.append(Place(name, _KINDS[kind], _position(text, match.start())))
     fixed += text[end:]
     close(is_message_end=has_messages)
     return tuple(parts)

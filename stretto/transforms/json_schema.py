@@ -112,7 +112,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _check_size(value: Any, schema: Mapping[str, Any], where: str) -> None:
-    size = None
+    size: float | None = None
     if isinstance(value, str | list):
         size, low, high = len(value), "minLength", "maxLength"
         if isinstance(value, list):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stretto.deployment import Deployment, deploy
 from stretto.engines.scripted.engine import ScriptedLLM
@@ -36,6 +36,8 @@ class DeskLLM(ScriptedLLM):
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         self._desk.tasks.append(task)
+        if task.decode is not None and task.decode.ignore_eos:  # its texts have no such token
+            task = replace(task, decode=replace(task.decode, ignore_eos=False))
         super().admit(task, rank)
 
 
