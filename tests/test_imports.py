@@ -17,7 +17,7 @@ LAYERS = (
     "tasks references",
     "costs transforms",
     "cluster deployment",
-    "graph messages",
+    "analysis graph messages",
     "frontend components sched observer vocabulary",
     "llm",
     "engines documents models",

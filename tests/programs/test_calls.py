@@ -13,6 +13,9 @@ from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import ABSENT, Runtime
 from stretto import programs as P
+from stretto.analysis.objectives import deduce
+from stretto.analysis.requests import RequestGraph
+from stretto.analysis.text import print_analysis
 from stretto.errors import ConfigError, DeadlineExceeded, EngineFailure, QueryEnded, UserError
 from stretto.programs import LATENCY
 
@@ -288,3 +291,16 @@ def test_an_error_of_the_program_leaves_the_block() -> None:
         with pytest.raises(ZeroDivisionError):
             fail()
         assert runtime.run_on_loop(lambda: asyncio.sleep(0, runtime.system.is_idle()))
+
+
+@in_virtual_time
+async def test_the_fragment_of_figure_7_is_what_figure_8_shows() -> None:
+    async with Runtime([desk_llm(Desk(written), in_thread=False)]) as runtime:
+        async with P.Client(runtime, passes="none"):
+            await WriteTestCode(task := P.SemanticVariable("a snake game"), WritePythonCode(task))
+        (plan,) = runtime.plan_cache._plans.values()
+    graph = RequestGraph.of(plan.graph)
+    assert print_analysis(graph, deduce(graph, {"test": "latency"})).splitlines() == [
+        "WritePythonCode.code(task) -> code | latency, slack 0 s | before task -, code -",
+        "WriteTestCode.test(task, code) -> test | latency, slack 0 s | before task -, code -, test -",
+    ]

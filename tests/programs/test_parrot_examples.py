@@ -111,7 +111,7 @@ async def test_play_writing() -> None:
     desk = Desk(lambda prompt: prompt.splitlines()[0].split()[3].strip("."))
     async with Runtime([desk_llm(desk, in_thread=False)]) as runtime, P.Client(runtime):
         found = await load("play_writing").main("T", "E")
-    assert found == {"synopsis": "playwright", "review": "critic", "post": "the"}
+    assert found == {"synopsis": "playwright", "review": "critic", "post": "social"}
     assert "Synopsis: playwright\nReview: critic\nPost: " in desk.prompts[-1]
     assert {decode.ignore_eos for decode in desk.decodes} == {False, True}
 
