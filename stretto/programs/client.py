@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from stretto.core import Failure
-from stretto.errors import ConfigError, StrettoError, UserError
+from stretto.errors import CapacityError, ConfigError, StrettoError, UserError
 from stretto.programs.current import CURRENT
 from stretto.programs.fragment import Call, Work, fragment
 from stretto.programs.values import check_value
@@ -115,6 +115,7 @@ class Client:
             UserError: a value cannot stand in a prompt, a given variable has a value already or is also an
                 input, or calls would wait for each other in a circle.
             ConfigError: there is no engine that the call needs.
+            CapacityError: an output may be as long as what the engine can hold, or longer.
         """
         self._check_engines(work)
         if when is not None and not isinstance(when, SemanticVariable):
@@ -183,7 +184,10 @@ class Client:
             if name in self._made:
                 raise UserError(f"the variable {name!r} has a value, or a call produces it, already")
             self._made[name] = ()
-        self._soon(lambda: self._opened().provide(name, value))
+        if self._is_on_loop():
+            self._opened().provide(name, value)
+        else:
+            self._soon(lambda: self._opened().provide(name, value))
 
     def get(self, name: str, perf: Objective | None, timeout_s: float | None) -> Any:
         """Wait for a variable from code that is not asynchronous; see `SemanticVariable.get`."""
@@ -266,6 +270,13 @@ class Client:
                 )
             if deployments[engine].engine.contract != kind:
                 raise ConfigError(f"{work.name}: the engine {engine!r} is no {kind} engine")
+            held = [replica.kv_tokens for replica in deployments[engine].replicas]
+            most = max((tokens for tokens in held if tokens is not None), default=0)
+            if kind == "llm" and held and None not in held and work.max_tokens >= most:
+                raise CapacityError(
+                    f"max_tokens {work.max_tokens} leaves no room: {engine!r} holds {most} tokens at most",
+                    step=work.name,
+                )
 
     def _claim(self, call: Call, given: Mapping[str, str]) -> None:
         """Note what a call produces. Raises UserError if something else does, or it would wait for itself."""
@@ -299,9 +310,7 @@ class Client:
         return []
 
     def _soon(self, action: Callable[[], None]) -> None:
-        """Run an action on the event loop of the runtime: at once if this is it and nothing is to be
-        collected, else in its next turn.
-        """
+        """Run an action in the next turn of the event loop of the runtime, unless the session has ended."""
         if self._loop is None:
             raise UserError("the client has no session yet: use it with `with` or `async with`")
 
@@ -309,7 +318,10 @@ class Client:
             if not self._opened().is_closed():
                 action()
 
-        self._loop.call_soon_threadsafe(act)
+        if self._is_on_loop():
+            self._loop.call_soon(act)
+        else:
+            self._loop.call_soon_threadsafe(act)
 
     def _is_on_loop(self) -> bool:
         try:

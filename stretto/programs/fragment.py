@@ -57,6 +57,11 @@ class Work(Protocol):
         """The engines that it needs, and the kind of each, "batch" or "llm"."""
         ...
 
+    @property
+    def max_tokens(self) -> int:
+        """The largest number of tokens that an LLM may generate for one output; 0 if none does."""
+        ...
+
     def lower(self, build: Build, inputs: Mapping[str, Arg], when: Ref | None) -> Mapping[str, Ref]:
         """Add the steps of a call, and return a reference to each output by name.
 

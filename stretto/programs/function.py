@@ -20,6 +20,7 @@ from stretto.programs.operators import TRANSFORMS
 from stretto.programs.outputs import Input, Output, checked
 from stretto.programs.prompt_text import Part, Place, dedent, parse
 from stretto.programs.variable import SemanticVariable
+from stretto.tasks import Decode
 
 T = TypeVar("T")
 
@@ -79,6 +80,8 @@ class SemanticFunction:
         self.outputs: Mapping[str, Output] = {
             place.name: declared.get(place.name, Output()).within(settings) for place in places
         }
+        lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
+        self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
         _check_places(self.name, self._parts, self._signature.parameters, declared)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from stretto.errors import UserError
 from stretto.graph.graph import WHEN, Arg, Ref
@@ -29,6 +29,7 @@ class Operator:
 
     name: str
     op: str
+    max_tokens: ClassVar[int] = 0
     config: Mapping[str, object] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=lambda: {"value": ""})
     engine: str | None = None

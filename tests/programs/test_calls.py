@@ -16,7 +16,7 @@ from stretto import programs as P
 from stretto.analysis.objectives import deduce
 from stretto.analysis.requests import RequestGraph
 from stretto.analysis.text import print_analysis
-from stretto.errors import ConfigError, DeadlineExceeded, EngineFailure, QueryEnded, UserError
+from stretto.errors import CapacityError, ConfigError, DeadlineExceeded, EngineFailure, QueryEnded, UserError
 from stretto.programs import LATENCY
 
 # --- Figure 7 of the paper
@@ -193,6 +193,18 @@ async def test_an_unknown_engine_is_refused_at_the_call() -> None:
 
     async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime):
         with pytest.raises(ConfigError, match="ask: there is no engine 'gpt'; there are llm"):
+            ask("x")
+
+
+@in_virtual_time
+async def test_an_output_that_cannot_fit_is_refused_at_the_call() -> None:
+    @P.semantic_function(max_tokens=100)
+    def ask(x: P.SemanticVariable) -> None:
+        """{{x}} {{output:y}}"""
+
+    small = desk_llm(Desk(), in_thread=False).changed(kv_tokens=100)
+    async with Runtime([small]) as runtime, P.Client(runtime):
+        with pytest.raises(CapacityError, match="step 'ask': max_tokens 100 leaves no room: 'llm' holds 100"):
             ask("x")
 
 
