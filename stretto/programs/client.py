@@ -15,9 +15,11 @@ from types import TracebackType
 from typing import Any
 
 from stretto.core import Failure
-from stretto.errors import CapacityError, ConfigError, StrettoError, UserError
+from stretto.errors import StrettoError, UserError
 from stretto.programs.current import CURRENT
+from stretto.programs.engine_checks import check_engines
 from stretto.programs.fragment import Call, Work, fragment
+from stretto.programs.ledger import Ledger
 from stretto.programs.values import check_value
 from stretto.programs.variable import SemanticVariable, produced
 from stretto.runtime.runtime import Runtime
@@ -46,8 +48,7 @@ class Client:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: Session | None = None
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
-        self._made: dict[str, tuple[str, ...]] = {}
+        self.ledger = Ledger()
         self._pending: list[Call] = []
         self._num_holding = 0
         self._running: set[asyncio.Future[None]] = set()
@@ -117,25 +118,28 @@ class Client:
             ConfigError: there is no engine that the call needs.
             CapacityError: an output may be as long as what the engine can hold, or longer.
         """
-        self._check_engines(work)
+        self._opened()
+        check_engines(work, self._runtime.deployments)
         if when is not None and not isinstance(when, SemanticVariable):
             raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
         for name, value in inputs.items():
             if not isinstance(value, SemanticVariable):
                 check_value(value, f"{work.name}: {name}")
         guard = None if when is None else when.name_in(self)
-        given = {} if given is None else given
-        made = {name: variable.name_in(self) for name, variable in given.items()}
-        read = {
-            name: value.name_in(self) if isinstance(value, SemanticVariable) else self._constant(name, value)
-            for name, value in inputs.items()
-        }
-        results = {name: given[name] if name in given else produced(self, name) for name in outputs}
-        call = Call(
-            work, read, {name: made.get(name) or results[name].name_in(self) for name in outputs}, each, guard
-        )
+        made = {name: variable.name_in(self) for name, variable in (given or {}).items()}
+        read: dict[str, str] = {}
+        constants: dict[str, object] = {}
+        for name, value in inputs.items():
+            if isinstance(value, SemanticVariable):
+                read[name] = value.name_in(self)
+            else:
+                read[name] = self.ledger.new_name(name)
+                constants[read[name]] = value
+        results = {name: (given or {}).get(name) or produced(self, name) for name in outputs}
+        produces = {name: variable.name_in(self) for name, variable in results.items()}
+        call = Call(work, read, produces, each, guard, constants)
+        self.ledger.note_call(call, made)
         with self._lock:
-            self._claim(call, made)
             self._pending.append(call)
             is_first = len(self._pending) == 1
         if is_first:
@@ -154,8 +158,7 @@ class Client:
         reads = tuple(variable.name_in(self) for variable in variables)
         result = produced(self, name)
         made = result.name_in(self)
-        with self._lock:
-            self._made[made] = reads
+        self.ledger.note_value(made, reads)
 
         async def settle() -> None:
             try:
@@ -180,10 +183,7 @@ class Client:
             UserError: it has one already, a call produces it, or the value cannot stand in a prompt.
         """
         check_value(value, f"the variable {name!r}")
-        with self._lock:
-            if name in self._made:
-                raise UserError(f"the variable {name!r} has a value, or a call produces it, already")
-            self._made[name] = ()
+        self.ledger.note_value(name)
         if self._is_on_loop():
             self._opened().provide(name, value)
         else:
@@ -213,26 +213,13 @@ class Client:
 
     def drop(self, name: str) -> None:
         """Give a variable up; see `SemanticVariable.drop`."""
-        with self._lock:
-            self._made.pop(name, None)
+        self.ledger.forget([name])
 
         def drop() -> None:
             self._flush()
             self._opened().drop(name)
 
         self._soon(drop)
-
-    def new_name(self, stem: str, *, is_given: bool = False) -> str:
-        """Return a name that no variable of this client has: `stem`, `stem.2`, `stem.3`…
-
-        Raises:
-            UserError: the user has given the name, and it is taken.
-        """
-        with self._lock:
-            number = self._counts[stem] = self._counts.get(stem, 0) + 1
-        if is_given and number > 1:
-            raise UserError(f"there is a variable {stem!r} already")
-        return stem if number == 1 else f"{stem}.{number}"
 
     async def _open(self) -> None:
         if self._session is not None:
@@ -254,60 +241,6 @@ class Client:
         if self._token is not None:
             CURRENT.reset(self._token)
             self._token = None
-
-    def _constant(self, stem: str, value: object) -> str:
-        name = self.new_name(stem)
-        self.provide(name, value)
-        return name
-
-    def _check_engines(self, work: Work) -> None:
-        self._opened()
-        deployments = self._runtime.deployments
-        for engine, kind in work.engines.items():
-            if engine not in deployments:
-                raise ConfigError(
-                    f"{work.name}: there is no engine {engine!r}; there are {', '.join(deployments)}"
-                )
-            if deployments[engine].engine.contract != kind:
-                raise ConfigError(f"{work.name}: the engine {engine!r} is no {kind} engine")
-            held = [replica.kv_tokens for replica in deployments[engine].replicas]
-            most = max((tokens for tokens in held if tokens is not None), default=0)
-            if kind == "llm" and held and None not in held and work.max_tokens >= most:
-                raise CapacityError(
-                    f"max_tokens {work.max_tokens} leaves no room: {engine!r} holds {most} tokens at most",
-                    step=work.name,
-                )
-
-    def _claim(self, call: Call, given: Mapping[str, str]) -> None:
-        """Note what a call produces. Raises UserError if something else does, or it would wait for itself."""
-        for name, variable in given.items():
-            if variable in self._made:
-                raise UserError(
-                    f"{call.work.name}: the variable {variable!r} for the output {name!r} has a value, or a "
-                    "call produces it, already"
-                )
-        if given and (through := self._circle(call)):
-            raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
-        for variable in call.outputs.values():
-            self._made[variable] = call.reads
-
-    def _circle(self, call: Call) -> list[str]:
-        """Return the variables on a way from an output of a call back to it; empty if there is none."""
-        ends = set(call.outputs.values())
-        came_from: dict[str, str] = dict.fromkeys(call.reads, "")
-        stack = list(came_from)
-        while stack:
-            name = stack.pop()
-            if name in ends:
-                way = [name]
-                while came_from[way[-1]]:
-                    way.append(came_from[way[-1]])
-                return way
-            for source in self._made.get(name, ()):
-                if source not in came_from:
-                    came_from[source] = name
-                    stack.append(source)
-        return []
 
     def _soon(self, action: Callable[[], None]) -> None:
         """Run an action in the next turn of the event loop of the runtime, unless the session has ended."""
@@ -353,9 +286,13 @@ class Client:
             self._submit(calls)
 
     def _submit(self, calls: list[Call]) -> None:
+        """Add calls to the session as one fragment. Python values among their inputs are variables that
+        nobody else knows, so they are given up at once: the fragment has them.
+        """
         graph, bind = fragment(calls)
+        session = self._opened()
         try:
-            self._opened().extend(graph, bind)
+            session.extend(graph, bind)
         except StrettoError as error:
             if len(calls) > 1:
                 for call in calls:
@@ -363,4 +300,9 @@ class Client:
                 return
             for variable in calls[0].outputs.values():
                 with suppress(UserError):  # the session has ended, and all its variables have failed
-                    self._opened().provide(variable, Failure(error.at(calls[0].work.name)))
+                    session.provide(variable, Failure(error.at(calls[0].work.name)))
+            return
+        constants = {name: value for call in calls for name, value in call.constants.items()}
+        for name, value in constants.items():
+            session.provide(name, value)
+            session.drop(name)

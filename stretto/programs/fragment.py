@@ -79,6 +79,7 @@ class Call:
         inputs, outputs: name of the session's variable for each input and output of the work.
         each: input that is a list, to each of whose items the work is applied; None for none.
         when: variable without whose value the call is skipped.
+        constants: values of those inputs' variables that are Python values, which no other call reads.
     """
 
     work: Work
@@ -86,6 +87,7 @@ class Call:
     outputs: Mapping[str, str]
     each: str | None = None
     when: str | None = None
+    constants: Mapping[str, object] = field(default_factory=dict)
     reads: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,19 +12,18 @@ from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from stretto.errors import ConfigError, TemplateError, UserError
-from stretto.graph.graph import HINT, WHEN, Arg, Constant, Ref, Slot
+from stretto.graph.graph import WHEN, Arg, Constant, Ref, Slot
 from stretto.programs.conversations import Conversation
 from stretto.programs.current import needed_client
 from stretto.programs.fragment import Build
 from stretto.programs.operators import TRANSFORMS
 from stretto.programs.outputs import Input, Output, checked
-from stretto.programs.prompt_text import Part, Place, dedent, parse
+from stretto.programs.places import check_places, with_kinds
+from stretto.programs.prompt_text import Place, dedent, parse
 from stretto.programs.variable import SemanticVariable
 from stretto.tasks import Decode
 
 T = TypeVar("T")
-
-_RESERVED = frozenset({HINT, WHEN, "kv"})
 
 
 class SemanticFunction:
@@ -74,7 +73,7 @@ class SemanticFunction:
         self._signature = _input_signature(function, declared)
         self._steps = {name: one.steps for name, one in _declared(function, Input).items()}
         parts = parse(dedent(function.__doc__), self.name)
-        parts = _with_kinds(self.name, parts, self._signature.parameters, declared)
+        parts = with_kinds(self.name, parts, self._signature.parameters, declared)
         self._parts = parts if conversation is None else conversation.apply(parts, self.name)
         places = [part for part in self._parts if isinstance(part, Place) and part.kind == "output"]
         self.outputs: Mapping[str, Output] = {
@@ -82,7 +81,7 @@ class SemanticFunction:
         }
         lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
         self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
-        _check_places(self.name, self._parts, self._signature.parameters, declared)
+        check_places(self.name, self._parts, self._signature.parameters, declared)
 
     @property
     def engines(self) -> Mapping[str, str]:
@@ -237,52 +236,3 @@ def _input_signature(function: Callable[..., object], outputs: Mapping[str, Outp
             parameters.append(parameter)
     parameters.sort(key=lambda one: (one.kind, one.default is not one.empty))
     return inspect.Signature(parameters)
-
-
-def _with_kinds(
-    function: str, parts: tuple[Part, ...], inputs: Mapping[str, object], outputs: Mapping[str, Output]
-) -> tuple[Part, ...]:
-    """Return parts whose places are inputs or outputs."""
-    found: list[Part] = []
-    made: set[str] = set()
-    for part in parts:
-        if isinstance(part, Place) and part.kind == "either":
-            if part.name not in inputs and part.name not in outputs:
-                known = ", ".join([*inputs, *outputs]) or "none"
-                raise TemplateError(
-                    f"{function}, {part.position}: there is no parameter {part.name!r}; there are {known}. "
-                    f"Write {{{{output:{part.name}}}}} for an output"
-                )
-            part = Place(part.name, "output" if part.name in outputs else "input", part.position)
-        if isinstance(part, Place) and part.kind == "output":
-            if part.name in made:
-                raise TemplateError(
-                    f"{function}, {part.position}: the output {part.name!r} stands there twice; "
-                    f"write {{{{input:{part.name}}}}} to repeat its text"
-                )
-            made.add(part.name)
-        found.append(part)
-    return tuple(found)
-
-
-def _check_places(
-    function: str, parts: tuple[Part, ...], inputs: Mapping[str, object], outputs: Mapping[str, Output]
-) -> None:
-    places = [part for part in parts if isinstance(part, Place)]
-    made: set[str] = set()
-    for place in places:
-        where = f"{function}, {place.position}"
-        if place.name in _RESERVED:
-            raise TemplateError(f"{where}: {place.name!r} is a reserved name")
-        if place.kind == "output":
-            if place.name in inputs:
-                raise TemplateError(f"{where}: the output {place.name!r} is also an input")
-            made.add(place.name)
-        elif place.name not in inputs and place.name not in made:
-            known = ", ".join([*inputs, *made]) or "none"
-            raise TemplateError(f"{where}: there is no input {place.name!r}; there are {known}")
-    used = {place.name for place in places}
-    if unused := [name for name in (*inputs, *outputs) if name not in used]:
-        raise TemplateError(f"{function}: the prompt does not use the parameter {unused[0]!r}")
-    if not made:
-        raise TemplateError(f"{function}: the prompt has no output; write {{{{output:name}}}} where it goes")

@@ -89,7 +89,7 @@ class SemanticVariable:
             UserError: it belongs to another client, or its name or value cannot be used.
         """
         if self._client is None:
-            self._name = client.new_name(self._stem or "variable", is_given=bool(self._stem))
+            self._name = client.ledger.new_name(self._stem or "variable", is_given=bool(self._stem))
             self._client = client
             if self._content is not _UNSET:
                 client.provide(self._name, self._content)
@@ -112,5 +112,5 @@ def produced(client: Client, stem: str) -> SemanticVariable:
     """Return a new variable of a client, for the output of a call."""
     variable = SemanticVariable.__new__(SemanticVariable)
     variable._content, variable._stem, variable._client = _UNSET, stem, client
-    variable._name = client.new_name(stem)
+    variable._name = client.ledger.new_name(stem)
     return variable

@@ -316,3 +316,22 @@ async def test_the_fragment_of_figure_7_is_what_figure_8_shows() -> None:
         "WritePythonCode.code(task) -> code | latency, slack 0 s | before task -, code -",
         "WriteTestCode.test(task, code) -> test | latency, slack 0 s | before task -, code -, test -",
     ]
+
+
+@in_virtual_time
+async def test_what_is_dropped_leaves_nothing_behind() -> None:
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime) as client:
+        for number in range(30):
+            said = echo(f"call {number}")
+            assert await said == f"<[call {number}] >"
+            said.drop()
+        await asyncio.sleep(1)
+        assert len(client.ledger) == 0
+        session = client._opened()
+        assert not session._variables
+        assert not session._dropped
+        (query,) = runtime.snapshot().queries
+        assert (query.num_nodes, query.open_variables) == (0, ())
+        inner = runtime.system.queries[session.id]
+        assert not inner._settled
+        assert not inner.graph.values
