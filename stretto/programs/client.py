@@ -158,7 +158,7 @@ class Client:
         reads = tuple(variable.name_in(self) for variable in variables)
         result = produced(self, name)
         made = result.name_in(self)
-        self.ledger.note_value(made, reads)
+        self.ledger.note_native(made, reads)
 
         async def settle() -> None:
             try:
@@ -183,7 +183,7 @@ class Client:
             UserError: it has one already, a call produces it, or the value cannot stand in a prompt.
         """
         check_value(value, f"the variable {name!r}")
-        self.ledger.note_value(name)
+        self.ledger.note_set(name)
         if self._is_on_loop():
             self._opened().provide(name, value)
         else:
@@ -289,7 +289,7 @@ class Client:
         """Add calls to the session as one fragment. Python values among their inputs are variables that
         nobody else knows, so they are given up at once: the fragment has them.
         """
-        graph, bind = fragment(calls)
+        graph, bind = fragment(calls, self.ledger.is_set)
         session = self._opened()
         try:
             session.extend(graph, bind)

@@ -7,7 +7,7 @@ same form are the same graph, which is compiled once, whatever their variables a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -95,13 +95,16 @@ class Call:
         object.__setattr__(self, "reads", (*self.inputs.values(), *guard))
 
 
-def fragment(calls: Sequence[Call]) -> tuple[Graph, dict[str, str]]:
+def fragment(calls: Sequence[Call], has_value: Callable[[str], bool]) -> tuple[Graph, dict[str, str]]:
     """Return the graph of calls, and for each of its inputs and outputs the variable that it is.
 
-    The calls must not wait for each other in a circle.
+    The calls must not wait for each other in a circle. `has_value` says of a variable whether the client has
+    set it; all other inputs are late.
     """
     build = Build()
     made = {variable for call in calls for variable in call.outputs.values()}
+    constants = {variable for call in calls for variable in call.constants}
+    late: set[str] = set()
     refs: dict[str, Ref] = {}
     inputs: list[tuple[str, str]] = []
     outputs: list[tuple[str, Ref]] = []
@@ -114,6 +117,8 @@ def fragment(calls: Sequence[Call]) -> tuple[Graph, dict[str, str]]:
             inputs.append((name, "any"))
             bind[name] = variable
             refs[variable] = Ref(name)
+            if variable not in constants and not has_value(variable):
+                late.add(name)
         return refs[variable]
 
     for call in _producers_first(calls):
@@ -127,7 +132,8 @@ def fragment(calls: Sequence[Call]) -> tuple[Graph, dict[str, str]]:
             name = build.new_name(port)
             outputs.append((name, ref))
             bind[name] = call.outputs[port]
-    return Graph("fragment", tuple(inputs), tuple(build.primitives), (), tuple(outputs)), bind
+    graph = Graph("fragment", tuple(inputs), tuple(build.primitives), (), tuple(outputs), frozenset(late))
+    return graph, bind
 
 
 def _producers_first(calls: Sequence[Call]) -> list[Call]:

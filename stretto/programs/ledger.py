@@ -19,6 +19,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._made: dict[str, tuple[str, ...]] = {}
+        self._set: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._made)
@@ -35,8 +36,21 @@ class Ledger:
             raise UserError(f"there is a variable {stem!r} already")
         return stem if number == 1 else f"{stem}.{number}"
 
-    def note_value(self, name: str, reads: tuple[str, ...] = ()) -> None:
-        """Note that a variable gets its value from the client, made of the variables `reads`.
+    def is_set(self, name: str) -> bool:
+        """Return whether the client has set a variable to a value."""
+        return name in self._set
+
+    def note_set(self, name: str) -> None:
+        """Note that the client sets a variable to a value.
+
+        Raises:
+            UserError: it has one already, or a call produces it.
+        """
+        self.note_native(name, ())
+        self._set.add(name)
+
+    def note_native(self, name: str, reads: tuple[str, ...]) -> None:
+        """Note that a function of the client will make a value for a variable of the variables `reads`.
 
         Raises:
             UserError: it has one already, or a call produces it.
@@ -69,6 +83,7 @@ class Ledger:
         with self._lock:
             for name in names:
                 self._made.pop(name, None)
+                self._set.discard(name)
 
     def _circle(self, reads: tuple[str, ...], ends: Collection[str]) -> list[str]:
         """Return the variables on a way from one of `ends` to a variable in `reads` that is made of it; empty

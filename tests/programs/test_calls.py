@@ -17,6 +17,7 @@ from stretto.analysis.objectives import deduce
 from stretto.analysis.requests import RequestGraph
 from stretto.analysis.text import print_analysis
 from stretto.errors import CapacityError, ConfigError, DeadlineExceeded, EngineFailure, QueryEnded, UserError
+from stretto.graph.text import print_graph
 from stretto.programs import LATENCY
 
 # --- Figure 7 of the paper
@@ -307,14 +308,25 @@ def test_an_error_of_the_program_leaves_the_block() -> None:
 
 @in_virtual_time
 async def test_the_fragment_of_figure_7_is_what_figure_8_shows() -> None:
+    """The task is known, the language is not."""
+
+    @P.SemanticFunction
+    def translate(code: P.SemanticVariable, language: P.SemanticVariable) -> None:
+        """In {{language}}: {{code}} {{output:translated}}"""
+
     async with Runtime([desk_llm(Desk(written), in_thread=False)]) as runtime:
         async with P.Client(runtime, passes="none"):
-            await WriteTestCode(task := P.SemanticVariable("a snake game"), WritePythonCode(task))
+            test = WriteTestCode(task := P.SemanticVariable("a snake game"), WritePythonCode(task))
+            translate(test, P.SemanticVariable())
+            await test
         (plan,) = runtime.plan_cache._plans.values()
+    assert print_graph(plan.graph).splitlines()[0] == "graph fragment(%task: any, %language: late any)"
     graph = RequestGraph.of(plan.graph)
     assert print_analysis(graph, deduce(graph, {"test": "latency"})).splitlines() == [
         "WritePythonCode.code(task) -> code | latency, slack 0 s | before task -, code -",
         "WriteTestCode.test(task, code) -> test | latency, slack 0 s | before task -, code -, test -",
+        "translate.translated(language, test) -> translated | not wanted | before language -, test -, "
+        "translated -",
     ]
 
 
