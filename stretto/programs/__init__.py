@@ -5,6 +5,7 @@ Source: Parrot §4.1, with its names: `P.SemanticFunction`, `P.SemanticVariable`
 
 from typing import Final
 
+from stretto.programs.app_function import App
 from stretto.programs.client import Client
 from stretto.programs.conversations import CHAT, VICUNA, Conversation
 from stretto.programs.function import SemanticFunction, semantic_function
@@ -22,6 +23,7 @@ __all__ = [
     "LATENCY",
     "THROUGHPUT",
     "VICUNA",
+    "App",
     "Branches",
     "Client",
     "Conversation",

@@ -19,6 +19,7 @@ class Build:
 
     def __init__(self) -> None:
         self.primitives: list[Primitive] = []
+        self.order: list[tuple[str, str]] = []
         self._counts: dict[str, int] = {}
 
     def new_name(self, stem: str) -> str:

@@ -28,8 +28,11 @@ class Ledger:
         """Return a name that no variable has: `stem`, `stem.2`, `stem.3`…
 
         Raises:
-            UserError: the user has given the name, and it is taken.
+            UserError: the user has given the name, and it is taken, or is none of letters, digits and
+                underscores.
         """
+        if is_given and not (isinstance(stem, str) and stem.isidentifier()):
+            raise UserError(f"a variable's name is letters, digits and underscores, got {stem!r:.80}")
         with self._lock:
             number = self._counts[stem] = self._counts.get(stem, 0) + 1
         if is_given and number > 1:

@@ -178,6 +178,9 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
             P.SemanticVariable(name="mine")
             with pytest.raises(UserError, match="there is a variable 'mine' already"):
                 P.SemanticVariable(name="mine")
+            for name in ("y.2", 3):
+                with pytest.raises(UserError, match="a variable's name is letters, digits"):
+                    P.SemanticVariable(name=name)  # type: ignore[arg-type]
             with pytest.raises(UserError, match="entered once"):
                 await client.__aenter__()
             foreign = P.SemanticVariable("x")

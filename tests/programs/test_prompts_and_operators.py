@@ -13,7 +13,7 @@ from stretto import ABSENT, Deployment, Failure, Runtime
 from stretto import programs as P
 from stretto.core import Segment
 from stretto.engines.catalogue import transforms_engine
-from stretto.errors import BadReply, ConfigError, EngineFailure, TemplateError, UserError
+from stretto.errors import BadReply, ConfigError, EngineFailure, StrettoError, TemplateError, UserError
 
 
 def engines(desk: Desk) -> list[Deployment]:
@@ -217,6 +217,13 @@ async def test_a_failed_item_stays_in_its_place() -> None:
         good, bad = await say.map(["good", "bad"])
         assert good == "ok"
         assert isinstance(bad, Failure)
+
+
+@in_virtual_time
+async def test_what_is_no_list_is_one_that_has_failed() -> None:
+    async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
+        with pytest.raises(StrettoError):
+            await say.map("no list")
 
 
 @in_virtual_time
