@@ -77,6 +77,21 @@ async def test_a_prompt_runs_with_every_choice_of_passes_to_the_same_end() -> No
     assert found == 3 * [("o1", "o2", "o1+o2")]
 
 
+@in_virtual_time
+async def test_white_space_around_an_output_may_be_kept() -> None:
+    @P.SemanticFunction
+    def said(
+        kept: P.Output = P.Output(strip=False, stop="."), stripped: P.Output = P.Output(stop=".")
+    ) -> None:
+        """Say:{{kept}}|{{stripped}}"""
+
+    desk = Desk(lambda _: " \n a b\n . c")
+    async with Runtime(engines(desk)) as runtime, P.Client(runtime, passes="none"):
+        kept, stripped = said()
+        assert (await kept, await stripped) == (" \n a b\n ", "a b")
+    assert desk.prompts == ["Say:", "Say: \n a b\n |"]
+
+
 # --- conversations
 
 
