@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from stretto.errors import ConfigError
+from stretto.llm.output import output
+from stretto.llm.output.sampling import check_sampling
 from stretto.tasks import Decode
 from stretto.transforms.table import steps_of
 
-_KNOWN: Mapping[str, dataclasses.Field[object]] = {
-    field.name: field
+_KNOWN = tuple(
+    field.name
     for field in dataclasses.fields(Decode)
     if field.name not in ("items", "max_items", "fallback", "schema_if_able", "logprobs")
-}
+)
+_ANY_VOCABULARY = 2**31
+"""Size of a vocabulary that has any token."""
 
 
 class Output:
@@ -55,43 +59,19 @@ class Input:
 
 
 def checked(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings of a generation, with lists as tuples.
+    """Return settings of a generation, with lists as tuples, and a single stop string as one.
 
     Raises:
         ConfigError: there is no such setting, or its value is of the wrong type or out of range.
     """
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in _KNOWN:
             raise ConfigError(f"generation has no setting {name!r}; it has {', '.join(_KNOWN)}")
-        if name in ("stop", "stop_tokens"):
-            found[name] = _tuple(name, value)
-        elif not _fits(value, str(_KNOWN[name].type)):
-            raise ConfigError(f"{name} must be {_KNOWN[name].type}, got {value!r:.80}")
-        else:
-            found[name] = value
-    for name, least in (("max_tokens", 1), ("temperature", 0), ("top_k", 0), ("min_p", 0), ("min_tokens", 0)):
-        if name in found and found[name] < least:  # type: ignore[operator]
-            raise ConfigError(f"{name} must be at least {least}, got {found[name]!r}")
-    if not 0 < found.get("top_p", 1.0) <= 1:  # type: ignore[operator]
-        raise ConfigError(f"top_p must be more than 0 and at most 1, got {found['top_p']!r}")
+        if name == "stop" and isinstance(value, str):
+            value = (value,)
+        found[name] = tuple(value) if isinstance(value, list) else value
+    decode = Decode(**found)
+    output.Output(decode)  # refuses what has no meaning
+    check_sampling(decode, _ANY_VOCABULARY)
     return found
-
-
-def _tuple(name: str, value: object) -> tuple[object, ...]:
-    kind = str if name == "stop" else int
-    values = (value,) if isinstance(value, kind) else value
-    if not isinstance(values, list | tuple) or not all(type(item) is kind and item != "" for item in values):
-        raise ConfigError(f"{name} must be a list of {kind.__name__}, none empty, got {value!r:.80}")
-    return tuple(values)
-
-
-def _fits(value: object, annotation: str) -> bool:
-    match annotation:
-        case "int":
-            return type(value) is int
-        case "float":
-            return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-        case "bool":
-            return isinstance(value, bool)
-    return isinstance(value, str)
