@@ -17,7 +17,7 @@ from stretto.programs.conversations import Conversation
 from stretto.programs.current import needed_client
 from stretto.programs.fragment import Build
 from stretto.programs.operators import TRANSFORMS
-from stretto.programs.outputs import Input, Output, checked
+from stretto.programs.outputs import Input, Output
 from stretto.programs.places import check_places, with_kinds
 from stretto.programs.prompt_text import Place, dedent, parse
 from stretto.programs.variable import SemanticVariable
@@ -65,20 +65,19 @@ class SemanticFunction:
                 f"{self.name or repr(function)}: a semantic function needs a docstring, its prompt"
             )
         self.engine = engine
-        try:
-            settings = checked(settings)
-            declared = _declared(function, Output)
-        except ConfigError as error:
-            raise ConfigError(f"{self.name}: {error.message}") from error
+        declared = _declared(function, Output)
         self._signature = _input_signature(function, declared)
         self._steps = {name: one.steps for name, one in _declared(function, Input).items()}
         parts = parse(dedent(function.__doc__), self.name)
         parts = with_kinds(self.name, parts, self._signature.parameters, declared)
         self._parts = parts if conversation is None else conversation.apply(parts, self.name)
         places = [part for part in self._parts if isinstance(part, Place) and part.kind == "output"]
-        self.outputs: Mapping[str, Output] = {
-            place.name: declared.get(place.name, Output()).within(settings) for place in places
-        }
+        try:
+            self.outputs: Mapping[str, Output] = {
+                place.name: declared.get(place.name, Output()).within(settings) for place in places
+            }
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error.message}") from error
         lengths = (one.settings.get("max_tokens", Decode().max_tokens) for one in self.outputs.values())
         self.max_tokens = max((length for length in lengths if isinstance(length, int)), default=0)
         check_places(self.name, self._parts, self._signature.parameters, declared)

@@ -209,6 +209,7 @@ def test_the_engine_fails_one_value_and_not_its_neighbours() -> None:
     one, two, each, bad = engine.run(tasks)
     assert one is True
     assert isinstance(two, BadReply)
+    assert two.step == "two"
     assert isinstance(each, list)
     assert [each[0], type(each[1]), each[2]] == [False, BadReply, True]
     assert isinstance(bad, ConfigError)

@@ -44,10 +44,11 @@ class Transforms:
 
 
 def _applied(application: Application) -> object:
-    steps = application.task.config.get("steps", ())
+    task = application.task
+    steps = task.config.get("steps", ())
     if not isinstance(steps, tuple) or not all(isinstance(step, str) for step in steps):
-        return ConfigError(f"transform: 'steps' wants texts, got {steps!r:.80}")
+        return ConfigError(f"transform: 'steps' wants texts, got {steps!r:.80}", step=task.step)
     try:
-        return chain(steps)(application.inputs["value"])
+        return chain(steps)(application.require("value", object))
     except StrettoError as error:
-        return error
+        return error.at(task.step)
