@@ -20,7 +20,7 @@ from stretto.programs.current import CURRENT
 from stretto.programs.engine_checks import check_engines
 from stretto.programs.fragment import Call, Work, fragment
 from stretto.programs.ledger import Ledger
-from stretto.programs.values import check_value
+from stretto.programs.values import checked
 from stretto.programs.variable import SemanticVariable, produced
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
@@ -122,22 +122,21 @@ class Client:
         check_engines(work, self._runtime.deployments)
         if when is not None and not isinstance(when, SemanticVariable):
             raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
-        for name, value in inputs.items():
-            if not isinstance(value, SemanticVariable):
-                check_value(value, f"{work.name}: {name}")
+        constants = {
+            name: checked(value, f"{work.name}: {name}")
+            for name, value in inputs.items()
+            if not isinstance(value, SemanticVariable)
+        }
         guard = None if when is None else when.name_in(self)
         made = {name: variable.name_in(self) for name, variable in (given or {}).items()}
-        read: dict[str, str] = {}
-        constants: dict[str, object] = {}
-        for name, value in inputs.items():
-            if isinstance(value, SemanticVariable):
-                read[name] = value.name_in(self)
-            else:
-                read[name] = self.ledger.new_name(name)
-                constants[read[name]] = value
+        read = {
+            name: value.name_in(self) if isinstance(value, SemanticVariable) else self.ledger.new_name(name)
+            for name, value in inputs.items()
+        }
         results = {name: (given or {}).get(name) or produced(self, name) for name in outputs}
         produces = {name: variable.name_in(self) for name, variable in results.items()}
-        call = Call(work, read, produces, each, guard, constants)
+        known = {read[name]: value for name, value in constants.items()}
+        call = Call(work, read, produces, each, guard, known)
         self.ledger.note_call(call, made)
         with self._lock:
             self._pending.append(call)
@@ -165,7 +164,7 @@ class Client:
                 value = await run()
             except StrettoError as error:
                 value = Failure(error)
-            with suppress(UserError):  # the session has ended
+            if self.ledger.knows(made) and not self._opened().is_closed():
                 self._opened().provide(made, value)
 
         def begin() -> None:
@@ -182,7 +181,7 @@ class Client:
         Raises:
             UserError: it has one already, a call produces it, or the value cannot stand in a prompt.
         """
-        check_value(value, f"the variable {name!r}")
+        value = checked(value, f"the variable {name!r}")
         self.ledger.note_set(name)
         if self._is_on_loop():
             self._opened().provide(name, value)

@@ -39,6 +39,10 @@ class Ledger:
             raise UserError(f"there is a variable {stem!r} already")
         return stem if number == 1 else f"{stem}.{number}"
 
+    def knows(self, name: str) -> bool:
+        """Return whether a variable has or will get a value, and was not given up."""
+        return name in self._made
+
     def is_set(self, name: str) -> bool:
         """Return whether the client has set a variable to a value."""
         return name in self._set
@@ -67,11 +71,12 @@ class Ledger:
         """Note what a call produces; `given` are the outputs that go to variables which existed before.
 
         Raises:
-            UserError: a given variable has a value already, or the call would wait for itself.
+            UserError: a given variable has a value already or is given twice, or the call would wait for
+                itself.
         """
         with self._lock:
             for name, variable in given.items():
-                if variable in self._made:
+                if variable in self._made or list(given.values()).count(variable) > 1:
                     raise UserError(
                         f"{call.work.name}: the variable {variable!r} for the output {name!r} has a value, "
                         "or a call produces it, already"

@@ -10,7 +10,7 @@ from typing import Any
 from stretto.core import ABSENT, Failure
 from stretto.errors import EngineFailure, StrettoError, UserError
 from stretto.programs.current import needed_client
-from stretto.programs.values import check_value
+from stretto.programs.values import checked
 from stretto.programs.variable import SemanticVariable
 
 
@@ -61,7 +61,7 @@ class NativeFunction:
                 value = await self._function(*args, **keywords)
             else:
                 value = await asyncio.to_thread(self._function, *args, **keywords)
-            check_value(value, f"the result of {self.name}")
+            return checked(value, f"the result of {self.name}")
         except StrettoError as error:
             return Failure(error.at(self.name))
         except Exception as error:  # a user's function may raise anything

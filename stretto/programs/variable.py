@@ -31,6 +31,7 @@ class SemanticVariable:
         self._content = content
         self._stem = name
         self._client: Client | None = None
+        self._is_dropped = False
         self._name = ""
         if (client := current_client()) is not None:
             self.name_in(client)
@@ -79,15 +80,20 @@ class SemanticVariable:
         self._bound().provide(self._name, value)
 
     def drop(self) -> None:
-        """Give the variable up: cancel work that serves nothing else, and free its value."""
+        """Give the variable up: cancel work that serves nothing else, and free its value. It cannot be used
+        any more; calls that read it already still get its value.
+        """
         self._bound().drop(self._name)
+        self._is_dropped = True
 
     def name_in(self, client: Client) -> str:
         """Return the name of the variable in the session of a client, which it belongs to from now on.
 
         Raises:
-            UserError: it belongs to another client, or its name or value cannot be used.
+            UserError: it belongs to another client, was dropped, or its name or value cannot be used.
         """
+        if self._is_dropped:
+            raise UserError(f"the variable {self._name!r} was dropped")
         if self._client is None:
             self._name = client.ledger.new_name(self._stem or "variable", is_given=bool(self._stem))
             self._client = client
@@ -105,12 +111,13 @@ class SemanticVariable:
                 raise UserError("a variable is used without a client: write `with Client(runtime):` around")
             self.name_in(client)
         assert self._client is not None
+        self.name_in(self._client)
         return self._client
 
 
 def produced(client: Client, stem: str) -> SemanticVariable:
     """Return a new variable of a client, for the output of a call."""
     variable = SemanticVariable.__new__(SemanticVariable)
-    variable._content, variable._stem, variable._client = _UNSET, stem, client
+    variable._content, variable._stem, variable._client, variable._is_dropped = _UNSET, stem, client, False
     variable._name = client.ledger.new_name(stem)
     return variable

@@ -157,6 +157,15 @@ async def test_values_are_data_and_never_placeholders_or_special_tokens() -> Non
 
 
 @in_virtual_time
+async def test_a_list_is_what_it_was_at_the_call() -> None:
+    async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime):
+        texts = ["a", "b"]
+        said = echo(texts)
+        texts.append("c")
+        assert await said == "<[a\n\nb] >"
+
+
+@in_virtual_time
 async def test_bad_arguments_are_refused_at_the_call() -> None:
     async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime:
         with pytest.raises(UserError, match="echo is called without a client"):
@@ -249,6 +258,11 @@ async def test_a_dropped_variable_frees_its_name_and_cancels_its_work() -> None:
         said = echo(late)
         await asyncio.sleep(0)
         said.drop()
+        for use in (lambda: said.set("x"), lambda: echo(said), said.drop):
+            with pytest.raises(UserError, match="the variable 'y' was dropped"):
+                use()
+        with pytest.raises(UserError, match="the variable 'y' was dropped"):
+            await said
         late.set("x")
         await asyncio.sleep(1)
         (query,) = runtime.snapshot().queries

@@ -309,6 +309,8 @@ async def test_native_functions_run_in_the_client() -> None:
             skipped = P.SemanticVariable()
             skipped.set(ABSENT)
             assert await shout(skipped) is ABSENT
+            with pytest.raises(UserError, match="for the output 'line' has a value, or a call produces it"):
+                acted("S", line=(both := P.SemanticVariable()), reply=both)
             never = shout(P.SemanticVariable())
         with pytest.raises(UserError, match="the session is closed"):
             await never
