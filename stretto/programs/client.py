@@ -262,18 +262,9 @@ class Client:
             return False
 
     async def _get(self, name: str, perf: Objective | None, timeout_s: float | None) -> object:
-        session = self._opened()
-        if not self._pending:
-            return await session.get(name, perf, deadline_s=timeout_s)
-        session.want(name, perf)  # before the calls are there, so that none of them starts as if unwanted
-        self._flush(is_wanted=True)
-        waiting = asyncio.create_task(session.get(name, perf, deadline_s=timeout_s))
-        try:
-            await asyncio.sleep(0)  # it wants the variable itself by now
-            session.unwant(name, perf)
-            return await waiting
-        finally:
-            waiting.cancel()
+        waiting = self._opened().ask(name, perf, deadline_s=timeout_s)
+        self._flush(is_wanted=True)  # after that, so that no call starts as if nobody wanted it
+        return await waiting
 
     def _flush(self, *, is_wanted: bool = False) -> None:
         """Submit the calls that wait. A fragment that is refused fails its own variables."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 from stretto.core import Failure
 from stretto.errors import DeadlineExceeded, QueryEnded, UserError
@@ -119,12 +120,6 @@ class Session:
         self._variable(name)
         self._post(Want(self.id, name, criteria))
 
-    def unwant(self, name: str, criteria: Objective | None = None) -> None:
-        """Withdraw one `want` with the same criteria. This cancels no work."""
-        check_criteria(criteria)
-        if not self._end.done() and not self._variable(name).coming.done():
-            self._post(Unwant(self.id, name, criteria))
-
     async def get(
         self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
     ) -> object:
@@ -145,25 +140,37 @@ class Session:
             DeadlineExceeded: it has not come within `deadline_s` seconds.
             UserError: there are no such criteria, or the deadline is no number.
         """
+        return await self.ask(name, criteria, deadline_s=deadline_s)
+
+    def ask(
+        self, name: str, criteria: Objective | None = None, *, deadline_s: float | None = None
+    ) -> Coroutine[Any, Any, object]:
+        """Make a variable wanted at once, and return a coroutine that waits for it, which must be awaited.
+
+        Work that a caller adds in between is wanted from its beginning. Arguments and errors are those of
+        `get`.
+        """
         check_criteria(criteria)
         check_deadline(deadline_s)
         coming = self._variable(name).coming
-        if not coming.done():
-            self._check_open()
-            due_s = None if deadline_s is None else self._loop.time() + deadline_s
-            self._post(Want(self.id, name, criteria, due_s))
-            try:
-                async with asyncio.timeout_at(due_s):
-                    await asyncio.shield(coming)
-            except TimeoutError:
-                raise DeadlineExceeded(f"{name!r} has not come within {deadline_s:g} s") from None
-            finally:
-                if due_s is not None or not coming.done():  # its wants have ended with it
-                    self._post(Unwant(self.id, name, criteria, due_s))
-        value = coming.result()
-        if isinstance(value, Failure):
-            raise value.error
-        return value
+        if coming.done():
+            return _result(coming)
+        self._check_open()
+        due_s = None if deadline_s is None else self._loop.time() + deadline_s
+        want = Want(self.id, name, criteria, due_s)
+        self._post(want)
+        return self._wait(coming, want, deadline_s)
+
+    async def _wait(self, coming: asyncio.Future[object], want: Want, deadline_s: float | None) -> object:
+        try:
+            async with asyncio.timeout_at(want.deadline_s):
+                await asyncio.shield(coming)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{want.name!r} has not come within {deadline_s:g} s") from None
+        finally:
+            if want.deadline_s is not None or not coming.done():  # its wants have ended with it
+                self._post(Unwant(self.id, want.name, want.criteria, want.deadline_s))
+        return await _result(coming)
 
     async def stream(self, name: str, criteria: Objective | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable of the session as it is generated, in pieces that join to the whole.
@@ -284,3 +291,11 @@ class Session:
     def _check_open(self) -> None:
         if self._end.done():
             raise UserError("the session is closed")
+
+
+async def _result(coming: asyncio.Future[object]) -> object:
+    """Return the value of a variable that has come. Raises what it has failed with."""
+    value = coming.result()
+    if isinstance(value, Failure):
+        raise value.error
+    return value
