@@ -31,6 +31,7 @@ LAYERS = (
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 FINDS_BENCHMARKS = "cli/bench.py"
 LIGHT = (
+    "analysis",
     "core",
     "errors",
     "record",
