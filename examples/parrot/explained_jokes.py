@@ -10,7 +10,7 @@ from stretto.engines.catalogue import llm_engine
 TOPICS = ("a student", "a cat", "an engineer", "a computer", "the weather", "a pianist")
 
 
-@P.semantic_function(conversation=P.VICUNA, max_tokens=64)
+@P.SemanticFunction(conversation=P.VICUNA, max_tokens=64)
 def tell(
     topic: P.SemanticVariable,
     joke: P.Output = P.Output(temperature=0.5),

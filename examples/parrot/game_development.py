@@ -13,7 +13,7 @@ from stretto import programs as P
 from stretto.engines.catalogue import llm_engine
 
 
-@P.semantic_function(max_tokens=24)
+@P.SemanticFunction(max_tokens=24)
 def design(task: P.SemanticVariable) -> None:
     """You are a software architect. Divide this task into three Python files: {{task}}.
     Write a line for each file: its name and what it does.
@@ -22,7 +22,7 @@ def design(task: P.SemanticVariable) -> None:
     3. {{output:third}}"""
 
 
-@P.semantic_function(max_tokens=100)
+@P.SemanticFunction(max_tokens=100)
 def write_file(task: P.SemanticVariable, files: P.SemanticVariable, file: P.SemanticVariable) -> None:
     """You are an engineer in a team that develops {{task}} in these files:
     {{files}}
@@ -32,7 +32,7 @@ def write_file(task: P.SemanticVariable, files: P.SemanticVariable, file: P.Sema
     {{output:code}}"""
 
 
-@P.semantic_function(max_tokens=100)
+@P.SemanticFunction(max_tokens=100)
 def review(task: P.SemanticVariable, codebase: P.SemanticVariable) -> None:
     """You review code of {{task}}. The code:
     {{codebase}}
@@ -40,7 +40,7 @@ def review(task: P.SemanticVariable, codebase: P.SemanticVariable) -> None:
     What must be changed? {{output:comments}}"""
 
 
-@P.semantic_function(max_tokens=100)
+@P.SemanticFunction(max_tokens=100)
 def revise(codebase: P.SemanticVariable, comments: P.SemanticVariable, file_name: str) -> None:
     """Codebase:
     {{codebase}}

@@ -10,7 +10,7 @@ from stretto import programs as P
 from stretto.engines.catalogue import llm_engine
 
 
-@P.semantic_function(max_tokens=32)
+@P.SemanticFunction(max_tokens=32)
 def repeat(string: P.SemanticVariable) -> None:
     """Repeat this text word by word: {{input:string}}
     Your output: {{output:output}}"""

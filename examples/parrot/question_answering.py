@@ -11,7 +11,7 @@ from stretto import programs as P
 from stretto.engines.catalogue import llm_engine
 
 
-@P.semantic_function(max_tokens=64)
+@P.SemanticFunction(max_tokens=64)
 def answer(question: P.SemanticVariable) -> None:
     """You answer questions briefly and truthfully. If you do not know an answer, say so.
     Question: {{question}}

@@ -8,7 +8,7 @@ from stretto import programs as P
 from stretto.engines.catalogue import llm_engine
 
 
-@P.semantic_function(max_tokens=200)
+@P.SemanticFunction(max_tokens=200)
 def write_letter(
     student: P.SemanticVariable,
     professor: P.SemanticVariable,

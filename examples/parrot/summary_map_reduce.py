@@ -14,14 +14,14 @@ from stretto.engines.catalogue import llm_engine
 PART_CHARS = 2000
 
 
-@P.semantic_function(max_tokens=40)
+@P.SemanticFunction(max_tokens=40)
 def summarise(part: P.SemanticVariable) -> None:
     """Summarise this text in one sentence.
     Text: {{part}}
     Summary: {{output:summary}}"""
 
 
-@P.semantic_function(max_tokens=60)
+@P.SemanticFunction(max_tokens=60)
 def combine(summaries: P.SemanticVariable) -> None:
     """Combine these summaries of parts of one text into a summary of all of it.
     {{summaries}}

@@ -8,7 +8,7 @@ from typing import Final
 from stretto.programs.app_function import App
 from stretto.programs.client import Client
 from stretto.programs.conversations import CHAT, VICUNA, Conversation
-from stretto.programs.function import SemanticFunction, semantic_function
+from stretto.programs.function import Function, semantic_function
 from stretto.programs.native import NativeFunction
 from stretto.programs.operators import Branches, condition, first_present, gather, join, transform
 from stretto.programs.outputs import Input, Output
@@ -17,6 +17,8 @@ from stretto.tasks import Objective
 
 LATENCY: Final[Objective] = "latency"
 THROUGHPUT: Final[Objective] = "throughput"
+SemanticFunction = semantic_function
+"""Decorator that makes a semantic function of a Python function; its name in the paper."""
 
 __all__ = [
     "CHAT",
@@ -27,6 +29,7 @@ __all__ = [
     "Branches",
     "Client",
     "Conversation",
+    "Function",
     "Input",
     "NativeFunction",
     "Output",
@@ -36,6 +39,5 @@ __all__ = [
     "first_present",
     "gather",
     "join",
-    "semantic_function",
     "transform",
 ]

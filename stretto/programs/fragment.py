@@ -133,7 +133,14 @@ def fragment(calls: Sequence[Call], has_value: Callable[[str], bool]) -> tuple[G
             name = build.new_name(port)
             outputs.append((name, ref))
             bind[name] = call.outputs[port]
-    graph = Graph("fragment", tuple(inputs), tuple(build.primitives), (), tuple(outputs), frozenset(late))
+    graph = Graph(
+        "fragment",
+        tuple(inputs),
+        tuple(build.primitives),
+        tuple(build.order),
+        tuple(outputs),
+        frozenset(late),
+    )
     return graph, bind
 
 

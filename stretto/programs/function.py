@@ -26,10 +26,11 @@ from stretto.tasks import Decode
 T = TypeVar("T")
 
 
-class SemanticFunction:
-    """A function whose docstring is a prompt with placeholders; calling it submits a call to the LLM.
+class Function:
+    """A semantic function: its docstring is a prompt with placeholders, and calling it submits a call to the
+    LLM.
 
-        @SemanticFunction
+        @semantic_function
         def write_code(task: SemanticVariable) -> None:
             \"\"\"You are an expert engineer. Write Python code of {{input:task}}. Code: {{output:code}}\"\"\"
 
@@ -176,8 +177,9 @@ class SemanticFunction:
     ) -> Any:
         client = needed_client(self.name)
         given: dict[str, SemanticVariable] = {}
-        for name in keywords.keys() & self.outputs.keys():
-            variable = keywords[name]
+        for name, variable in keywords.items():
+            if name not in self.outputs:
+                continue
             if not isinstance(variable, SemanticVariable):
                 raise UserError(
                     f"{self.name}: the output {name!r} goes to a SemanticVariable, got {variable!r:.80}"
@@ -195,22 +197,24 @@ class SemanticFunction:
 
 
 @overload
-def semantic_function(function: Callable[..., object], /) -> SemanticFunction: ...
+def semantic_function(function: Callable[..., object], /) -> Function: ...
 
 
 @overload
 def semantic_function(
     *, engine: str = ..., conversation: Conversation | None = ..., **settings: object
-) -> Callable[[Callable[..., object]], SemanticFunction]: ...
+) -> Callable[[Callable[..., object]], Function]: ...
 
 
 def semantic_function(
     function: Callable[..., object] | None = None, /, **settings: Any
-) -> SemanticFunction | Callable[[Callable[..., object]], SemanticFunction]:
-    """Decorate a Python function to be a `SemanticFunction`, with or without settings in parentheses."""
+) -> Function | Callable[[Callable[..., object]], Function]:
+    """Decorate a Python function to be a semantic function (`Function`), with or without settings in
+    parentheses.
+    """
     if function is not None:
-        return SemanticFunction(function)
-    return lambda function: SemanticFunction(function, **settings)
+        return Function(function, **settings)
+    return lambda function: Function(function, **settings)
 
 
 def _declared(function: Callable[..., object], kind: type[T]) -> dict[str, T]:

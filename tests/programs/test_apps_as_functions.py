@@ -72,6 +72,20 @@ async def test_documents_are_values_and_settings_are_those_of_the_app() -> None:
 
 
 @in_virtual_time
+async def test_the_order_of_an_app_is_kept_until_a_pass_prunes_it() -> None:
+    app = P.App(search_empowered())
+    orders = []
+    for passes in ("none", "all"):
+        async with Runtime(engines(Desk(answer), "web")) as runtime, P.Client(runtime, passes=passes):
+            found, _ = app(question="q")
+            assert await found == "no"
+            (plan,) = runtime.plan_cache._plans.values()
+            orders.append(plan.graph.order)
+    assert ("search_empowered.proxy", "search_empowered.verdict.prompt") in orders[0]
+    assert orders[1] == ()
+
+
+@in_virtual_time
 async def test_what_does_not_fit_an_app_is_refused() -> None:
     app = P.App(search_empowered())
     with pytest.raises(UserError, match="an app is made of a Template"):

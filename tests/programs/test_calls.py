@@ -200,7 +200,7 @@ async def test_bad_arguments_are_refused_at_the_call() -> None:
 
 @in_virtual_time
 async def test_an_unknown_engine_is_refused_at_the_call() -> None:
-    @P.semantic_function(engine="gpt")
+    @P.SemanticFunction(engine="gpt")
     def ask(x: P.SemanticVariable) -> None:
         """{{x}} {{output:y}}"""
 
@@ -211,7 +211,7 @@ async def test_an_unknown_engine_is_refused_at_the_call() -> None:
 
 @in_virtual_time
 async def test_an_output_that_cannot_fit_is_refused_at_the_call() -> None:
-    @P.semantic_function(max_tokens=100)
+    @P.SemanticFunction(max_tokens=100)
     def ask(x: P.SemanticVariable) -> None:
         """{{x}} {{output:y}}"""
 

@@ -14,7 +14,7 @@ from stretto.tasks import Done, Usage
 pytest_plugins = ("support.llm_fixtures",)
 
 
-@P.semantic_function(max_tokens=12)
+@P.SemanticFunction(max_tokens=12)
 def told(topic: P.SemanticVariable) -> None:
     """A long enough beginning, of more than a few blocks of tokens, on the topic of {{topic}}, for a person
     who has never heard of it and wants to hear of it now, in simple words: {{output:story}}

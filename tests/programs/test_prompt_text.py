@@ -84,7 +84,7 @@ def test_parsing_takes_time_in_proportion_to_the_text() -> None:
     parse("{ " * 200_000, "f")
 
 
-def decorated(doc: str | None, *names: str, **settings: object) -> P.SemanticFunction:
+def decorated(doc: str | None, *names: str, **settings: object) -> P.Function:
     """A semantic function with a docstring and inputs."""
     code = f"def f({', '.join(names)}): ..."
     scope: dict[str, object] = {"P": P}

@@ -55,7 +55,7 @@ async def test_generate_fill_generate() -> None:
 
 @in_virtual_time
 async def test_outputs_stand_first_adjacent_and_their_text_may_be_repeated() -> None:
-    @P.semantic_function(max_tokens=3)
+    @P.SemanticFunction(max_tokens=3)
     def free(x: P.SemanticVariable) -> None:
         """{{output:a}}{{output:b}}{{x}}{{input:a}}{{output:c}}"""
 
@@ -105,14 +105,14 @@ async def test_messages_and_conversations() -> None:
         {{user:}} Explain.
         {{assistant:}} It says {{output:why}}"""
 
-    @P.semantic_function(conversation=P.Conversation("Be kind."))
+    @P.SemanticFunction(conversation=P.Conversation("Be kind."))
     def by_model(x: P.SemanticVariable) -> None:
         """Tell {{x}}.
         {{output:joke}}
         Explain.
         {{output:why}}"""
 
-    @P.semantic_function(conversation=P.VICUNA)
+    @P.SemanticFunction(conversation=P.VICUNA)
     def vicuna(x: P.SemanticVariable) -> None:
         """Tell {{x}}.
         {{output:joke}} Explain. {{output:why}}"""
@@ -140,7 +140,7 @@ async def test_messages_and_conversations() -> None:
 def test_a_prompt_with_messages_takes_no_conversation() -> None:
     with pytest.raises(TemplateError, match="f: the prompt has messages of its own"):
 
-        @P.semantic_function(conversation=P.CHAT)
+        @P.SemanticFunction(conversation=P.CHAT)
         def f() -> None:
             """{{user:}}Hi {{output:y}}"""
 
