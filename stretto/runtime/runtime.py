@@ -474,7 +474,9 @@ class Runtime:
         if loop is None or not self._is_open:
             raise UserError("the runtime has been closed; make a new one")
         if loop is _current_loop():
-            raise UserError("run_sync would block the runtime's own event loop; use `await runtime.run(...)`")
+            raise UserError(
+                "this would block the runtime's own event loop; use `await runtime.run(...)` or `async with`"
+            )
         return loop
 
     def _check_ray(self, engine: Engine, replica: Replica) -> None:
